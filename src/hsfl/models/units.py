@@ -1,0 +1,92 @@
+"""A model is an ordered list of units; a cut is an integer.
+
+`head(cut)` is units `[0, cut)`, on the client; `tail(cut)` is units `[cut, num_units)`, on the main server.
+Cut 0: the client runs nothing and raw data travels. Cut `num_units`: the server runs nothing, which is FL.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from hsfl.errors import InputError
+
+
+class SplitModel(nn.Module):
+    """Units in order, with the parameter names of the model they come from.
+
+    `units` maps a unit's name to its module (a plain sequence is named by position). A unit's tensors are called
+    `prefix + local name`, where the prefix is the unit's name and a dot unless `prefixes` says otherwise; with the
+    empty prefix a unit's children stand at the top. So ResNet-18's `state_dict` has torchvision's names.
+    """
+
+    def __init__(
+        self, units: Mapping[str, nn.Module] | Sequence[nn.Module], prefixes: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        named = dict(units) if isinstance(units, Mapping) else {str(i): unit for i, unit in enumerate(units)}
+        if not named:
+            raise InputError("a SplitModel needs at least one unit; got none")
+        if len({id(unit) for unit in named.values()}) < len(named):
+            raise InputError("the same module stands twice among the units; every unit needs a module of its own")
+        self.unit_names = tuple(named)
+        self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
+        self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
+        for unit, prefix in zip(self.units, self.prefixes):
+            self._register(unit, prefix)
+
+    def _register(self, unit: nn.Module, prefix: str) -> None:
+        if prefix == "":
+            for name, child in unit.named_children():
+                self.add_module(name, child)
+            return
+        *path, last = prefix.removesuffix(".").split(".")
+        parent: nn.Module = self
+        for name in path:
+            if name not in parent._modules:
+                parent.add_module(name, nn.Module())
+            parent = parent.get_submodule(name)
+        parent.add_module(last, unit)
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+    def check_cut(self, cut: int, what: str = "cut") -> int:
+        if not 0 <= cut <= self.num_units:
+            raise InputError(f"{what} is {cut} but the model has {self.num_units} units; choose 0..{self.num_units}")
+        return cut
+
+    def head(self, cut: int) -> nn.Sequential:
+        """Units `[0, cut)`: what a client holds. The modules are shared, not copied."""
+        return nn.Sequential(*self.units[: self.check_cut(cut)])
+
+    def tail(self, cut: int) -> nn.Sequential:
+        """Units `[cut, num_units)`: what the main server holds for that client."""
+        return nn.Sequential(*self.units[self.check_cut(cut) :])
+
+    def unit_state(self, unit: int) -> dict[str, Tensor]:
+        """Parameters and buffers of one unit, by their names in the whole model; not copies."""
+        prefix = self.prefixes[unit]
+        return {prefix + name: tensor for name, tensor in self.units[unit].state_dict(keep_vars=True).items()}
+
+    def load_unit_state(self, unit: int, state: Mapping[str, Tensor]) -> None:
+        prefix = self.prefixes[unit]
+        self.units[unit].load_state_dict({name.removeprefix(prefix): tensor for name, tensor in state.items()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for unit in self.units:
+            x = unit(x)
+        return x
+
+
+def split(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) -> SplitModel:
+    """A SplitModel from modules in order: a list, a mapping of names, or an `nn.Sequential`."""
+    if isinstance(units, SplitModel):
+        return units
+    if isinstance(units, nn.Sequential):
+        return SplitModel(dict(units.named_children()))
+    if isinstance(units, nn.Module):
+        raise InputError(
+            f"{type(units).__name__} does not say the order of its parts; pass a list of modules or an nn.Sequential"
+        )
+    return SplitModel(units)
