@@ -1,0 +1,108 @@
+"""How long each phase of a round takes: one function per equation, vectorised over clients and over samples.
+
+Legend: K clients, I subchannels; any leading axes (samples of the channel, candidate cuts) broadcast.
+Zero bits or zero FLOPs take zero seconds, whatever the rate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hsfl.models.cost import CostTable
+
+Array = np.ndarray
+
+
+def rate_bps(power_w: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
+    """Eq. (7): R = sum_i B log2(1 + p_i g_i / noise), [..., K, I] -> [..., K]. Unowned subchannels have no power."""
+    return subchannel_hz * np.log2(1 + power_w * gain / noise_w).sum(axis=-1)
+
+
+def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
+    """Eq. (7) with a fraction s of each subchannel: s B log2(1 + p g / (s noise)); noise scales with the band."""
+    snr = np.divide(
+        power_w * gain,
+        share * noise_w,
+        out=np.zeros(np.broadcast_shapes(power_w.shape, gain.shape)),
+        where=share > 0,
+    )
+    return subchannel_hz * (share * np.log2(1 + snr)).sum(axis=-1)
+
+
+def seconds(amount: Array, per_second: Array) -> Array:
+    """amount / per_second, and 0 where there is nothing to do."""
+    amount, per_second = np.broadcast_arrays(np.asarray(amount, float), np.asarray(per_second, float))
+    with np.errstate(divide="ignore"):
+        return np.divide(amount, per_second, out=np.zeros(amount.shape), where=amount > 0)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of each phase, [..., K]: the first six for one mini-batch, the model transfers once a round."""
+
+    client_forward_s: Array
+    smashed_s: Array  # U
+    server_forward_s: Array
+    server_backward_s: Array
+    gradient_s: Array  # D
+    client_backward_s: Array
+    model_up_s: Array  # E
+    model_down_s: Array  # M
+
+    @property
+    def client_s(self) -> Array:
+        """A, Eq. (6)."""
+        return self.client_forward_s + self.client_backward_s
+
+    @property
+    def server_s(self) -> Array:
+        """S, Eq. (9)."""
+        return self.server_forward_s + self.server_backward_s
+
+    @property
+    def batch_s(self) -> Array:
+        return self.client_s + self.smashed_s + self.server_s + self.gradient_s
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bits per second on each link, [..., K]."""
+
+    main_up_bps: Array
+    main_down_bps: Array
+    edge_up_bps: Array
+    edge_down_bps: Array
+
+
+def phases(
+    cost: CostTable,
+    cuts: Array,
+    batch_size: int,
+    client_flops_per_s: Array,
+    server_flops_per_s: Array,
+    rates: Rates,
+) -> Phases:
+    """Eqs. (6) and (8) to (11) for the clients' cuts [..., K]; speeds are cycles per second times FLOPs per cycle."""
+    b = batch_size
+    return Phases(
+        client_forward_s=seconds(b * cost.client_forward_flops[cuts], client_flops_per_s),
+        smashed_s=seconds(b * cost.smashed_bits[cuts], rates.main_up_bps),
+        server_forward_s=seconds(b * cost.server_forward_flops[cuts], server_flops_per_s),
+        server_backward_s=seconds(b * cost.server_backward_flops[cuts], server_flops_per_s),
+        gradient_s=seconds(b * cost.gradient_bits[cuts], rates.main_down_bps),
+        client_backward_s=seconds(b * cost.client_backward_flops[cuts], client_flops_per_s),
+        model_up_s=seconds(cost.model_bits[cuts], rates.edge_up_bps),
+        model_down_s=seconds(cost.model_bits[cuts], rates.edge_down_bps),
+    )
+
+
+def client_round_s(phases: Phases, num_batches: Array) -> Array:
+    """N (A + U + S + D) + E: when each client's part of the round is over, [..., K]."""
+    return num_batches * phases.batch_s + phases.model_up_s
+
+
+def round_s(phases: Phases, num_batches: Array, tau_s: float = np.inf) -> Array:
+    """Eq. (12): max_k min(N (A + U + S + D) + E, tau) + max_k M."""
+    return np.minimum(client_round_s(phases, num_batches), tau_s).max(axis=-1) + phases.model_down_s.max(
+        axis=-1
+    )
