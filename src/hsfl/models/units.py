@@ -27,9 +27,7 @@ class SplitModel(nn.Module):
         if not named:
             raise InputError("a SplitModel needs at least one unit; got none")
         if len({id(unit) for unit in named.values()}) < len(named):
-            raise InputError(
-                "the same module stands twice among the units; every unit needs a module of its own"
-            )
+            raise InputError("the same module stands twice among the units; every unit needs a module of its own")
         self.unit_names = tuple(named)
         self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
         self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
@@ -55,9 +53,7 @@ class SplitModel(nn.Module):
 
     def check_cut(self, cut: int, what: str = "cut") -> int:
         if not 0 <= cut <= self.num_units:
-            raise InputError(
-                f"{what} is {cut} but the model has {self.num_units} units; choose 0..{self.num_units}"
-            )
+            raise InputError(f"{what} is {cut} but the model has {self.num_units} units; choose 0..{self.num_units}")
         return cut
 
     def head(self, cut: int) -> nn.Sequential:
@@ -75,9 +71,7 @@ class SplitModel(nn.Module):
 
     def load_unit_state(self, unit: int, state: Mapping[str, Tensor]) -> None:
         prefix = self.prefixes[unit]
-        self.units[unit].load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-        )
+        self.units[unit].load_state_dict({name.removeprefix(prefix): tensor for name, tensor in state.items()})
 
     def forward(self, x: Tensor) -> Tensor:
         for unit in self.units:

@@ -103,6 +103,4 @@ def client_round_s(phases: Phases, num_batches: Array) -> Array:
 
 def round_s(phases: Phases, num_batches: Array, tau_s: float = np.inf) -> Array:
     """Eq. (12): max_k min(N (A + U + S + D) + E, tau) + max_k M."""
-    return np.minimum(client_round_s(phases, num_batches), tau_s).max(axis=-1) + phases.model_down_s.max(
-        axis=-1
-    )
+    return np.minimum(client_round_s(phases, num_batches), tau_s).max(axis=-1) + phases.model_down_s.max(axis=-1)
