@@ -57,15 +57,20 @@ def test_no_pickle_can_run_anything(tmp_path: Path) -> None:
         global_call("numpy.core.multiarray", "scalar", b"S'x'\n"),
         global_call("numpy", "dtype.__class__", b"S'x'\n"),
         global_call("hsfl.data.readers.cifar10", "Array"),
-        b"\x82\x01.",  # an extension code
-        b"Pid\n.",  # a persistent id
     ]
     for program in programs:
         path.write_bytes(program)
-        with pytest.raises(InputError, match="cannot be read") as caught:
+        with pytest.raises(InputError, match=r"it asks for .*, which no image file needs") as caught:
             read_batch(path)
         assert "\n" not in str(caught.value)
         assert not witness.exists()
+
+
+@pytest.mark.parametrize("program", [b"\x82\x01.", b"Pid\n."], ids=["extension code", "persistent id"])
+def test_no_other_way_to_a_name(program: bytes, tmp_path: Path) -> None:
+    (tmp_path / "batch").write_bytes(program)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_batch(tmp_path / "batch")
 
 
 def test_objects_cannot_be_smuggled_in_arrays(tmp_path: Path) -> None:

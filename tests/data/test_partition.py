@@ -71,12 +71,18 @@ def test_small_alpha_is_more_skewed() -> None:
     assert skews[-1] < 0.1
 
 
-def test_quantity_skew_changes_sizes_and_not_classes() -> None:
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
+def test_sizes_vary_as_dirichlet_says(alpha: float) -> None:
+    """The variance of one share of Dirichlet(alpha, ..., alpha) is (1/K)(1 - 1/K) / (K alpha + 1)."""
     rng = np.random.default_rng(0)
-    sizes = [np.std([len(part) for part in quantity_skew(LABELS, 10, rng, alpha=alpha)]) for alpha in (0.1, 1.0, 100.0)]
-    assert sizes == sorted(sizes, reverse=True)
-    large = [part for part in quantity_skew(LABELS, 10, rng, alpha=1.0) if len(part) > 100]
-    assert label_skew(large) < 0.2
+    sizes = [[len(part) for part in quantity_skew(LABELS, 10, rng, alpha=alpha)] for _ in range(300)]
+    expected = (2000 - 10 * 2) ** 2 * 0.1 * 0.9 / (10 * alpha + 1)
+    assert np.var(sizes, axis=1).mean() == pytest.approx(expected, rel=0.1)
+
+
+def test_quantity_skew_leaves_classes_alone() -> None:
+    parts = quantity_skew(LABELS, 10, np.random.default_rng(0), alpha=1.0)
+    assert label_skew([part for part in parts if len(part) > 100]) < 0.2
 
 
 def test_iid_parts_are_equal() -> None:
@@ -109,6 +115,7 @@ def test_many_clients_with_the_bare_minimum() -> None:
         ("dirichlet", 11, {"min_samples": 200}, "need 2200"),
         ("dirichlet", 5, {"alpha": 0.0}, "data.alpha is 0.0"),
         ("quantity_skew", 5, {"alpha": float("nan")}, "data.alpha is nan"),
+        ("quantity_skew", 5, {"alpha": 1e308}, "data.alpha is 1e\\+308"),
         ("shards", 3, {"classes_per_client": 3}, "3 clients of 3 classes cannot hold 10 classes"),
         ("shards", 3, {"classes_per_client": 11}, "give 1 to 10"),
         ("shards", 3, {"min_samples": -1}, "data.min_samples is -1"),

@@ -23,13 +23,14 @@ def flip_crop(x: torch.Tensor, rng: np.random.Generator, pad: int = PAD) -> torc
 
     Reflection, not black: it needs no knowledge of how pixels were normalised.
     """
-    num_images, _, height, width = x.shape
-    row, column = torch.from_numpy(rng.integers(0, 2 * pad + 1, (2, num_images))).to(x.device)
-    mirrored = torch.from_numpy(rng.random(num_images) < 0.5).to(x.device)
-    padded = x[:, :, _reflected(height, pad, x.device)][:, :, :, _reflected(width, pad, x.device)]
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view [b, C, 2 pad + 1, 2 pad + 1, H, W]
-    moved = windows[torch.arange(num_images, device=x.device), :, row, column]  # [b, C, H, W]
-    return torch.where(mirrored[:, None, None, None], moved.flip(3), moved)
+    num_images, channels, height, width = x.shape
+    offset = rng.integers(0, 2 * pad + 1, (2, num_images)) - pad
+    mirrored = rng.random(num_images) < 0.5
+    row = _reflected(offset[0][:, None] + np.arange(height), height)  # [b, H]: the row that each row is taken from
+    column = _reflected(offset[1][:, None] + np.arange(width), width)  # [b, W]
+    column = np.where(mirrored[:, None], column[:, ::-1], column)
+    source = torch.from_numpy((row[:, :, None] * width + column[:, None, :]).reshape(num_images, 1, -1)).to(x.device)
+    return x.flatten(2).gather(2, source.expand(-1, channels, -1)).view_as(x)
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip_crop": flip_crop}
@@ -47,7 +48,7 @@ def check(name: str, image_shape: tuple[int, int, int]) -> None:
         raise InputError(f"data.augment is 'flip_crop' but images of {height}x{width} are too small; set 'none'")
 
 
-def _reflected(length: int, pad: int, device: torch.device) -> torch.Tensor:
-    """Indices -pad..length+pad-1, those outside reflected at the border pixel."""
-    index = torch.arange(-pad, length + pad, device=device).abs()
-    return torch.minimum(index, 2 * (length - 1) - index)
+def _reflected(index: np.ndarray, length: int) -> np.ndarray:
+    """Indices outside 0..length-1 reflected at the border pixel."""
+    index = np.abs(index)
+    return np.minimum(index, 2 * (length - 1) - index)

@@ -154,8 +154,10 @@ def _check(labels: np.ndarray, num_clients: int, min_samples: int) -> None:
 
 
 def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < np.inf:
-        raise InputError(f"data.alpha is {alpha}; give a positive number (0.1 is very uneven, 100 almost even)")
+    if not 0 < alpha <= 1e6:  # NumPy's draw overflows far beyond
+        raise InputError(
+            f"data.alpha is {alpha}; give a number above 0, at most 1e6 (0.1 is very uneven, 100 almost even)"
+        )
 
 
 def _check_shards(num_clients: int, num_classes: int, classes_per_client: int) -> None:

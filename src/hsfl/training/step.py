@@ -64,6 +64,7 @@ class Part:
         self.train = train
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
+        self._optimizer: optim.Optimizer | None = None
         self._optimizers: dict[tuple[int, int], optim.Optimizer | None] = {}
         for unit in self.units:
             unit.train()
@@ -73,14 +74,14 @@ class Part:
         """The units now in training; a view."""
         return self._memory[self.start : self.stop]
 
-    def begin(self, state: UnitState, lr: float, keep_optimizer: bool = False) -> None:
-        """Load these units and train them from now on."""
+    def begin(self, state: UnitState, lr: float) -> None:
+        """Load these units and train them from now on, with an optimiser that remembers nothing."""
         self.start, self.stop = state.start, state.stop
         self.state.copy_(state)
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
         self._optimizer = self._optimizer_of(state.start, state.stop)
         if self._optimizer is not None:
-            if not keep_optimizer:
-                self._optimizer.state.clear()
             self._optimizer.param_groups[0]["lr"] = lr
         self._anchor = self._anchor_of(state) if self.train.proximal_mu else []
 

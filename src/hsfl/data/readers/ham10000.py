@@ -42,7 +42,7 @@ def read(request: Request) -> Arrays:
 
 
 def _read_npz(path: Path, request: Request) -> Arrays:
-    with reading(path, WAY_OUT), np.load(path, allow_pickle=False) as stored:
+    with reading(path, WAY_OUT), path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         jpeg, offsets, labels, classes, image_id, lesion_id, is_test = (stored[name] for name in NPZ_ARRAYS)
         raw = jpeg.astype(np.uint8, casting="safe").tobytes()
         labels, is_test = labels.astype(np.int64, casting="safe"), is_test.astype(bool, casting="safe")
