@@ -129,7 +129,7 @@ def _say_end(summary: Any, folder: Path) -> None:
         out_console.print(line, highlight=False)
     advice = {
         "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {folder}",
-        "diverged": f"the loss is not a number after round {summary.rounds}; try a smaller train.lr",
+        "diverged": f"the loss is not a number in round {summary.rounds + 1}; try a smaller train.lr",
     }
     out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True, highlight=False)
 
@@ -202,7 +202,8 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         where = find_data_dir(data_dir)
         here = {name: _is_here(name, marks, where) for name, (_, marks) in DATA_SETS.items()}
     if as_json:
-        print_json({"dir": str(where), "data": [{"name": name, "here": here[name]} for name in DATA_SETS]})
+        rows = [{"name": name, "here": here[name], "what": what} for name, (what, _) in DATA_SETS.items()]
+        print_json({"dir": str(where), "data": rows})
         return
     table = Table("name", "here", "what", title=f"in {where}", title_justify="left")
     for name, (what, _) in DATA_SETS.items():
