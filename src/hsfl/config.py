@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -52,7 +52,7 @@ class FleetConfig(_Section):
         "max_cut", description="one cut for all (3), one for each client ([3, 4, 5]) or max_cut"
     )
     max_cut: int | tuple[int, ...] | None = Field(  # None: drawn for each client, uniform in 3..num_units
-        None, description="one for all (5), one for each client ([5, 6, 7]) or none"
+        None, description="one for all (5), one for each client ([5, 6, 7])"
     )
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
 
@@ -157,8 +157,8 @@ def _apply(tree: dict[str, Any], change: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A TOML value where it is one (1, 0.5, true, [1, 2]); `none` for null; else the words themselves."""
-    if text.lower() in ("none", "null"):
+    """A TOML value where it is one (1, 0.5, true, [1, 2]); `null` for nothing; else the words themselves."""
+    if text == "null":
         return None
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -175,6 +175,8 @@ def _explain(problem: Mapping[str, Any], tree: Mapping[str, Any]) -> str:
     if problem["type"] == "model_type":
         return f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {_fields_of(path)}"
     wanted = field.description if field is not None and field.description else _wanted(problem)
+    if field is not None and type(None) in get_args(field.annotation):
+        wanted += " or null"
     return f"config {path} is {reprlib.repr(value)}; give {wanted}"
 
 

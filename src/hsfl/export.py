@@ -1,5 +1,7 @@
 """A finished run's model: tested again, or written for other programs."""
 
+import logging
+import warnings
 from pathlib import Path
 
 import torch
@@ -71,6 +73,13 @@ def _write_onnx(model: SplitModel, example: torch.Tensor, path: Path) -> None:
     except ImportError:
         raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
     batch = torch.export.Dim("batch", min=1)
-    program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells everyone that torchvision is not there
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise InputError(f"this model cannot be written as onnx ({reason}); export it as torchscript") from error
     assert program is not None
     program.save(str(path), external_data=False)

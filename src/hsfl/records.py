@@ -54,7 +54,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` fill a file beside `path`, then put it in place in one move."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".scratch-", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)
         scratch = Path(name)
         try:

@@ -1,0 +1,22 @@
+"""One thread, so that numbers and times do not depend on the machine's cores; and a run that many tests look at."""
+
+import os
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # for torch here and in the processes that tests start
+
+import pytest
+import torch
+
+from hsfl.training import simulate
+from tests.runs import tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; look, do not touch."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    simulate.run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
+    return folder
