@@ -121,8 +121,7 @@ def _read_csv(path: Path) -> dict[str, Array]:
         raise InputError(f"{path} begins with {','.join(header[:2])!r}; the first columns are round,client")
     columns = _columns(path, header)
     table = _table(path, header, lines)
-    num_rounds, num_clients = (int(table[:, axis].max()) + 1 for axis in (0, 1))
-    _check_complete(path, table[:, :2].astype(int), num_rounds, num_clients)
+    num_rounds, num_clients = _check_complete(path, table[:, :2])
     table = table[np.lexsort((table[:, 1], table[:, 0]))].reshape(num_rounds, num_clients, -1)
     return {name: table[..., at[0]] if name not in GAIN_NAMES else table[..., at] for name, at in columns.items()}
 
@@ -159,12 +158,19 @@ def _table(path: Path, header: list[str], lines: list[list[str]]) -> Array:
     return table
 
 
-def _check_complete(path: Path, keys: Array, num_rounds: int, num_clients: int) -> None:
-    """Every client once in every round."""
-    if keys.min() < 0 or num_rounds * num_clients > 2 * len(keys) + 1_000_000:
-        raise InputError(f"{path}: rounds and clients are numbered from 0 without gaps")
-    count = np.zeros((num_rounds, num_clients), int)
-    np.add.at(count, (keys[:, 0], keys[:, 1]), 1)
+def _check_complete(path: Path, keys: Array) -> tuple[int, int]:
+    """How many rounds and clients there are, with every client once in every round."""
+    bad = ~((keys >= 0) & (keys < len(keys)) & (keys == np.floor(keys)))
+    if bad.any():
+        line, axis = np.unravel_index(bad.argmax(), bad.shape)
+        raise InputError(
+            f"{path} line {line + 2}: {KEYS[axis]} is {keys[line, axis]:g}; rounds and clients are numbered from 0 "
+            "without gaps"
+        )
+    whole = keys.astype(int)
+    count = np.zeros(whole.max(axis=0) + 1, int)
+    np.add.at(count, (whole[:, 0], whole[:, 1]), 1)
     if (count != 1).any():
         r, k = np.unravel_index(np.argmax(count != 1), count.shape)
         raise InputError(f"{path}: client {k} stands {count[r, k]} times in round {r}; it must be once in every round")
+    return count.shape[0], count.shape[1]
