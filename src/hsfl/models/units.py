@@ -16,7 +16,8 @@ class SplitModel(nn.Module):
 
     `units` maps a unit's name to its module (a plain sequence is named by position). A unit's tensors are called
     `prefix + local name`, where the prefix is the unit's name and a dot unless `prefixes` says otherwise; with the
-    empty prefix a unit's children stand at the top. So ResNet-18's `state_dict` has torchvision's names.
+    empty prefix a unit's children stand at the top, and units with one prefix in common stand side by side under it.
+    So the `state_dict` of ResNet-18 and of VGG-11 has torchvision's names.
     """
 
     def __init__(
@@ -35,17 +36,22 @@ class SplitModel(nn.Module):
             self._register(unit, prefix)
 
     def _register(self, unit: nn.Module, prefix: str) -> None:
-        if prefix == "":
-            for name, child in unit.named_children():
-                self.add_module(name, child)
-            return
-        *path, last = prefix.removesuffix(".").split(".")
+        assert prefix == "" or prefix.endswith("."), prefix
+        path = prefix.split(".")[:-1]
+        joins = not path or self.prefixes.count(prefix) > 1  # then the unit's children stand at the prefix
+        if joins and (unit._parameters or unit._buffers):
+            raise InputError(f"a unit with prefix {prefix!r} has tensors of its own; wrap it in an nn.Sequential")
         parent: nn.Module = self
-        for name in path:
+        for name in path if joins else path[:-1]:
             if name not in parent._modules:
                 parent.add_module(name, nn.Module())
             parent = parent.get_submodule(name)
-        parent.add_module(last, unit)
+        for name, module in unit.named_children() if joins else [(path[-1], unit)]:
+            if hasattr(parent, name):
+                raise InputError(
+                    f"a unit or part of it is called {prefix if joins else ''}{name}, which is taken; rename it"
+                )
+            parent.add_module(name, module)
 
     @property
     def num_units(self) -> int:

@@ -1,0 +1,37 @@
+# make demo       train ten unequal clients on scikit-learn's digits (a few minutes)
+# make test       lint, types, tests
+# make test-slow  what takes longer: learning on real data, benchmarks' smoke runs
+# Each installs what it needs into .venv, once; it installs again when the pins or the package's metadata change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow lint clean
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HSFL needs Python 3.11 or newer; set PYTHON=python3.12 or so")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing hsfl[$*] into $(VENV) (a few minutes the first time) ..."
+	$(PIP) -e '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/hsfl run demo
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: test
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,173 @@
+"""Data sets by name.
+
+`load("mnist")` reads files that lie under the data directory (the argument, else the variable HSFL_DATA, else a cache
+folder of the user, where `hsfl data fetch` puts things) into plain arrays. Mean and std are computed here for every
+set, over its whole training part before any limit: for MNIST and CIFAR-10 they are the published constants.
+
+Legend: n images, C channels, H height, W width.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hsfl.data.names import lookup
+from hsfl.data.readers import cifar10, digits, folder, ham10000, idx
+from hsfl.data.readers.base import Arrays, Request
+from hsfl.data.readers.images import resized
+from hsfl.errors import InputError
+from hsfl.rng import stream
+
+Reader = Callable[[Request], Arrays]
+
+READERS: dict[str, Reader] = {
+    "mnist": idx.read_mnist,
+    "cifar10": cifar10.read,
+    "ham10000": ham10000.read,
+    "digits": digits.read,
+    "idx": idx.read_any,  # idx:PATH
+    "folder": folder.read,  # folder:PATH
+}
+WITH_PATH = {"idx", "folder"}
+SPLITS = ("lesion", "image")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images in 0..255 and the index of their class."""
+
+    name: str
+    train_x: np.ndarray  # [n, C, H, W] uint8
+    train_y: np.ndarray  # [n] int64
+    test_x: np.ndarray
+    test_y: np.ndarray
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # [C], of training pixels scaled to 0..1
+    std: tuple[float, ...]  # [C]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)"""
+        channels, height, width = self.train_x.shape[1:]
+        return channels, height, width
+
+
+class ClassCount(NamedTuple):
+    """A row of `hsfl data show`."""
+
+    name: str
+    num_train: int
+    num_test: int
+
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    rng: np.random.Generator | None = None,
+    image_size: int | None = None,
+    split: str = "lesion",
+    limit_test: int | None = None,
+) -> Dataset:
+    """Read a data set: a name of READERS, `idx:PATH` or `folder:PATH`.
+
+    `limit` and `limit_test` keep a random part, class by class in proportion, drawn from `rng`; which images are test
+    images never depends on `rng`. `image_size` resizes to squares. `split` matters to HAM10000 only.
+    """
+    _check_options(limit, limit_test, image_size, split)
+    kind, _, path = name.partition(":")
+    reader = lookup(READERS, kind, "data set")
+    if bool(path) != (kind in WITH_PATH):
+        raise InputError(
+            f"data set '{name}' needs a path: write {kind}:PATH"
+            if kind in WITH_PATH
+            else f"data set '{name}' takes no path; write {kind} and name the folder with --data-dir or HSFL_DATA"
+        )
+    arrays = _finished(reader(Request(find_data_dir(data_dir), path, image_size, split)), image_size)
+    mean, std = channel_statistics(arrays.train_x)
+    train_rng, test_rng = (stream(0, "limit") if rng is None else rng).spawn(2)
+    train = stratified_subset(arrays.train_y, limit, train_rng)
+    test = stratified_subset(arrays.test_y, limit_test, test_rng)
+    return Dataset(
+        name,
+        arrays.train_x[train],
+        arrays.train_y[train],
+        arrays.test_x[test],
+        arrays.test_y[test],
+        arrays.classes,
+        mean,
+        std,
+    )
+
+
+def find_data_dir(data_dir: str | Path | None = None) -> Path:
+    """The argument, else HSFL_DATA, else the user's cache folder."""
+    chosen = data_dir or os.environ.get("HSFL_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    import pooch  # here, because it costs a tenth of a second
+
+    return Path(pooch.os_cache("hsfl"))
+
+
+def describe(dataset: Dataset) -> list[ClassCount]:
+    """Images per class, in the order of the labels."""
+    train = np.bincount(dataset.train_y, minlength=dataset.num_classes)
+    test = np.bincount(dataset.test_y, minlength=dataset.num_classes)
+    return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
+
+
+def channel_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of each channel, pixels scaled to 0..1; sums of integers, so exact in any order."""
+    total = np.zeros(x.shape[1], np.int64)
+    squares = np.zeros(x.shape[1], np.int64)
+    for start in range(0, len(x), 1024):  # in pieces, so that no wide copy of the whole set is made
+        chunk = x[start : start + 1024].astype(np.uint16)
+        total += chunk.sum(axis=(0, 2, 3), dtype=np.int64)
+        squares += (chunk * chunk).sum(axis=(0, 2, 3), dtype=np.int64)  # 255 squared fits in 16 bits
+    num_pixels = x.size // x.shape[1]
+    mean = total / num_pixels
+    std = np.sqrt(np.maximum(squares / num_pixels - mean**2, 0.0))
+    std = np.maximum(std, 1.0)  # a constant channel must not divide by zero
+    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+
+
+def stratified_subset(labels: np.ndarray, limit: int | None, rng: np.random.Generator) -> np.ndarray | slice:
+    """Sorted indices of at most `limit` samples, each class in proportion to its size."""
+    if limit is None or limit >= len(labels):
+        return slice(None)
+    order = rng.permutation(len(labels))
+    quantile = np.empty(len(labels))  # where a sample stands within its class, 0..1
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        quantile[members] = (np.arange(len(members)) + 0.5) / len(members)
+    return np.sort(order[np.argsort(quantile[order], kind="stable")[:limit]])
+
+
+def _finished(arrays: Arrays, image_size: int | None) -> Arrays:
+    """Images of the wanted size, in memory that torch takes without a copy or a warning."""
+    train_x, test_x = arrays.train_x, arrays.test_x
+    if image_size is not None:
+        train_x, test_x = resized(train_x, image_size), resized(test_x, image_size)
+    return arrays._replace(
+        train_x=np.require(train_x, np.uint8, ["C", "W"]),
+        test_x=np.require(test_x, np.uint8, ["C", "W"]),
+        train_y=np.require(arrays.train_y, np.int64, ["C", "W"]),
+        test_y=np.require(arrays.test_y, np.int64, ["C", "W"]),
+    )
+
+
+def _check_options(limit: int | None, limit_test: int | None, image_size: int | None, split: str) -> None:
+    for option, value in (("limit", limit), ("limit_test", limit_test), ("image_size", image_size)):
+        if value is not None and value < 1:
+            raise InputError(f"data.{option} is {value} but must be at least 1; leave it out to use what there is")
+    if split not in SPLITS:
+        raise InputError(f"data.split is '{split}'; choose 'lesion' (no lesion on both sides) or 'image' (leaks)")

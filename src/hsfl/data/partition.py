@@ -1,0 +1,172 @@
+"""Dividing samples among clients.
+
+Every function takes the labels [n] and gives one sorted array of indices per client. Each sample belongs to exactly
+one client, and each client has at least `min_samples`, by construction: what a random draw leaves short is topped up
+from the richest clients, so no draw is ever repeated.
+"""
+
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+
+from hsfl.data.names import lookup
+from hsfl.errors import InputError
+
+Parts = list[np.ndarray]  # per client, sorted int64
+
+
+def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> Parts:
+    """Equal random parts."""
+    _check(labels, num_clients, min_samples)
+    sizes = np.full(num_clients, len(labels) // num_clients)
+    sizes[: len(labels) % num_clients] += 1
+    return _parts(_dealt(sizes, rng), num_clients)
+
+
+def quantity_skew(
+    labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
+) -> Parts:
+    """Parts of unequal size, Dirichlet(alpha) beyond the minimum, each with the classes of the whole."""
+    _check(labels, num_clients, min_samples)
+    _check_alpha(alpha)
+    spare = len(labels) - num_clients * min_samples
+    sizes = min_samples + _rounded(spare * rng.dirichlet(np.full(num_clients, alpha)), spare)
+    return _parts(_dealt(sizes, rng), num_clients)
+
+
+def dirichlet(
+    labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
+) -> Parts:
+    """Each class is divided by its own draw from Dirichlet(alpha): small alpha, few classes per client."""
+    _check(labels, num_clients, min_samples)
+    _check_alpha(alpha)
+    owner = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        shares = rng.dirichlet(np.full(num_clients, alpha))
+        owner[members] = _dealt(_rounded(len(members) * shares, len(members)), rng)
+    _top_up(owner, num_clients, min_samples, rng)
+    return _parts(owner, num_clients)
+
+
+def shards(
+    labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2, min_samples: int = 2
+) -> Parts:
+    """Each client has shards of `classes_per_client` different classes, all shards about equally large.
+
+    Two exceptions: a class with fewer samples than shards leaves some of them empty, and a client so poor that it must
+    be topped up to `min_samples` may get further classes.
+    """
+    _check(labels, num_clients, min_samples)
+    classes, sizes = np.unique(labels, return_counts=True)
+    _check_shards(num_clients, len(classes), classes_per_client)
+    num_shards = _shards_per_class(sizes, num_clients, num_clients * classes_per_client)
+    holders = _shard_holders(num_shards, num_clients, classes_per_client, rng)
+    owner = np.empty(len(labels), np.int64)
+    for label, clients in zip(classes, holders):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        for client, shard in zip(clients, np.array_split(members, len(clients))):
+            owner[shard] = client
+    _top_up(owner, num_clients, min_samples, rng)
+    return _parts(owner, num_clients)
+
+
+PARTITIONS: dict[str, Callable[..., Parts]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "shards": shards,
+    "quantity_skew": quantity_skew,
+}
+
+
+def partition(
+    labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: float | int
+) -> Parts:
+    """Divide by the name of the partition; options that this kind does not have are left aside."""
+    function = lookup(PARTITIONS, kind, "partition")
+    known = inspect.signature(function).parameters
+    return function(labels, num_clients, rng, **{name: value for name, value in options.items() if name in known})
+
+
+def _parts(owner: np.ndarray, num_clients: int) -> Parts:
+    """From the client of each sample [n] to the samples of each client."""
+    ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
+    return np.split(np.argsort(owner, kind="stable").astype(np.int64), ends)  # stable: indices stay sorted
+
+
+def _dealt(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random client for each sample, so that client k gets sizes[k] of them."""
+    return rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def _rounded(shares: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers nearest to the shares that still sum to total (largest remainders)."""
+    whole = np.floor(shares).astype(np.int64)
+    lacking = total - int(whole.sum())
+    whole[np.argsort(whole - shares, kind="stable")[:lacking]] += 1
+    return whole
+
+
+def _top_up(owner: np.ndarray, num_clients: int, min_samples: int, rng: np.random.Generator) -> None:
+    """Move random samples from the richest clients to those short of the minimum, in place."""
+    counts = np.bincount(owner, minlength=num_clients)
+    for client in np.flatnonzero(counts < min_samples):
+        while counts[client] < min_samples:
+            richest = int(counts.argmax())
+            num_moved = min(min_samples - counts[client], counts[richest] - min_samples)
+            moved = rng.choice(np.flatnonzero(owner == richest), num_moved, replace=False)
+            owner[moved] = client
+            counts[richest] -= num_moved
+            counts[client] += num_moved
+
+
+def _shards_per_class(sizes: np.ndarray, num_clients: int, total: int) -> np.ndarray:
+    """One shard per class, then one more to whichever class has the largest shards; at most one per client."""
+    num_shards = np.ones(len(sizes), np.int64)
+    for _ in range(total - len(sizes)):
+        num_shards[np.where(num_shards < num_clients, sizes / num_shards, -1).argmax()] += 1
+    return num_shards
+
+
+def _shard_holders(
+    num_shards: np.ndarray, num_clients: int, classes_per_client: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Which clients hold a shard of each class. Widest class first, to the clients with most room: this always fits."""
+    room = np.full(num_clients, classes_per_client)
+    holders: list[np.ndarray] = [np.empty(0, np.int64)] * len(num_shards)
+    for label in np.argsort(-num_shards, kind="stable"):
+        holders[label] = np.lexsort((rng.random(num_clients), -room))[: num_shards[label]]
+        room[holders[label]] -= 1
+    return holders
+
+
+def _check(labels: np.ndarray, num_clients: int, min_samples: int) -> None:
+    if num_clients < 1:
+        raise InputError(f"fleet.num_clients is {num_clients}; there must be at least one client")
+    if min_samples < 0:
+        raise InputError(f"data.min_samples is {min_samples}; give 0 or more")
+    if num_clients * min_samples > len(labels):
+        raise InputError(
+            f"{num_clients} clients of at least {min_samples} samples need {num_clients * min_samples} but there are "
+            f"{len(labels)}; take fewer clients or more data"
+        )
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= 1e6:  # NumPy's draw overflows far beyond
+        raise InputError(
+            f"data.alpha is {alpha}; give a number above 0, at most 1e6 (0.1 is very uneven, 100 almost even)"
+        )
+
+
+def _check_shards(num_clients: int, num_classes: int, classes_per_client: int) -> None:
+    if not 1 <= classes_per_client <= num_classes:
+        raise InputError(
+            f"data.classes_per_client is {classes_per_client}; give 1 to {num_classes}, as many as there are"
+        )
+    if num_clients * classes_per_client < num_classes:
+        raise InputError(
+            f"{num_clients} clients of {classes_per_client} classes cannot hold {num_classes} classes; "
+            "raise data.classes_per_client or take more clients"
+        )

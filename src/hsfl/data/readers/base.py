@@ -1,0 +1,98 @@
+"""What every reader shares: what it is asked, what it answers, how it complains, how it holds test images back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hsfl.errors import InputError
+from hsfl.rng import stream
+
+TEST_FRACTION = 0.2
+SPLIT_SEED = 0  # fixed: the test images of a set are the same in every run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `load` asks of a reader."""
+
+    data_dir: Path
+    path: str = ""  # of idx:PATH and folder:PATH
+    image_size: int | None = None
+    split: str = "lesion"
+
+    def folder(self) -> Path:
+        """Where PATH is: as given, or within the data directory."""
+        given = Path(self.path).expanduser()
+        found = given if given.is_dir() else self.data_dir / given
+        if not found.is_dir():
+            raise InputError(f"{given} is not a folder, neither here nor in {self.data_dir}; give the path of one")
+        return found
+
+
+class Arrays(NamedTuple):
+    """What a reader answers; x is uint8 [n, C, H, W], y an index into classes [n]."""
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    classes: tuple[str, ...]
+
+
+@contextmanager
+def reading(path: Path, way_out: str) -> Iterator[None]:
+    """Turn whatever foreign bytes can cause (gzip, zip, pickle and JPEG each have their own) into one InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())[:120]
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {detail}); {way_out}") from error
+
+
+def missing(name: str, file: str, data_dir: Path) -> InputError:
+    """The error for a set that is not there."""
+    return InputError(
+        f"{name}: no {file} in {data_dir}; run `hsfl data fetch {name}`, "
+        "or name the folder that has it with --data-dir or HSFL_DATA"
+    )
+
+
+def fetch_again(name: str) -> str:
+    """The way out of a broken file that can be downloaded."""
+    return f"delete it and run `hsfl data fetch {name}`"
+
+
+def check_labels(path: Path, labels: np.ndarray, num_images: int, num_classes: int, way_out: str) -> None:
+    """As many labels as images, at least one, each the index of a class."""
+    if len(labels) != num_images or num_images == 0:
+        raise InputError(f"{path} has {len(labels)} labels for {num_images} images; {way_out}")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        worst = labels.max() if labels.max() >= num_classes else labels.min()
+        raise InputError(f"{path} has label {worst} but labels are 0..{num_classes - 1}; {way_out}")
+
+
+def held_out(labels: np.ndarray, groups: np.ndarray, name: str) -> np.ndarray:
+    """Which samples are for testing: whole groups, about a fifth of each class, the same in every run.  # [n] bool
+
+    A group (a lesion) belongs to the class of its first image. Every class of two groups or more is on both sides.
+    """
+    rng = stream(SPLIT_SEED, "split", name)
+    _, first, group, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    is_test = np.zeros(len(sizes), bool)  # per group
+    for label in np.unique(labels[first]):
+        members = rng.permutation(np.flatnonzero(labels[first] == label))
+        taken = np.cumsum(sizes[members])
+        num_groups = 1 + int(np.abs(taken - TEST_FRACTION * taken[-1]).argmin())
+        is_test[members[: min(num_groups, len(members) - 1)]] = True
+    return is_test[group]
+
+
+def divided(x: np.ndarray, y: np.ndarray, is_test: np.ndarray, classes: tuple[str, ...]) -> Arrays:
+    """The two sides of a split."""
+    return Arrays(x[~is_test], y[~is_test], x[is_test], y[is_test], classes)

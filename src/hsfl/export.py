@@ -1,0 +1,68 @@
+"""A finished run's model: tested again, or written for other programs."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from hsfl.errors import InputError, known
+from hsfl.models.units import SplitModel
+from hsfl.records import RunFolder, write_atomic
+from hsfl.training.checkpoint import save_tensors
+from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.prepare import Bench, prepare
+
+FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
+
+
+def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> tuple[SplitModel, Bench]:
+    """The model of the last or the best round, in evaluation mode, with the run's data."""
+    paths = {"last": folder.last_model_path, "best": folder.best_model_path}
+    path = paths[known("--which", which, paths)]
+    config = folder.config()
+    if not path.exists():
+        raise InputError(f"{path} is missing: the run has not ended a round; let it finish or --resume it")
+    if data_dir is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"dir": str(data_dir)})})
+    bench = prepare(config)
+    try:
+        bench.task.model.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
+    return bench.task.model.eval(), bench
+
+
+def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = None) -> tuple[Quality, tuple[str, ...]]:
+    model, bench = load_model(RunFolder(folder), which, data_dir)
+    return evaluate(model, bench.test, bench.num_classes), bench.class_names
+
+
+def export_folder(folder: Path, format: str = "safetensors", to: Path | None = None, which: str = "last") -> Path:
+    """Write the model. TorchScript and ONNX files hold the network too and take normalised images."""
+    known("--format", format, FORMATS)
+    model, bench = load_model(RunFolder(folder), which)
+    path = to or Path(folder) / "export" / FORMATS[format]
+    if format == "safetensors":
+        save_tensors(path, model.state_dict())
+        return path
+    example = torch.zeros(2, *bench.test.shape, dtype=bench.test.dtype)
+    write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
+    write_atomic(path, lambda scratch: write(model, example, scratch))
+    return path
+
+
+def _write_torchscript(model: SplitModel, example: torch.Tensor, path: Path) -> None:
+    torch.jit.save(torch.jit.trace(model, example), str(path))
+
+
+def _write_onnx(model: SplitModel, example: torch.Tensor, path: Path) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+    assert program is not None
+    program.save(str(path), external_data=False)

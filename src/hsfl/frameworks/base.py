@@ -1,0 +1,129 @@
+"""What a framework is: `init` gives a state, `round` turns a state into the next, `models` joins it for evaluation.
+
+A framework holds working memory between rounds, but nothing that decides a number: state and keys do.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from hsfl.config import RunConfig
+from hsfl.models.state import Layout, UnitState
+from hsfl.models.units import SplitModel
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.feed import Feed
+from hsfl.training.step import Part, StepKey, learning_rate
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a framework needs to know: the model, who has which data, and the cuts."""
+
+    config: RunConfig
+    model: SplitModel  # the initial model; parts are copied from it
+    layout: Layout
+    initial: UnitState
+    feed: Feed
+    cuts: tuple[int, ...]  # [K]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.cuts)
+
+    @property
+    def num_units(self) -> int:
+        return self.layout.num_units
+
+    def part(self, start: int, stop: int) -> Part:
+        return Part(self.model, self.layout, start, stop, self.config.train)
+
+    def zero_sum(self, start: int, stop: int) -> PartialSum:
+        return PartialSum.zero(self.layout, start, stop, self.initial.floats.device)
+
+    def key(self, client: int, round_index: int, step: int) -> StepKey:
+        return StepKey(self.config.seed, client, round_index, step)
+
+    def lr(self, round_index: int) -> float:
+        return learning_rate(self.config.train, round_index)
+
+    def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[np.ndarray]:
+        train = self.config.train
+        return self.feed.plan(client, round_index, batch_size or train.batch_size, train.local_epochs)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a round starts from: unit states by holder's name, and other tensors (optimisers, decoders)."""
+
+    units: dict[str, UnitState]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class LinkBytes:
+    """Bytes on each link in a round. Labels are not counted."""
+
+    client_main_up: int = 0
+    client_main_down: int = 0
+    client_edge_up: int = 0
+    client_edge_down: int = 0
+    edge_main: int = 0
+
+
+@dataclass
+class Losses:
+    """The mean training loss of a round, over samples."""
+
+    total: float = 0.0
+    num_samples: int = 0
+
+    def add(self, loss: Tensor, num_samples: int) -> None:
+        self.total += float(loss) * num_samples
+        self.num_samples += num_samples
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.num_samples if self.num_samples else None
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    train_loss: float | None  # None: nobody trained
+    num_samples: int
+    bytes: LinkBytes
+
+
+class Framework(Protocol):
+    """One published algorithm."""
+
+    cuts: tuple[int, ...]  # [K], as the framework uses them
+
+    def init(self) -> State: ...
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]: ...
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        """The whole model, joined; one for each client where clients keep sides of their own."""
+        ...
+
+
+def join(*parts: UnitState) -> UnitState:
+    """One state of all units from stretches that together hold them; where two overlap, the later one counts."""
+    layout = parts[0].layout
+    whole = UnitState.empty(layout, dtype=parts[0].floats.dtype, device=parts[0].floats.device)
+    for part in parts:
+        whole[part.start : part.stop].copy_(part)
+    return whole
+
+
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def shared_cut(task: Task, clients: Iterable[int] | None = None) -> int:
+    """The one cut that all of these clients can hold; a shared server side keeps at least the last unit."""
+    cuts = [task.cuts[k] for k in (range(task.num_clients) if clients is None else clients)]
+    return min(min(cuts), task.num_units - 1)

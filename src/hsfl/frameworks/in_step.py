@@ -1,0 +1,261 @@
+"""One server side for all clients, which go in step: in every step each sends its smashed data and gets a gradient.
+
+SplitFed V2: Thapa, Chamikara, Camtepe, Sun, "SplitFed: When Federated Learning Meets Split Learning" (2022).
+PSL: Jeon, Kim, "Privacy-sensitive parallel split learning" (2020).
+CPSL: Wu, Li, Qu, Zhou, Shen, Zhuang, Li, Shi, "Split Learning over Wireless Networks: Parallel Design and Resource
+Management" (2023).
+
+They differ in how the server serves a step (one update per client, or one on the concatenated batch) and in what
+becomes of the heads. A client joins its first N_k steps. In a joint step a client's gradient is that of the mean loss
+over its *own* batch, so that its learning rate does not shrink with the number of clients.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, join, shared_cut
+from hsfl.models.state import UnitState
+from hsfl.rng import stream
+from hsfl.training.step import Part, server_step
+
+Tensors = dict[int, Tensor]  # by client
+
+
+class InStep:
+    """The loop over steps. Subclasses say how the server serves one, and how heads are updated."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cuts = self.choose_cuts(task)
+        self.heads = [task.part(0, cut) for cut in self.cuts]
+        self.tail = task.part(min(self.cuts), task.num_units)
+
+    def choose_cuts(self, task: Task) -> tuple[int, ...]:
+        return (shared_cut(task),) * task.num_clients
+
+    def batch_size(self, client: int) -> int:
+        return self.task.config.train.batch_size
+
+    def init(self) -> State:
+        return State({"model": self.task.initial.clone()})
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        self.losses, self.link = Losses(), LinkBytes()
+        model = self.turn(state.units["model"], kept, round_index)
+        self.link.client_edge_down += sum(model[0:cut].num_bytes for cut in self.cuts)  # dropped clients get it too
+        return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
+
+    def turn(self, model: UnitState, clients: Sequence[int], round_index: int) -> UnitState:
+        """These clients train the model in step; their heads are averaged by samples."""
+        if not clients:
+            return model
+        self.begin(model, clients, round_index)
+        self.steps(clients, round_index)
+        return self.finish(model, clients)
+
+    def begin(self, model: UnitState, clients: Sequence[int], round_index: int) -> None:
+        cut, lr = self.cuts[clients[0]], self.task.lr(round_index)
+        self.tail.begin(model[cut : self.task.num_units], lr)
+        for k in clients:
+            self.heads[k].begin(model[0:cut], lr)
+
+    def finish(self, model: UnitState, clients: Sequence[int]) -> UnitState:
+        total = self.task.zero_sum(0, self.cuts[clients[0]])
+        for k in clients:
+            total.add(self.heads[k].state, self.head_weight(k))
+            self.link.client_edge_up += self.heads[k].state.num_bytes
+        head = total.mean(model[0 : self.cuts[clients[0]]])
+        return join(head, self.tail.state)
+
+    def head_weight(self, client: int) -> float:
+        return self.task.feed.num_samples(client)
+
+    def steps(self, clients: Sequence[int], round_index: int) -> None:
+        batches = {k: self.task.batches(k, round_index, self.batch_size(k)) for k in clients}
+        for step in range(max(len(plan) for plan in batches.values())):
+            smashed: Tensors = {}
+            inputs: Tensors = {}
+            labels: Tensors = {}
+            for k in (k for k in clients if step < len(batches[k])):
+                inputs[k], labels[k] = self.task.feed.batch(batches[k][step], k, round_index, step)
+                smashed[k] = self.heads[k].forward(inputs[k], self.task.key(k, round_index, step))
+                self.link.client_main_up += smashed[k].nbytes
+            gradients = self.serve(smashed, labels, round_index, step)
+            if self.cuts[clients[0]] > 0:
+                self.link.client_main_down += sum(gradient.nbytes for gradient in gradients.values())
+                self.update_heads(clients, inputs, smashed, gradients)
+
+    def serve(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensors:
+        """One update of the server side on the concatenated batch; gradients of each client's own mean loss."""
+        joined = torch.cat([s.detach() for s in smashed.values()]).requires_grad_()
+        y = torch.cat(list(labels.values()))
+        key = self.task.key(next(iter(smashed)), round_index, step)
+        loss = F.cross_entropy(self.tail.forward(joined, key), y) + self.extra_loss(smashed, labels, round_index, step)
+        loss.backward()
+        self.tail.update()
+        self.losses.add(loss.detach(), len(y))
+        assert joined.grad is not None
+        parts = joined.grad.split([len(s) for s in smashed.values()])
+        return {k: part * (len(y) / len(part)) for k, part in zip(smashed, parts)}
+
+    def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
+        return 0.0
+
+    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+        for k, gradient in gradients.items():
+            smashed[k].backward(gradient)
+            self.heads[k].update()
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        yield state.units["model"]
+
+
+class SplitFedV2(InStep):
+    """In every step the server updates once per client, in random order."""
+
+    def serve(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensors:
+        order = stream(self.task.config.seed, "server order", round_index, step).permutation(list(smashed))
+        gradients: Tensors = {}
+        for k in order.tolist():
+            key = self.task.key(k, round_index, step)
+            loss, gradients[k] = server_step(self.tail, smashed[k], labels[k], key, need_gradient=True)
+            self.losses.add(loss, len(labels[k]))
+        return gradients
+
+
+class PSL(InStep):
+    """Batch sizes in proportion to samples; the heads' weight gradients averaged in every step: heads stay identical.
+
+    With `psl_cut_gradient` the gradient at the cut is averaged instead, position by position in the batch; clients
+    then keep heads of their own.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.own_heads = task.config.options.psl_cut_gradient
+        counts = [task.feed.num_samples(k) for k in range(task.num_clients)]
+        whole = task.num_clients * task.config.train.batch_size / sum(counts)
+        self.batch_sizes = [max(2, round(whole * n)) for n in counts]  # BatchNorm needs two
+
+    def batch_size(self, client: int) -> int:
+        return self.batch_sizes[client]
+
+    def head_weight(self, client: int) -> float:
+        return self.batch_sizes[client]
+
+    def init(self) -> State:
+        initial = self.task.initial
+        if not self.own_heads:
+            return super().init()
+        return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        if not self.own_heads:
+            after, result = super().round(state, kept, round_index)
+            result.bytes.client_edge_up -= sum(self._parameter_bytes(k) for k in kept)  # gradients brought these
+            result.bytes.client_edge_down -= sum(self._parameter_bytes(k) for k in kept)
+            return after, result
+        self.own = dict(state.units)
+        after, result = super().round(state, kept, round_index)
+        result.bytes.client_edge_up = result.bytes.client_edge_down = 0  # no head travels
+        return State(self.own | after.units), result
+
+    def _parameter_bytes(self, client: int) -> int:
+        return sum(parameter.nbytes for parameter in self.heads[client].parameters())
+
+    def begin(self, model: UnitState, clients: Sequence[int], round_index: int) -> None:
+        super().begin(model, clients, round_index)
+        if self.own_heads:
+            for k in clients:
+                self.heads[k].begin(self.own[f"head{k}"], self.task.lr(round_index))
+
+    def finish(self, model: UnitState, clients: Sequence[int]) -> UnitState:
+        if self.own_heads:
+            self.own |= {f"head{k}": self.heads[k].state.clone() for k in clients}
+        return super().finish(model, clients)
+
+    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+        if self.own_heads:
+            gradients = _average_by_position(gradients)
+            return super().update_heads(clients, inputs, smashed, gradients)
+        for k, gradient in gradients.items():
+            smashed[k].backward(gradient)
+        active = [self.heads[k] for k in gradients]
+        _average_gradients(active, [len(g) for g in gradients.values()], [self.heads[k] for k in clients])
+        self.link.client_edge_up += sum(self._parameter_bytes(k) for k in gradients)
+        self.link.client_edge_down += sum(self._parameter_bytes(k) for k in clients)
+        for k in clients:
+            self.heads[k].update()
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        model = state.units["model"]
+        if not self.own_heads:
+            yield model
+        else:
+            for k, cut in enumerate(self.cuts):
+                yield join(state.units[f"head{k}"], model[cut : model.stop])
+
+
+def _average_gradients(givers: list[Part], weights: list[int], takers: list[Part]) -> None:
+    """Each taker's weight gradients become the givers' mean, weighted by samples in the batch."""
+    total = sum(weights)
+    means = []
+    for column in zip(*(part.parameters() for part in givers)):
+        grads = [parameter.grad for parameter in column if parameter.grad is not None]
+        means.append(sum(grad * (w / total) for grad, w in zip(grads, weights)) if grads else None)
+    for part in takers:
+        for parameter, mean in zip(part.parameters(), means):
+            parameter.grad = mean
+
+
+def _average_by_position(gradients: Tensors) -> Tensors:
+    """Sample i of every batch gets the mean gradient of samples i, weighted by the batches' sizes."""
+    longest = max(len(gradient) for gradient in gradients.values())
+    shape = (longest, *next(iter(gradients.values())).shape[1:])
+    first = next(iter(gradients.values()))
+    total, weight = first.new_zeros(shape), first.new_zeros(longest, *(1 for _ in shape[1:]))
+    for gradient in gradients.values():
+        total[: len(gradient)] += gradient * len(gradient)
+        weight[: len(gradient)] += len(gradient)
+    mean = total / weight
+    return {k: mean[: len(gradient)] for k, gradient in gradients.items()}
+
+
+class CPSL(InStep):
+    """Clusters take turns: in step within a cluster, heads averaged at its end and handed on with the server side."""
+
+    def __init__(self, task: Task) -> None:
+        self.clusters = random_clusters(task)
+        super().__init__(task)
+
+    def choose_cuts(self, task: Task) -> tuple[int, ...]:
+        cuts = [shared_cut(task)] * task.num_clients
+        if task.config.options.cpsl_cut == "cluster":
+            for cluster in self.clusters:
+                for k in cluster:
+                    cuts[k] = shared_cut(task, cluster)
+        return tuple(cuts)
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        self.losses, self.link = Losses(), LinkBytes()
+        model, cut = state.units["model"], self.cuts[self.clusters[0][0]]
+        for cluster in self.clusters:
+            clients = [k for k in cluster if k in kept]
+            if clients:
+                model = self.turn(model, clients, round_index)
+                self.link.client_edge_down += sum(model[0 : self.cuts[k]].num_bytes for k in clients)
+                low, high = sorted((cut, self.cuts[clients[0]]))
+                self.link.edge_main += model[low:high].num_bytes  # units that change sides between clusters
+                cut = self.cuts[clients[0]]
+        return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
+
+
+def random_clusters(task: Task) -> list[list[int]]:
+    """Clients in random clusters of nearly equal size, the same in every round."""
+    num_clusters = min(task.config.options.cpsl_clusters, task.num_clients)
+    order = stream(task.config.seed, "clusters").permutation(task.num_clients)
+    return [sorted(part.tolist()) for part in np.array_split(order, num_clusters)]

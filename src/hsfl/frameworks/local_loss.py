@@ -1,0 +1,103 @@
+"""LocFedMix-SL: Oh, Park, Vepakomma, Baek, Raskar, Bennis, Kim, "LocFedMix-SL: Localize, Federate, and Mix for
+Improved Scalability, Convergence, and Latency in Split Learning" (2022).
+
+One server step per step over all clients. The server also trains on mixtures of smashed data of different clients,
+detached from the heads. Each head adds a local loss: the reconstruction of its input from the smashed data through a
+small decoder of its own. Heads and decoders are averaged at the end of the round.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hsfl.frameworks.base import RoundResult, State, Task
+from hsfl.frameworks.in_step import InStep, Tensors
+from hsfl.models.state import Layout, read_state
+from hsfl.models.units import SplitModel
+from hsfl.rng import stream, torch_seed
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.step import Part, StepKey
+
+DECODER_CHANNELS = 16
+
+
+class LocFedMix(InStep):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        cut = self.cuts[0]
+        decoder = make_decoder(task.model, cut, task.feed.images.shape, task.config.seed)
+        decoder.to(task.initial.floats)
+        self.decoder_initial = read_state(decoder)
+        layout = Layout.of(decoder)
+        self.decoders = [Part(decoder, layout, 0, 1, task.config.train) for _ in self.cuts]
+
+    def init(self) -> State:
+        return State({"model": self.task.initial.clone(), "decoder": self.decoder_initial.clone()})
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        before = state.units["decoder"]
+        for k in kept:
+            self.decoders[k].begin(before, self.task.lr(round_index))
+        after, result = super().round(state, kept, round_index)
+        result.bytes.client_edge_up += before.num_bytes * len(kept)
+        result.bytes.client_edge_down += before.num_bytes * self.task.num_clients
+        total = PartialSum.zero(before.layout, 0, 1, before.floats.device)
+        for k in kept:
+            total.add(self.decoders[k].state, self.head_weight(k))
+        return State(after.units | {"decoder": total.mean(before)}), result
+
+    def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
+        """Cross-entropy on mixtures of each client's smashed data with another client's, weighted by samples."""
+        if len(smashed) < 2:
+            return 0.0
+        rng = stream(self.task.config.seed, "mix", round_index, step)
+        clients, num_samples = list(smashed), sum(len(y) for y in labels.values())
+        alpha = self.task.config.options.locfedmix_alpha
+        mixed, targets, weights = [], [], []
+        for k in clients:
+            partner = int(rng.choice([j for j in clients if j != k]))
+            rows = torch.from_numpy(rng.integers(len(labels[partner]), size=len(labels[k]))).to(labels[k].device)
+            lam = float(rng.beta(alpha, alpha))
+            mixed.append(lam * smashed[k].detach() + (1 - lam) * smashed[partner].detach()[rows])
+            targets.append((labels[k], labels[partner][rows]))
+            weights.append(lam)
+        logits = self.tail.forward(torch.cat(mixed), self.task.key(clients[0], round_index, step))
+        loss = logits.new_zeros(())
+        for part, (mine, theirs), lam in zip(logits.split([len(m) for m in mixed]), targets, weights):
+            loss = loss + lam * F.cross_entropy(part, mine, reduction="sum")
+            loss = loss + (1 - lam) * F.cross_entropy(part, theirs, reduction="sum")
+        return loss / num_samples
+
+    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+        weight = self.task.config.options.locfedmix_reconstruction
+        for k, gradient in gradients.items():
+            key = StepKey(self.task.config.seed, k, 0, 0)  # decoders draw nothing
+            local = weight * F.mse_loss(self.decoders[k].forward(smashed[k], key), inputs[k])
+            torch.autograd.backward([smashed[k], local], [gradient, torch.ones_like(local)])
+            self.heads[k].update()
+            self.decoders[k].update()
+
+
+def make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, int, int], seed: int) -> SplitModel:
+    """From smashed data back to the input: two convolutions around an up-sampling, or one dense layer."""
+    first = next(model.parameters(), torch.zeros(0))
+    head = model.head(cut).eval()
+    with torch.no_grad():
+        smashed = head(torch.zeros(1, *input_shape, dtype=first.dtype, device=first.device))
+    channels, size = input_shape[0], input_shape[1:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "decoder"))
+        if smashed.dim() == 4:
+            decoder = nn.Sequential(
+                nn.Conv2d(smashed.shape[1], DECODER_CHANNELS, 3, padding=1),
+                nn.ReLU(),
+                nn.Upsample(size),
+                nn.Conv2d(DECODER_CHANNELS, channels, 3, padding=1),
+            )
+        else:
+            dense = nn.Linear(smashed[0].numel(), prod(input_shape))
+            decoder = nn.Sequential(nn.Flatten(), dense, nn.Unflatten(1, input_shape))
+    return SplitModel({"decoder": decoder})

@@ -1,0 +1,62 @@
+"""SL: Gupta, Raskar, "Distributed learning of deep neural network over multiple agents" (2018).
+
+One server side; clients train one after another and hand the head on. The optimiser lasts the run and goes with the
+weights. With one client this is centralised learning.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, copied, shared_cut
+from hsfl.models.state import UnitState
+from hsfl.training.step import client_backward, server_step
+
+
+class SL:
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cut = shared_cut(task)
+        self.cuts = (self.cut,) * task.num_clients
+        self.head, self.tail = task.part(0, self.cut), task.part(self.cut, task.num_units)
+
+    def init(self) -> State:
+        return State({"model": self.task.initial.clone()})
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        losses, link = Losses(), LinkBytes()
+        self._begin(state, round_index)
+        for k in kept:
+            self._turn(k, round_index, losses, link)
+        after = state.units["model"].clone()
+        after[0 : self.cut].copy_(self.head.state)
+        after[self.cut : self.task.num_units].copy_(self.tail.state)
+        head = {f"head.{name}": tensor for name, tensor in self.head.optimizer_state().items()}
+        tail = {f"tail.{name}": tensor for name, tensor in self.tail.optimizer_state().items()}
+        return State({"model": after}, copied(head | tail)), RoundResult(losses.mean, losses.num_samples, link)
+
+    def _begin(self, state: State, round_index: int) -> None:
+        model, lr = state.units["model"], self.task.lr(round_index)
+        for part, name, units in (
+            (self.head, "head.", model[0 : self.cut]),
+            (self.tail, "tail.", model[self.cut : self.task.num_units]),
+        ):
+            part.begin(units, lr)
+            mine = {key.removeprefix(name): t for key, t in state.tensors.items() if key.startswith(name)}
+            part.load_optimizer_state(mine)
+
+    def _turn(self, k: int, round_index: int, losses: Losses, link: LinkBytes) -> None:
+        """The client takes the head over, trains on all its batches and hands it on."""
+        for step, indices in enumerate(self.task.batches(k, round_index)):
+            x, y = self.task.feed.batch(indices, k, round_index, step)
+            key = self.task.key(k, round_index, step)
+            smashed = self.head.forward(x, key)
+            loss, gradient = server_step(self.tail, smashed, y, key, need_gradient=self.cut > 0)
+            if self.cut > 0:
+                client_backward(self.head, smashed, gradient)
+            link.client_main_up += smashed.nbytes
+            link.client_main_down += gradient.nbytes
+            losses.add(loss, len(y))
+        link.client_edge_down += self.head.state.num_bytes
+        link.client_edge_up += self.head.state.num_bytes
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        yield state.units["model"]

@@ -1,0 +1,59 @@
+"""The model is not split.
+
+CL, centralised learning: pooled data, one model on the server.
+FL: McMahan, Moore, Ramage, Hampson, Arcas, "Communication-Efficient Learning of Deep Networks from Decentralized
+Data" (2016): each client trains the whole model, the server averages by samples.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, copied
+from hsfl.frameworks.parallel import CopyPerClient
+from hsfl.models.state import UnitState
+from hsfl.training.step import whole_step
+
+
+class FL(CopyPerClient):
+    """The copy-per-client round with every cut at num_units: the main server has nothing to do."""
+
+    def choose_cuts(self, task: Task) -> tuple[int, ...]:
+        return (task.num_units,) * task.num_clients
+
+
+class CL:
+    """All data on the server from round 1 on; the optimiser lasts the run."""
+
+    def __init__(self, task: Task) -> None:
+        pooled = replace(task.feed, shares=[np.concatenate(task.feed.shares)])
+        pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
+        self.task = replace(task, feed=pooled, cuts=(task.num_units,))
+        self.cuts = (0,) * task.num_clients
+        self.part = task.part(0, task.num_units)
+        self.raw_bytes = sum(task.feed.num_samples(k) for k in range(task.num_clients)) * _sample_bytes(task)
+
+    def init(self) -> State:
+        return State({"model": self.task.initial.clone()})
+
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        """One pass over the pooled data; nobody can be dropped, since the data are already there."""
+        task, losses = self.task, Losses()
+        self.part.begin(state.units["model"], task.lr(round_index))
+        self.part.load_optimizer_state(state.tensors)
+        for step, indices in enumerate(task.batches(0, round_index)):
+            x, y = task.feed.batch(indices, 0, round_index, step)
+            losses.add(whole_step(self.part, x, y, task.key(0, round_index, step)), len(y))
+        link = LinkBytes(client_main_up=self.raw_bytes if round_index == 0 else 0)
+        after = State({"model": self.part.state.clone()}, copied(self.part.optimizer_state()))
+        return after, RoundResult(losses.mean, losses.num_samples, link)
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        yield state.units["model"]
+
+
+def _sample_bytes(task: Task) -> int:
+    """Raw data travel as the floats that a cut of 0 would send."""
+    images = task.feed.images
+    return int(np.prod(images.shape)) * images.dtype.itemsize

@@ -1,0 +1,152 @@
+"""The state of consecutive units as two flat vectors, one of floats and one of integers.
+
+A model's parameters and buffers are views into these vectors, in unit order. So loading a client, adding it to a
+sum or counting its bytes is one operation on a slice, whatever the number of tensors: `state[0:cut]` is a head,
+`state[cut:num_units]` a tail.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from hsfl.models.units import SplitModel
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a unit: its name in the whole model, its shape, and whether it lies among the integers."""
+
+    name: str
+    shape: torch.Size
+    is_float: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each unit's tensors lie in the two vectors."""
+
+    units: tuple[tuple[Slot, ...], ...]
+    float_starts: tuple[int, ...]  # [num_units + 1]
+    int_starts: tuple[int, ...]  # [num_units + 1]
+
+    @classmethod
+    def of(cls, model: SplitModel) -> "Layout":
+        units = tuple(
+            tuple(Slot(name, t.shape, t.is_floating_point()) for name, t in model.unit_state(unit).items())
+            for unit in range(model.num_units)
+        )
+        return cls(units, _starts(units, is_float=True), _starts(units, is_float=False))
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+
+def _starts(units: tuple[tuple[Slot, ...], ...], is_float: bool) -> tuple[int, ...]:
+    sizes = (sum(slot.shape.numel() for slot in unit if slot.is_float == is_float) for unit in units)
+    return tuple(accumulate(sizes, initial=0))
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """Parameters and buffers of units `[start, stop)`. Slicing by units gives a view, not a copy."""
+
+    layout: Layout
+    start: int
+    stop: int
+    floats: Tensor
+    ints: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        layout: Layout,
+        start: int = 0,
+        stop: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> "UnitState":
+        stop = layout.num_units if stop is None else stop
+        num_floats = layout.float_starts[stop] - layout.float_starts[start]
+        num_ints = layout.int_starts[stop] - layout.int_starts[start]
+        floats = torch.zeros(num_floats, dtype=dtype, device=device)
+        return cls(layout, start, stop, floats, torch.zeros(num_ints, dtype=torch.int64, device=device))
+
+    def __getitem__(self, units: slice) -> "UnitState":
+        start, stop = units.start, units.stop
+        assert self.start <= start <= stop <= self.stop, f"units {start}:{stop} of {self.start}:{self.stop}"
+        f, i = self.layout.float_starts, self.layout.int_starts
+        floats = self.floats[f[start] - f[self.start] : f[stop] - f[self.start]]
+        ints = self.ints[i[start] - i[self.start] : i[stop] - i[self.start]]
+        return UnitState(self.layout, start, stop, floats, ints)
+
+    def copy_(self, other: "UnitState") -> None:
+        """Take over the values of the same units."""
+        assert (self.start, self.stop) == (other.start, other.stop)
+        self.floats.copy_(other.floats)
+        self.ints.copy_(other.ints)
+
+    def clone(self) -> "UnitState":
+        return UnitState(self.layout, self.start, self.stop, self.floats.clone(), self.ints.clone())
+
+    @property
+    def num_bytes(self) -> int:
+        """Size on a link: every parameter and buffer at its own width."""
+        return self.floats.nbytes + self.ints.nbytes
+
+    def named(self) -> dict[str, Tensor]:
+        """Views of the tensors, by name."""
+        tensors: dict[str, Tensor] = {}
+        at = {True: 0, False: 0}
+        for unit in self.layout.units[self.start : self.stop]:
+            for slot in unit:
+                begin, end = at[slot.is_float], at[slot.is_float] + slot.shape.numel()
+                vector = self.floats if slot.is_float else self.ints
+                tensors[slot.name] = vector[begin:end].view(slot.shape)
+                at[slot.is_float] = end
+        return tensors
+
+
+def read_state(model: SplitModel) -> UnitState:
+    """A copy of the whole model's state."""
+    first = next(model.parameters(), torch.zeros(0))
+    state = UnitState.empty(Layout.of(model), dtype=first.dtype, device=first.device)
+    tensors = model.state_dict()
+    for name, view in state.named().items():
+        view.copy_(tensors[name])
+    return state
+
+
+def load_state(state: UnitState, model: SplitModel) -> None:
+    """Put a whole state into a model."""
+    tensors = model.state_dict()
+    for name, view in state.named().items():
+        tensors[name].copy_(view)
+
+
+def bound_copy(model: SplitModel, layout: Layout, start: int, stop: int) -> tuple[tuple[nn.Module, ...], UnitState]:
+    """A copy of units `[start, stop)` whose tensors are views into the returned state.
+
+    Writing to the state writes to the units, and training the units changes the state.
+    """
+    first = next(model.parameters(), torch.zeros(0))
+    state = UnitState.empty(layout, start, stop, first.dtype, first.device)
+    views = state.named()
+    units = tuple(copy.deepcopy(unit) for unit in model.units[start:stop])
+    for unit, prefix in zip(units, model.prefixes[start:stop]):
+        for name, module in unit.named_modules():
+            _bind_module(module, prefix + (f"{name}." if name else ""), views)
+    return units, state
+
+
+def _bind_module(module: nn.Module, prefix: str, views: Mapping[str, Tensor]) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            parameter.data = views[prefix + name].copy_(parameter.data)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            module._buffers[name] = views[prefix + name].copy_(buffer)

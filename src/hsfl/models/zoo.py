@@ -1,0 +1,160 @@
+"""Models by name. `build("resnet18", (3, 32, 32), 10)` gives a SplitModel; the same seed gives the same bits."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import cast
+
+import torch
+from torch import nn
+
+from hsfl.errors import InputError
+from hsfl.models.layers import init_weights, named, swap_norm
+from hsfl.models.mobilenet import mobilenet_v2
+from hsfl.models.resnet import resnet18
+from hsfl.models.units import SplitModel
+from hsfl.models.vgg import vgg11_bn
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+NORMS = ("batch", "group", "none")
+STEMS = ("imagenet", "cifar")
+LARGEST_SIDE = 256  # how far to look for the smallest image that fits
+
+
+def cnn(
+    input_shape: Shape,
+    num_classes: int,
+    *,
+    stem: str,
+    dropout: float,
+    widths: Iterable[int] = (16, 32, 64),
+    hidden: int = 64,
+) -> SplitModel:
+    """A small CNN of five units: three convolutions (3x3, norm, ReLU, 2x2 max-pool), a dense layer, a classifier.
+
+    For images of 8x8 and more; 61,098 parameters at 1x28x28 with ten classes.
+    """
+    in_channels, height, width = input_shape
+    units: dict[str, nn.Module] = {}
+    for i, channels in enumerate(widths, start=1):
+        units[f"conv{i}"] = named(
+            conv=nn.Conv2d(in_channels, channels, 3, padding=1),  # with a bias, so that norm = none works
+            norm=nn.BatchNorm2d(channels),
+            relu=nn.ReLU(inplace=True),
+            pool=nn.MaxPool2d(2),
+        )
+        in_channels, height, width = channels, max(1, height // 2), max(1, width // 2)
+    units["dense"] = _dense(in_channels * height * width, hidden, dropout)
+    units["classifier"] = nn.Linear(hidden, num_classes)
+    model = SplitModel(units)
+    init_weights(model)
+    return model
+
+
+def mlp(
+    input_shape: Shape, num_classes: int, *, stem: str, dropout: float, hidden: Iterable[int] = (200, 200)
+) -> SplitModel:
+    """Hidden layers, each a unit, and a classifier; by default the 2NN of McMahan et al. (2017), without norm."""
+    channels, height, width = input_shape
+    inputs = channels * height * width
+    units: dict[str, nn.Module] = {}
+    for i, outputs in enumerate(hidden, start=1):
+        units[f"hidden{i}"] = _dense(inputs, outputs, dropout)
+        inputs = outputs
+    units["classifier"] = named(flatten=nn.Flatten(), linear=nn.Linear(inputs, num_classes))
+    return SplitModel(units)
+
+
+def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
+    layers = named(flatten=nn.Flatten(), linear=nn.Linear(inputs, outputs), relu=nn.ReLU(inplace=True))
+    if dropout > 0:  # a unit with dropout has its masks seeded every step, so none is better than one of rate 0
+        layers.add_module("dropout", nn.Dropout(dropout))
+    return layers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a model (always with BatchNorm), and what about it may be chosen."""
+
+    make: Callable[..., SplitModel]
+    norms: tuple[str, ...] = ("batch", "group")
+    dropout: float | None = None  # as published; None where the model has no dropout
+
+
+MODELS = {
+    "resnet18": Recipe(resnet18),
+    "cnn": Recipe(cnn, norms=NORMS, dropout=0.0),
+    "mlp": Recipe(mlp, norms=NORMS, dropout=0.0),
+    "vgg11_bn": Recipe(vgg11_bn, dropout=0.5),
+    "mobilenet_v2": Recipe(mobilenet_v2, dropout=0.2),
+}
+
+
+def build(
+    name: str,
+    input_shape: Shape,
+    num_classes: int,
+    norm: str = "batch",
+    stem: str = "imagenet",
+    seed: int = 0,
+    dropout: float | None = None,
+) -> SplitModel:
+    """The model `name` for images of `input_shape`, on the CPU, weights drawn from `seed` alone.
+
+    `norm` is "batch", "group" (every BatchNorm swapped for GroupNorm) or, for cnn and mlp, "none". `stem` "cifar"
+    keeps small images large in resnet18 and mobilenet_v2. A model without norm layers or without a stem that shrinks
+    has nothing to change and takes either. `dropout` None is the model's own.
+    """
+    recipe = MODELS[_known("model", name, MODELS)]
+    _known("stem", stem, STEMS)
+    if _known("norm", norm, NORMS) not in recipe.norms:
+        raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
+    if dropout is not None and recipe.dropout is None:
+        raise InputError(f"dropout is {dropout} but {name} has none; leave it out or choose another model")
+    if dropout is None:
+        dropout = recipe.dropout or 0.0
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout is {dropout}; choose a number from 0 up to, not including, 1")
+    if len(input_shape) != 3 or min(input_shape) < 1:
+        raise InputError(f"input_shape is {tuple(input_shape)}; give channels, height and width, each at least 1")
+    if num_classes < 1:
+        raise InputError(f"num_classes is {num_classes}; a classifier needs at least 1")
+
+    def make(shape: Shape, device: str) -> SplitModel:
+        with torch.device(device):  # whatever the default device, since each has a generator of its own
+            return _with_norm(recipe.make(shape, num_classes, stem=stem, dropout=dropout), norm)
+
+    def misfit(shape: Shape) -> str | None:
+        """Why images of this shape do not pass, tried on tensors without data; None if they do."""
+        try:
+            make(shape, "meta").eval()(torch.empty(1, *shape, device="meta"))
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return None
+
+    if reason := misfit(input_shape):
+        channels, height, width = input_shape
+        least = next((side for side in range(1, LARGEST_SIDE) if not misfit((channels, side, side))), None)
+        way_out = f"resize to {least}x{least} or more" if least else reason
+        raise InputError(f"images of {height}x{width} are too small for {name}; {way_out}, or choose another model")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return make(input_shape, "cpu")
+
+
+def _with_norm(model: SplitModel, norm: str) -> SplitModel:
+    if norm == "group":
+        return cast(SplitModel, swap_norm(model))
+    if norm == "none":
+        return cast(SplitModel, swap_norm(model, into=lambda _: nn.Identity()))
+    return model
+
+
+def _known(what: str, name: str, choices: Iterable[str]) -> str:
+    choices = list(choices)
+    if name not in choices:
+        near = get_close_matches(str(name).lower(), choices, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}")
+    return name

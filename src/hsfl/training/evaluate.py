@@ -1,0 +1,51 @@
+"""How good a model is on the test images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hsfl.training.feed import Images
+
+
+@dataclass(frozen=True)
+class Quality:
+    loss: float
+    accuracy: float
+    balanced_accuracy: float  # mean recall over the classes that occur
+    recall: tuple[float | None, ...]  # per class; None where the class does not occur
+
+
+@torch.inference_mode()
+def evaluate(model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch_size: int = 500) -> Quality:
+    """Loss, accuracy and recall of a model in evaluation mode."""
+    loss = 0.0
+    hits = torch.zeros(num_classes, dtype=torch.int64)
+    counts = torch.zeros(num_classes, dtype=torch.int64)
+    for start in range(0, len(images), batch_size):
+        y = images.y[start : start + batch_size]
+        logits = model(images.floats(images.x[start : start + batch_size]))
+        loss += float(F.cross_entropy(logits, y, reduction="sum"))
+        right = (logits.argmax(dim=1) == y).cpu()
+        hits += torch.bincount(y.cpu()[right], minlength=num_classes)
+        counts += torch.bincount(y.cpu(), minlength=num_classes)
+    recall = [float(h / n) if n else None for h, n in zip(hits, counts)]
+    known = [r for r in recall if r is not None]
+    return Quality(loss / len(images), float(hits.sum() / counts.sum()), sum(known) / len(known), tuple(recall))
+
+
+def mean_quality(qualities: list[Quality]) -> Quality:
+    """The mean over several models, for frameworks where every client ends with its own."""
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    recalls = zip(*(q.recall for q in qualities))
+    return Quality(
+        mean([q.loss for q in qualities]),
+        mean([q.accuracy for q in qualities]),
+        mean([q.balanced_accuracy for q in qualities]),
+        tuple(None if None in column else mean([r for r in column if r is not None]) for column in recalls),
+    )

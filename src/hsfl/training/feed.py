@@ -1,0 +1,97 @@
+"""Every client's batches, keyed by (seed, client, round, step) and by nothing else.
+
+So HSFL, FL and SplitFed V1 see the same samples in the same order, and a framework cannot be lucky.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hsfl.data.augment import AUGMENTATIONS
+from hsfl.rng import stream
+
+
+def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Positions of each batch over all epochs; a single sample left over joins the batch before it.
+
+    BatchNorm cannot train on one sample. Fewer samples than a batch make one smaller batch.
+    """
+    batches: list[np.ndarray] = []
+    for _ in range(epochs):
+        order = rng.permutation(num_samples)
+        ends = list(range(batch_size, num_samples, batch_size))
+        if ends and num_samples - ends[-1] == 1:
+            ends.pop()
+        batches += np.split(order, ends)
+    return batches
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as bytes, turned into normalised floats one batch at a time."""
+
+    x: Tensor  # uint8 [n, C, H, W]
+    y: Tensor  # int64 [n]
+    mean: tuple[float, ...]  # of pixels in 0..1, per channel
+    std: tuple[float, ...]
+    dtype: torch.dtype = torch.float32
+    size: tuple[int, int] | None = None  # resized to it
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.x.shape[1:]
+        return (channels, *(self.size or (height, width)))
+
+    @cached_property
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        scale = [1 / (255 * s) for s in self.std]
+        shift = [-m / s for m, s in zip(self.mean, self.std)]
+        columns = torch.tensor([scale, shift], dtype=self.dtype, device=self.x.device)
+        return columns[0].view(-1, 1, 1), columns[1].view(-1, 1, 1)
+
+    def floats(self, x: Tensor) -> Tensor:
+        """Bytes to normalised floats: x / 255, minus mean, over std."""
+        scale, shift = self._affine
+        floats = torch.addcmul(shift, x, scale)
+        if self.size is not None and floats.shape[-2:] != self.size:
+            floats = F.interpolate(floats, self.size, mode="bilinear", antialias=True, align_corners=False)
+        return floats
+
+
+def _nothing(client: int, num_samples: int) -> None:
+    pass
+
+
+@dataclass
+class Feed:
+    """The clients' shares of the training images."""
+
+    images: Images
+    shares: list[np.ndarray]  # [K] indices into the images
+    seed: int
+    augment: str = "none"
+    on_batch: Callable[[int, int], None] = field(default=_nothing)  # client, samples: for a progress display
+
+    def num_samples(self, client: int) -> int:
+        return len(self.shares[client])
+
+    def plan(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
+        rng = stream(self.seed, "batches", client, round_index)
+        return [self.shares[client][b] for b in batch_plan(self.num_samples(client), batch_size, epochs, rng)]
+
+    def batch(self, indices: np.ndarray, client: int, round_index: int, step: int) -> tuple[Tensor, Tensor]:
+        """Normalised, augmented images [b, C, H, W] and labels [b]."""
+        self.on_batch(client, len(indices))
+        where = torch.from_numpy(indices).to(self.images.y.device)
+        x = self.images.x[where]
+        if self.augment != "none":
+            x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", client, round_index, step))
+        return self.images.floats(x), self.images.y[where]

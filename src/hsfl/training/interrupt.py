@@ -1,0 +1,40 @@
+"""Ctrl-C stops a run between two numbers, never inside a file."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruptible:
+    """While entered, a signal to stop raises KeyboardInterrupt inside `with interruptible():` and waits elsewhere."""
+
+    def __enter__(self) -> "Interruptible":
+        self._armed = self._pending = False
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._stop) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._pending = True
+        if self._armed:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._armed = True
+        try:
+            if self._pending:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._armed = False

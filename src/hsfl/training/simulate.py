@@ -1,0 +1,240 @@
+"""A run: one visible loop from a config to a folder of results."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hsfl.config import RunConfig
+from hsfl.data.datasets import Dataset
+from hsfl.errors import InputError
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks.base import Framework, RoundResult, State
+from hsfl.models.state import UnitState, load_state
+from hsfl.models.units import SplitModel
+from hsfl.records import RoundRecord, RunFolder, check_same_run, write_json
+from hsfl.rng import stream
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.training.evaluate import Quality, evaluate, mean_quality
+from hsfl.training.interrupt import Interruptible
+from hsfl.training.prepare import Bench, prepare
+
+
+class Observer:
+    """Told what happens, for a progress display; this one shows nothing."""
+
+    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None: ...
+    def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None: ...
+    def batch_starts(self, client: int, num_samples: int) -> None: ...
+    def evaluation_starts(self) -> None: ...
+    def round_ends(self, record: RoundRecord) -> None: ...
+    def run_ends(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended."""
+
+    status: str  # finished, interrupted or diverged
+    framework: str
+    rounds: int
+    test_accuracy: float | None  # of the last evaluated round
+    balanced_accuracy: float | None
+    best_accuracy: float | None
+    best_round: int | None
+    wall_s: float
+    num_samples: int  # trained on, over all rounds
+    bytes: dict[str, int]  # by link, over all rounds
+
+
+class Diverged(Exception):
+    """The loss is no longer a number."""
+
+
+def run(
+    config: RunConfig,
+    out: str | Path,
+    resume: bool = False,
+    observer: Observer | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> Summary:
+    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on."""
+    observer = observer or Observer()
+    folder = RunFolder(out)
+    if resume:
+        check_same_run(folder.config(), config, folder.path)
+    else:
+        folder.check_free()
+    bench = prepare(config, dataset, model)
+    framework = FRAMEWORKS[config.framework](bench.task)
+    state, progress = _start(framework, folder, config, resume)
+    log = _TensorBoard(folder.path) if config.log.tensorboard else None
+    bench.task.feed.on_batch = observer.batch_starts
+    observer.run_starts(config, framework.cuts, progress.rounds_done)
+    status = "finished"
+    with Interruptible() as interruptible:
+        try:
+            for round_index in range(progress.rounds_done, config.train.rounds):
+                with interruptible():
+                    after, record = _round(bench, framework, state, round_index, observer)
+                state, progress = after, _advance(progress, record)
+                _write_round(folder, framework, state, record, progress, config.log.checkpoint_every)
+                if log is not None:
+                    log.write(record)
+                observer.round_ends(record)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except Diverged:
+            status = "diverged"
+        finally:
+            observer.run_ends()
+        save_checkpoint(folder.checkpoint_path, state, progress)
+        save_tensors(folder.last_model_path, exported(framework, state).named())
+        summary = _summary(folder, config, status, progress)
+        write_json(folder.summary_path, asdict(summary))
+    return summary
+
+
+def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
+    state, progress = framework.init(), Progress(0)
+    if resume:
+        state, progress = load_checkpoint(folder.checkpoint_path, state)
+        folder.keep_rounds(progress.rounds_done)
+        write_json(folder.config_path, config.model_dump(mode="json"))
+    else:
+        folder.create(config)
+    return state, progress
+
+
+def choose_kept(config: RunConfig, round_index: int) -> list[int]:
+    """Who takes part in a round: a random choice of clients_per_round, less those that drop out."""
+    train, num_clients = config.train, config.fleet.num_clients
+    rng = stream(config.seed, "kept", round_index)
+    chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
+    stays = rng.random(num_clients) >= train.drop_rate
+    return sorted(int(k) for k in chosen if stays[k])
+
+
+def _round(
+    bench: Bench, framework: Framework, state: State, round_index: int, observer: Observer
+) -> tuple[State, RoundRecord]:
+    """Train one round, look how good the model is now."""
+    config, task = bench.task.config, bench.task
+    started = time.perf_counter()
+    kept = choose_kept(config, round_index)
+    epochs = config.train.local_epochs
+    observer.round_starts(round_index + 1, kept, epochs * sum(task.feed.num_samples(k) for k in kept))
+    after, result = framework.round(state, kept, round_index)
+    quality = None
+    if (round_index + 1) % config.train.eval_every == 0 or round_index + 1 == config.train.rounds:
+        observer.evaluation_starts()
+        quality = assess(bench, framework, after)
+    record = _record(framework, config, task.lr(round_index), round_index, kept, result, quality, started)
+    if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
+        raise Diverged
+    return after, record
+
+
+def assess(bench: Bench, framework: Framework, state: State) -> Quality:
+    """The quality of the joined model; the mean over clients where each has its own."""
+    qualities = []
+    for whole in framework.models(state):
+        load_state(whole, bench.task.model)
+        qualities.append(evaluate(bench.task.model.eval(), bench.test, bench.num_classes))
+    return mean_quality(qualities)
+
+
+def exported(framework: Framework, state: State) -> UnitState:
+    """The one model that a run gives; where clients keep sides of their own, the mean of the joined models."""
+    models = list(framework.models(state))
+    if len(models) == 1:
+        return models[0]
+    total = PartialSum.zero(models[0].layout, 0, models[0].stop, models[0].floats.device)
+    for whole in models:
+        total.add(whole, 1.0)
+    return total.mean(models[0])
+
+
+def _record(
+    framework: Framework,
+    config: RunConfig,
+    lr: float,
+    round_index: int,
+    kept: list[int],
+    result: RoundResult,
+    quality: Quality | None,
+    started: float,
+) -> RoundRecord:
+    return RoundRecord(
+        round=round_index + 1,
+        framework=config.framework,
+        wall_s=time.perf_counter() - started,
+        num_samples=result.num_samples,
+        train_loss=result.train_loss,
+        test_loss=quality.loss if quality else None,
+        test_accuracy=quality.accuracy if quality else None,
+        balanced_accuracy=quality.balanced_accuracy if quality else None,
+        recall=list(quality.recall) if quality else None,
+        lr=lr,
+        cuts=list(framework.cuts),
+        kept=kept,
+        bytes=asdict(result.bytes),
+    )
+
+
+def _advance(progress: Progress, record: RoundRecord) -> Progress:
+    accuracy = record.test_accuracy
+    if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
+        return Progress(record.round, accuracy, record.round)
+    return Progress(record.round, progress.best_accuracy, progress.best_round)
+
+
+def _write_round(
+    folder: RunFolder, framework: Framework, state: State, record: RoundRecord, progress: Progress, every: int
+) -> None:
+    folder.append(record)
+    if progress.best_round == record.round:
+        save_tensors(folder.best_model_path, exported(framework, state).named())
+    if record.round % every == 0:
+        save_checkpoint(folder.checkpoint_path, state, progress)
+
+
+def _summary(folder: RunFolder, config: RunConfig, status: str, progress: Progress) -> Summary:
+    records = folder.rounds()
+    evaluated = [record for record in records if record.test_accuracy is not None]
+    last = evaluated[-1] if evaluated else None
+    links = records[-1].bytes if records else {}
+    return Summary(
+        status=status,
+        framework=config.framework,
+        rounds=progress.rounds_done,
+        test_accuracy=last.test_accuracy if last else None,
+        balanced_accuracy=last.balanced_accuracy if last else None,
+        best_accuracy=progress.best_accuracy,
+        best_round=progress.best_round,
+        wall_s=sum(record.wall_s for record in records),
+        num_samples=sum(record.num_samples for record in records),
+        bytes={link: sum(record.bytes[link] for record in records) for link in links},
+    )
+
+
+class _TensorBoard:
+    """The round's numbers for TensorBoard, beside the other files."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
+        self._writer = SummaryWriter(str(path / "tensorboard"))
+
+    def write(self, record: RoundRecord) -> None:
+        for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
+            if (value := getattr(record, name)) is not None:
+                self._writer.add_scalar(name, value, record.round)
+        for link, count in record.bytes.items():
+            self._writer.add_scalar(f"bytes/{link}", count, record.round)
+        self._writer.flush()

@@ -1,0 +1,169 @@
+"""The split step: what a client and the main server compute for one batch.
+
+A `Part` is a stretch of consecutive units that one party trains. Client: forward its units, send the smashed data;
+main server: forward the rest, loss, backward, update, send the gradient of the smashed data; client: backward,
+update. At every cut this gives, to rounding, the gradients of the whole model.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn, optim
+
+from hsfl.config import TrainConfig
+from hsfl.models.state import Layout, UnitState, bound_copy
+from hsfl.models.units import SplitModel
+from hsfl.rng import torch_seed
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """Names one step, so that dropout draws the same masks whichever party runs a unit."""
+
+    seed: int
+    client: int
+    round_index: int
+    step: int
+
+    def torch_seed(self, unit: int) -> int:
+        return torch_seed(self.seed, "dropout", self.client, self.round_index, self.step, unit)
+
+
+def learning_rate(train: TrainConfig, round_index: int) -> float:
+    """The rate of a round (0, 1, ...) under the schedule."""
+    if train.schedule == "cosine":
+        return train.lr * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * round_index / train.rounds))))
+    if train.schedule == "step":
+        return train.lr * train.step_factor ** (round_index // train.step_rounds)
+    return train.lr
+
+
+def make_optimizer(parameters: list[nn.Parameter], train: TrainConfig) -> optim.Optimizer:
+    # Fused kernels do one pass over the weights; torch has them for CPU and CUDA.
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    if train.optimizer == "adam":
+        return optim.Adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=fused)
+    momentum = train.momentum if train.optimizer == "momentum" else 0.0
+    return optim.SGD(parameters, lr=train.lr, momentum=momentum, weight_decay=train.weight_decay, fused=fused)
+
+
+def _draws(unit: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in unit.modules())
+
+
+class Part:
+    """Units `[start, stop)` in training: their state, forward pass and optimiser.
+
+    One Part serves many clients in turn: `begin` loads a state (of all its units or a stretch of them) and starts a
+    fresh optimiser, so memory does not grow with the number of clients.
+    """
+
+    def __init__(self, model: SplitModel, layout: Layout, start: int, stop: int, train: TrainConfig) -> None:
+        self.start, self.stop = start, stop
+        self.train = train
+        self.units, self._memory = bound_copy(model, layout, start, stop)
+        self._draws = tuple(_draws(unit) for unit in self.units)
+        self._optimizer: optim.Optimizer | None = None
+        self._optimizers: dict[tuple[int, int], optim.Optimizer | None] = {}
+        for unit in self.units:
+            unit.train()
+
+    @property
+    def state(self) -> UnitState:
+        """The units now in training; a view."""
+        return self._memory[self.start : self.stop]
+
+    def begin(self, state: UnitState, lr: float) -> None:
+        """Load these units and train them from now on, with an optimiser that remembers nothing."""
+        self.start, self.stop = state.start, state.stop
+        self.state.copy_(state)
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
+        self._optimizer = self._optimizer_of(state.start, state.stop)
+        if self._optimizer is not None:
+            self._optimizer.param_groups[0]["lr"] = lr
+        self._anchor = self._anchor_of(state) if self.train.proximal_mu else []
+
+    def parameters(self) -> list[nn.Parameter]:
+        first = self._memory.start
+        units = self.units[self.start - first : self.stop - first]
+        return [parameter for unit in units for parameter in unit.parameters() if parameter.requires_grad]
+
+    def _optimizer_of(self, start: int, stop: int) -> optim.Optimizer | None:
+        if (start, stop) not in self._optimizers:
+            parameters = self.parameters()
+            self._optimizers[start, stop] = make_optimizer(parameters, self.train) if parameters else None
+        return self._optimizers[start, stop]
+
+    def _anchor_of(self, state: UnitState) -> list[Tensor]:
+        """The round's first weights, in the order of `parameters`: FedProx pulls towards them."""
+        mine = {view.data_ptr(): name for name, view in self.state.named().items()}
+        views = state.clone().named()
+        return [views[mine[parameter.data_ptr()]] for parameter in self.parameters()]
+
+    def forward(self, x: Tensor, key: StepKey) -> Tensor:
+        """Run the units; on a client, stage 1, i, Eq. (1)."""
+        first = self._memory.start
+        for unit in range(self.start, self.stop):
+            if self._draws[unit - first]:
+                torch.manual_seed(key.torch_seed(unit))
+            x = self.units[unit - first](x)
+        return x
+
+    def update(self) -> None:
+        """One step of the optimiser on the gradients that backward left, which are then gone."""
+        if self._optimizer is None:
+            return
+        if self._anchor:
+            for parameter, anchor in zip(self.parameters(), self._anchor):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - anchor, alpha=self.train.proximal_mu)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """The optimiser's memory as named tensors, for frameworks whose optimiser outlives a round."""
+        if self._optimizer is None:
+            return {}
+        memory = self._optimizer.state_dict()["state"]
+        return {
+            f"{index}.{name}": value
+            for index, entry in memory.items()
+            for name, value in entry.items()
+            if value is not None
+        }
+
+    def load_optimizer_state(self, tensors: dict[str, Tensor]) -> None:
+        if self._optimizer is None:
+            return
+        memory: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            index, _, name = key.partition(".")
+            memory.setdefault(int(index), {})[name] = value.clone()
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": memory, "param_groups": groups})
+
+
+def server_step(part: Part, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): loss and gradient of the smashed data."""
+    smashed = smashed.detach().requires_grad_(need_gradient)
+    loss = F.cross_entropy(part.forward(smashed, key), y)
+    loss.backward()
+    part.update()
+    gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
+    return loss.detach(), gradient
+
+
+def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
+    """Stage 2, iii: the client's backward pass and update, Eq. (5)."""
+    smashed.backward(gradient)
+    part.update()
+
+
+def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
+    """The step of a party that holds the whole model: cut num_units, or CL."""
+    loss = F.cross_entropy(part.forward(x, key), y)
+    loss.backward()
+    part.update()
+    return loss.detach()
