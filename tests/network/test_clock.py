@@ -14,6 +14,8 @@ from hsfl.models.cost import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases, Rates
+from hsfl.network.steps import queue_order
+from hsfl.rng import stream
 
 PHASES = Phases(
     client_forward_s=np.array([1.0, 2.0]),
@@ -218,3 +220,23 @@ def test_a_client_that_does_not_start_needs_no_rate():
     for name in ("hsfl", "sl", "splitfed_v2", "psl", "locfedmix_sl", "cpsl"):
         line = timeline(name, Phases(**lost), 1, started=np.array([True, False]), clusters=np.zeros(2, int))
         assert line.kept.tolist() == [True, False]
+
+
+def test_psl_batches_are_all_samples_in_equal_steps():
+    """Clients of 30 and 10 samples, batch 5: 7.5 and 2.5 a step, 4 steps an epoch."""
+    batch_size, num_batches = clock.psl_batches(np.array([30, 10]), 5, local_epochs=2)
+    assert batch_size.tolist() == [7.5, 2.5]
+    assert num_batches == 8
+
+
+def test_the_clock_serves_whom_training_serves():
+    """As `SplitFedV2.serve` draws it: a permutation of the clients that join the step."""
+    order = queue_order(3, round=5, num_batches=np.array([1.5, 3, 2]))
+    assert order.shape == (3, 3)
+    assert order[0].tolist() == stream(3, "server order", 5, 0).permutation([0, 1, 2]).tolist()
+    assert order[2].tolist() == [1, 0, 2]
+
+
+def test_every_framework_that_trains_has_a_clock():
+    frameworks = pytest.importorskip("hsfl.frameworks")
+    assert set(clock.FRAMEWORKS) == set(frameworks.FRAMEWORKS)

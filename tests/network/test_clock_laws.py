@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.models.cost import CostTable
@@ -13,6 +13,7 @@ from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import FRAMEWORKS, even_phases, timeline
 from hsfl.network.latency import Phases, round_s
 
+few = settings(max_examples=30, deadline=None)  # ten frameworks each
 UNITS = 3
 COST = CostTable(
     client_forward_flops=[0, 1e9, 3e9, 4e9],
@@ -98,12 +99,14 @@ def plain(name, a_round):
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@few
 @given(rounds())
 def test_every_round_is_the_plain_formula(name, a_round):
     assert make(name, a_round).round_s == pytest.approx(plain(name, a_round), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@few
 @given(rounds(), st.sampled_from([np.inf, 0.5, 3.0, 7.5]))
 def test_the_chart_is_a_round(name, a_round, tau_s):
     """It ends with the round; phases keep their order; times make sense; no client works while it waits."""
@@ -123,11 +126,13 @@ def test_the_chart_is_a_round(name, a_round, tau_s):
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@few
 @given(rounds())
 def test_without_tau_nobody_is_dropped(name, a_round):
     assert make(name, a_round).kept.all()
 
 
+@few
 @given(rounds(), st.sampled_from([0.5, 3.0, 7.5]))
 def test_tau_is_eq_12(a_round, tau_s):
     phases, batches, *_ = a_round
@@ -138,6 +143,7 @@ def test_tau_is_eq_12(a_round, tau_s):
 
 
 @pytest.mark.parametrize("name", ["sl", "splitfed_v2", "psl", "locfedmix_sl", "cpsl", "cl"])
+@few
 @given(rounds())
 def test_the_others_wait(name, a_round):
     assert make(name, a_round, 0.5).round_s == make(name, a_round).round_s
@@ -158,6 +164,7 @@ def lines_equal(one, other):
             np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
 
 
+@few
 @given(seeds, st.integers(1, 7))
 def test_hsfl_at_the_last_cut_is_fl(seed, num_clients):
     world = a_world(seed, num_clients)
@@ -167,6 +174,7 @@ def test_hsfl_at_the_last_cut_is_fl(seed, num_clients):
     lines_equal(hsfl, timeline("fl", even_phases("fl", COST, anywhere, 8, *world), batches, 90.0))
 
 
+@few
 @given(seeds, st.integers(1, 7), st.sampled_from(["splitfed_v1", "fsl"]))
 def test_with_a_server_copy_each_all_are_hsfl(seed, num_clients, name):
     world = a_world(seed, num_clients)
@@ -175,6 +183,7 @@ def test_with_a_server_copy_each_all_are_hsfl(seed, num_clients, name):
     lines_equal(hsfl, timeline(name, even_phases(name, COST, cuts, 8, *world), 2.5))
 
 
+@few
 @given(seeds, st.integers(0, UNITS), st.sampled_from(["sl", "splitfed_v2", "cpsl"]))
 def test_one_client_is_hsfl_with_one_client(seed, cut, name):
     world = a_world(seed, 1)
@@ -185,6 +194,7 @@ def test_one_client_is_hsfl_with_one_client(seed, cut, name):
     assert one.waiting_s == pytest.approx(hsfl.waiting_s, abs=1e-9) == [0.0]
 
 
+@few
 @given(seeds, st.integers(1, 7), st.sampled_from(list(FRAMEWORKS)), st.sampled_from(["hz", "power", "cpu", "server"]))
 def test_more_of_anything_never_lengthens_a_phase(seed, num_clients, name, more):
     fleet, servers, links, draw = a_world(seed, num_clients)
@@ -219,3 +229,34 @@ def test_phases_over_samples_are_the_phases_of_each(name):
         for field in fields(Phases):
             every = np.broadcast_to(getattr(whole, field.name), (4, 6))
             np.testing.assert_allclose(every[s], getattr(one, field.name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "cl"])
+@few
+@given(rounds(), st.lists(st.booleans(), min_size=5, max_size=5))
+def test_who_does_not_start_is_as_good_as_absent(name, a_round, started):
+    """But for the download, which reaches everyone; here it takes no time."""
+    phases, batches, clusters, order, decoder_s = a_round
+    phases = replace(phases, model_down_s=np.zeros_like(batches))
+    on = np.array(started[: len(batches)])
+    on[0] = True
+    line = make(name, (phases, batches, clusters, order, decoder_s), 7.5, started=on)
+    some = Phases(**{field.name: getattr(phases, field.name)[on] for field in fields(Phases)})
+    places = np.cumsum(on) - 1
+    some_order = np.array([places[row[on[row]]] for row in order])
+    absent = make(name, (some, batches[on], clusters[on], some_order, decoder_s[on]), 7.5)
+    assert line.round_s == pytest.approx(absent.round_s, rel=1e-12)
+    np.testing.assert_allclose(line.waiting_s[on], absent.waiting_s, atol=1e-9)
+    assert line.kept[on].tolist() == absent.kept.tolist()
+    assert not line.kept[~on].any()
+
+
+@few
+@given(rounds())
+def test_psl_may_average_the_cut_gradient_and_move_no_model(a_round):
+    line = make("psl", a_round, cut_gradient=True)
+    phases, batches, *_ = a_round
+    steps, models = np.ceil(batches[0]), phases.model_up_s.max() + phases.model_down_s.max()
+    assert line.round_s == pytest.approx(plain("psl", a_round) - steps * models, abs=1e-9)
+    assert line.end_s.max() == pytest.approx(line.round_s)
+    assert not line.phase_s["model_up"].any()

@@ -6,22 +6,31 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
+from hsfl.models.cost import CostTable
 from hsfl.network import devices
 from hsfl.network.channel import Ofdma, draw_round
 from hsfl.network.clock import even_phases, timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
 
-from test_clock_laws import COST  # isort: skip
+ONE_CUT = CostTable(  # cut 1 of a model of two units
+    client_forward_flops=[0, 1e9, 4e9],
+    client_backward_flops=[0, 1e9, 9e9],
+    server_forward_flops=[4e9, 3e9, 0],
+    server_backward_flops=[9e9, 7e9, 0],
+    smashed_bits=[3e5, 2e6, 0],
+    gradient_bits=[0, 2e6, 0],
+    model_bits=[0, 1e6, 9e7],
+)
 
 
 def cpsl_latency(num_clients, seed=0):
-    fleet = devices.draw(num_clients, np.random.default_rng(seed), num_units=3, max_cut=(1, 3))
+    fleet = devices.draw(num_clients, np.random.default_rng(seed), num_units=2, max_cut=(1, 2))
     links, servers = Ofdma(num_subchannels=4), devices.Servers()
     draw = draw_round(fleet, links, seed, 0)
     cuts = np.ones(num_clients, int)
 
     def latency_s(clusters):
-        phases = even_phases("cpsl", COST, cuts, 8, fleet, servers, links, draw, clusters=clusters)
+        phases = even_phases("cpsl", ONE_CUT, cuts, 8, fleet, servers, links, draw, clusters=clusters)
         return timeline("cpsl", phases, 2.0, clusters=clusters).round_s
 
     return latency_s

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
@@ -55,6 +55,7 @@ def test_alone_a_client_has_everything():
             assert getattr(alone.rates, name)[k] == pytest.approx(getattr(only.rates, name)[0])
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 99))
 def test_a_group_is_a_fleet_of_its_own(group, num_subchannels, seed):
     """Also over samples, and when one group shares subchannels while another owns them."""

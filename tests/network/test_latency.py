@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.models.cost import CostTable
@@ -90,6 +90,7 @@ def plain_round_s(cost, cuts, batch, client_speed, server_speed, power, gain, hz
     return rounds
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
 def test_vectorised_is_the_triple_loop(seed, num_samples, num_clients, num_subchannels):
     rng = np.random.default_rng(seed)
@@ -107,6 +108,7 @@ def test_vectorised_is_the_triple_loop(seed, num_samples, num_clients, num_subch
 half = st.integers(1, 20).map(lambda n: n / 2)  # a grid, so that ties happen
 
 
+@settings(max_examples=60, deadline=None)
 @given(half, half, half, half, half, st.integers(0, 2), st.sampled_from(["hz", "power", "client", "server"]))
 def test_more_of_anything_never_lengthens_a_phase(hz, power, gain, client, server, cut, more):
     def seconds(hz, power, client, server):
@@ -119,6 +121,7 @@ def test_more_of_anything_never_lengthens_a_phase(hz, power, gain, client, serve
         assert (getattr(after, field.name) <= getattr(before, field.name)).all()
 
 
+@settings(max_examples=60, deadline=None)
 @given(half, half, half, st.integers(2, 6))
 def test_more_bandwidth_in_a_shared_band_never_lowers_a_rate(power, gain, hz, parts):
     """A larger share of the same power: s log2(1 + x/s) grows with s."""

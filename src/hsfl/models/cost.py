@@ -7,7 +7,6 @@ and the loss are free, as in the published GMACs of a model.
 
 import copy
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.errors import InputError
+from hsfl.records import write_json
 
 if TYPE_CHECKING:
     import torch
@@ -64,12 +64,9 @@ class CostTable:
         return self.server_forward_flops + self.server_backward_flops
 
     def save(self, path: str | Path) -> None:
-        """As JSON; the file is either the old one or the whole new one."""
-        table: dict[str, Any] = {name: getattr(self, name).tolist() for name in _arrays(self)}
-        table["batch_size"] = self.batch_size
-        partial = Path(f"{path}.partial")
-        partial.write_text(json.dumps(table, indent=1) + "\n")
-        os.replace(partial, path)
+        """As JSON, in one move."""
+        table = {name: getattr(self, name).tolist() for name in _arrays(self)}
+        write_json(Path(path), table | {"batch_size": self.batch_size})
 
     @classmethod
     def load(cls, path: str | Path) -> "CostTable":
@@ -132,9 +129,10 @@ def measure(
     if not input_shape or any(int(n) < 1 for n in input_shape) or batch_size < 1:
         raise InputError(f"input_shape {tuple(input_shape)} and batch_size {batch_size} must be positive")
     try:
-        forward, backward, saved_bits, output_bits = _measure_units(model, input_shape, batch_size, "meta")
-    except (NotImplementedError, RuntimeError):  # a unit looks at values, which meta tensors do not have
-        forward, backward, saved_bits, output_bits = _measure_units(model, input_shape, min(batch_size, 2), "cpu")
+        measured = _measure_units(model, input_shape, batch_size, "meta")
+    except (NotImplementedError, RuntimeError):  # perhaps a unit looks at values, which meta tensors do not have
+        measured = _measure_units(model, input_shape, min(batch_size, 2), "cpu")
+    forward, backward, saved_bits, output_bits = measured
     num_units = model.num_units
     whole = backward["whole"]
     smashed_bits = np.append(output_bits[:-1], 0.0)
@@ -219,7 +217,13 @@ def _forward_backward(
 
     leaf = x.detach().requires_grad_(input_gradient)
     with FlopCounterMode(display=False) as counter:
-        y = unit(leaf.clone())  # a clone, since a unit may begin with an in-place ReLU
+        try:
+            y = unit(leaf.clone())  # a clone, since a unit may begin with an in-place ReLU
+        except RuntimeError as error:
+            if x.is_meta:
+                raise
+            message = str(error).splitlines()[0]
+            raise InputError(f"unit {name!r} takes no input of shape {tuple(x.shape[1:])}: {message}") from None
         forward = float(counter.get_total_flops())
         if not isinstance(y, torch.Tensor):
             raise InputError(f"unit {name!r} returns a {type(y).__name__}; a cut needs one tensor")

@@ -15,10 +15,13 @@ Array = np.ndarray
 
 
 def random_clusters(num_clients: int, num_clusters: int, rng: np.random.Generator) -> Array:
-    """A cluster number for each client, [K]."""
+    """A cluster number for each client, [K]; sizes differ by one at most."""
     if not 1 <= num_clusters <= num_clients:
         raise InputError(f"{num_clusters} clusters for {num_clients} clients; choose 1..{num_clients}")
-    return rng.permutation(np.arange(num_clients) % num_clusters)
+    clusters = np.empty(num_clients, int)
+    for number, members in enumerate(np.array_split(rng.permutation(num_clients), num_clusters)):
+        clusters[members] = number
+    return clusters
 
 
 def gibbs_clusters(

@@ -8,6 +8,7 @@ SL; CPSL's clusters are the groups between.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,53 +41,56 @@ def even(
     `group` [K] numbers each client's group (default: all in one). Clients that do not start this round get no cycles
     and no band except for the model's distribution, which reaches everyone.
     """
-    everyone = np.arange(fleet.num_clients)
-    group = np.zeros(fleet.num_clients, int) if group is None else np.asarray(group)
-    members = everyone if started is None else np.flatnonzero(started)
-    size, rank = _size_and_rank(group[members])
-    server_hz = np.zeros(fleet.num_clients)
-    server_hz[members] = servers.main_hz / size
+    num_clients = fleet.num_clients
+    num_subchannels = 1 if isinstance(links, Measured) else links.num_subchannels
+    working = receiving = _together(num_subchannels, num_clients)
+    if group is not None or started is not None:
+        group = np.zeros(num_clients, int) if group is None else np.asarray(group)
+        receiving = Bands(num_subchannels, group, np.arange(num_clients))
+        working = receiving if started is None else Bands(num_subchannels, group, np.flatnonzero(started))
+    server_hz = working.of_all(servers.main_hz / working.size)
     if isinstance(links, Measured):
         assert draw.rates is not None, "measured links draw rates"
         return Resources(draw.rates, server_hz)
     assert draw.main_gain is not None, "OFDMA links draw gains"
     assert draw.edge_gain is not None, "OFDMA links draw gains"
-    working = Bands(links, fleet.num_clients, members, size, rank)
     main_gain, edge_gain = working.owned(draw.main_gain), working.owned(draw.edge_gain)
-    receiving, edge_down_gain = working, edge_gain
-    if len(members) < fleet.num_clients:
-        receiving = Bands(links, fleet.num_clients, everyone, *_size_and_rank(group))
-        edge_down_gain = receiving.owned(draw.edge_gain)
+    edge_down_gain = edge_gain if receiving is working else receiving.owned(draw.edge_gain)
+    up_power_w = fleet.max_power_w[working.members]
     rates = Rates(
-        main_up_bps=working.rate_bps(main_gain, fleet.max_power_w[members]),
-        main_down_bps=working.rate_bps(main_gain, servers.main_power_w / size),
-        edge_up_bps=working.rate_bps(edge_gain, fleet.max_power_w[members]),
-        edge_down_bps=receiving.rate_bps(edge_down_gain, servers.edge_power_w / receiving.size),
+        main_up_bps=working.rate_bps(main_gain, up_power_w, links),
+        main_down_bps=working.rate_bps(main_gain, servers.main_power_w / working.size, links),
+        edge_up_bps=working.rate_bps(edge_gain, up_power_w, links),
+        edge_down_bps=receiving.rate_bps(edge_down_gain, servers.edge_power_w / receiving.size, links),
     )
     return Resources(rates, server_hz)
 
 
 class Bands:
-    """Who owns what of the band, evenly in each group. Clients that are not members own nothing.
+    """Who owns what of the band, evenly in each group; n members, all others own nothing."""
 
-    `size` and `rank` [members] are the members of each one's group and its place among them.
-    """
-
-    def __init__(self, links: Ofdma, num_clients: int, members: Array, size: Array, rank: Array) -> None:
-        self.links, self.members, self.num_clients, self.size = links, members, num_clients, size
-        num_subchannels = links.num_subchannels
-        crowded = size > num_subchannels
-        self.share = np.where(crowded, 1 / size, 1.0)  # [members] of each subchannel that it owns
-        self.num_owned = np.where(crowded, num_subchannels, (num_subchannels - 1 - rank) // size + 1)  # [members]
+    def __init__(self, num_subchannels: int, group: Array, members: Array) -> None:
+        self.members, self.num_clients = members, len(group)
+        self.size, rank = _size_and_rank(group[members])  # [n] of each one's group, its place in it
+        crowded = self.size > num_subchannels
+        self.share = np.where(crowded, 1 / self.size, 1.0)  # [n] of each subchannel that it owns
+        self.num_owned = np.where(crowded, num_subchannels, (num_subchannels - 1 - rank) // self.size + 1)  # [n]
+        self.width = self.num_owned * self.share  # [n] in subchannels
         self.everything = len(members) == self.num_clients and bool((self.num_owned == num_subchannels).all())
-        if self.everything:
-            return
-        # Owned pairs (client, subchannel), a client's own ones side by side.
-        row = np.arange(len(members)).repeat(self.num_owned)
+        # Owned pairs (client, subchannel), a client's own ones side by side; not listed when all own all.
+        row = np.arange(len(members)).repeat(0 if self.everything else self.num_owned)
         self.first = np.cumsum(self.num_owned) - self.num_owned
         turn = np.arange(len(row)) - self.first[row]
-        column = np.where(crowded[row], turn, rank[row] + turn * size[row])
+        column = np.where(crowded[row], turn, rank[row] + turn * self.size[row])
         self.pairs = members[row] * num_subchannels + column
+
+    def of_all(self, values: Array) -> Array:
+        """The members' values among all clients, [..., n] -> [..., K]; 0 for the others."""
+        if len(self.members) == self.num_clients:
+            return values
+        every = np.zeros((*values.shape[:-1], self.num_clients))
+        every[..., self.members] = values
+        return every
 
     def owned(self, gain: Array) -> Array:
         """The gains that matter, [..., K, I] -> [..., pairs] (or as it is, when all own all).
@@ -98,26 +102,25 @@ class Bands:
             return gain
         return gain.reshape(*gain.shape[:-2], -1)[..., self.pairs]
 
-    def rate_bps(self, owned_gain: Array, power_w: Array) -> Array:
-        """Eq. (7) over each client's band, its power [members] spread equally: [..., K]."""
-        snr_per_gain = power_w / (self.num_owned * self.share * self.links.noise_w)
+    def rate_bps(self, owned_gain: Array, power_w: Array, links: Ofdma) -> Array:
+        """Eq. (7) over each client's band, its power [n] spread equally over it: [..., K]."""
+        snr_per_gain = power_w / (self.width * links.noise_w)
         if self.everything:
             bits = _sum_log2(owned_gain, snr_per_gain)
         else:
             snr = owned_gain * snr_per_gain.repeat(self.num_owned)
             snr += 1
-            bits = self._per_client(np.log2(snr, out=snr))
-        bits *= self.links.subchannel_hz * self.share
-        if len(self.members) == self.num_clients:
-            return bits
-        rates = np.zeros((*bits.shape[:-1], self.num_clients))
-        rates[..., self.members] = bits
-        return rates
+            bits = np.log2(snr, out=snr)
+            if len(self.pairs) > len(self.members):  # else one subchannel each
+                bits = np.add.reduceat(bits, self.first, axis=-1)
+        bits *= links.subchannel_hz * self.share
+        return self.of_all(bits)
 
-    def _per_client(self, logs: Array) -> Array:
-        if len(self.pairs) == len(self.members):  # one subchannel each
-            return logs
-        return np.add.reduceat(logs, self.first, axis=-1) if len(self.members) else logs
+
+@lru_cache(maxsize=8)
+def _together(num_subchannels: int, num_clients: int) -> Bands:
+    """All clients in one group, which is the same in every round."""
+    return Bands(num_subchannels, np.zeros(num_clients, int), np.arange(num_clients))
 
 
 def _sum_log2(gain: Array, snr_per_gain: Array) -> Array:

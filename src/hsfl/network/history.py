@@ -11,7 +11,6 @@ Where speeds were not recorded, write each client's usual one.
 """
 
 import csv
-import os
 import zipfile
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import numpy as np
 from hsfl.errors import InputError
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
+from hsfl.records import write_atomic
 
 Array = np.ndarray
 GAIN_NAMES = ("main_gain", "edge_gain")
@@ -32,17 +32,12 @@ def play(history: RoundDraw, round: int) -> RoundDraw:
 
 
 def write(history: RoundDraw, path: str | Path) -> None:
-    """To .csv or .npz; the file is either the old one or the whole new one. Floats are written exactly."""
+    """To .csv or .npz, in one move. Floats are written exactly."""
     path = Path(path)
-    arrays = _arrays(history)
     if history.cpu_hz.ndim != 2:
         raise InputError(f"a history has rounds and clients; cpu_hz is {history.cpu_hz.shape}")
-    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
-    if _kind(path) == "npz":
-        np.savez_compressed(partial, allow_pickle=False, **arrays)
-    else:
-        _write_csv(arrays, partial)
-    os.replace(partial, path)
+    form = _write_npz if _kind(path) == "npz" else _write_csv
+    write_atomic(path, lambda scratch: form(_arrays(history), scratch))
 
 
 def read(path: str | Path, num_clients: int | None = None) -> RoundDraw:
@@ -75,6 +70,11 @@ def _arrays(history: RoundDraw) -> dict[str, Array]:
     if history.rates is not None:
         arrays |= {name: getattr(history.rates, name) for name in RATE_NAMES}
     return arrays
+
+
+def _write_npz(arrays: dict[str, Array], path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def _write_csv(arrays: dict[str, Array], path: Path) -> None:

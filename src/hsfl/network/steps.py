@@ -6,10 +6,12 @@ with a part of a batch where N is fractional. Every step begins with a barrier: 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from hsfl.errors import InputError
+from hsfl.rng import stream
 
 Array = np.ndarray
 
@@ -85,30 +87,50 @@ def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank
 
     work [6, n] and decoder_s [n] are of one mini-batch; rank [n], or [steps, n] where every step has its own queue.
     """
-    num_clients = work.shape[1]
-    start, length = np.zeros((2, len(STEP_PHASES), num_clients))
-    busy_s, finish_s = np.zeros((2, num_clients))
+    longest_first = np.argsort(-num_batches, kind="stable")  # so that those that join a step are the first ones
+    work, decoder_s, num_batches = work[:, longest_first], decoder_s[longest_first], num_batches[longest_first]
+    rank = None if rank is None else rank[..., longest_first]
+    each_its_own = rank is not None and rank.ndim == 2
+    start, length = np.zeros((2, len(STEP_PHASES), len(num_batches)))
+    busy_s, finish_s = np.zeros((2, len(num_batches)))
     total_s = 0.0
-    for step, times, part in _distinct_steps(num_batches, rank is not None and rank.ndim == 2):
-        one = STEPS[kind](work * part, decoder_s * part, rank[step] if rank is not None and rank.ndim == 2 else rank)
-        joins = part > 0
-        start += times * np.where(joins, one.start_s, 0.0)
-        length += times * np.where(joins, one.length_s, 0.0)
-        busy_s += times * np.where(joins, one.busy_s, 0.0)
-        finish_s = np.where(joins, total_s + (times - 1) * one.total_s + one.finish_s, finish_s)
+    for step, times, part in _distinct_steps(num_batches, each_its_own):
+        n = len(part)
+        place = None if rank is None else rank[step, :n] if each_its_own else rank[:n]
+        one = STEPS[kind](work[:, :n] * part, decoder_s[:n] * part, place)
+        start[:, :n] += times * one.start_s
+        length[:, :n] += times * one.length_s
+        busy_s[:n] += times * one.busy_s
+        finish_s[:n] = total_s + (times - 1) * one.total_s + one.finish_s
         total_s += times * one.total_s
-    return Run(start, length, busy_s, finish_s, total_s)
+    as_given = np.argsort(longest_first)
+    return Run(start[:, as_given], length[:, as_given], busy_s[as_given], finish_s[as_given], total_s)
 
 
 def _distinct_steps(num_batches: Array, each: bool) -> Iterator[tuple[int, int, Array]]:
-    """(first step, how many alike, the part of a batch that each client makes in it, [n])."""
-    edges = np.unique(np.concatenate([[0.0], np.floor(num_batches), np.ceil(num_batches)])).astype(int)
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist()):
-        part = np.clip(num_batches - low, 0.0, 1.0)
+    """(first step, how many alike, the part of a batch that each client makes in it), for falling num_batches; only
+    the clients that join are listed."""
+    edges = np.unique(np.concatenate([[0.0], np.floor(num_batches), np.ceil(num_batches)])).astype(int).tolist()
+    for low, high in pairwise(edges):
+        part = np.minimum(num_batches[: np.count_nonzero(num_batches > low)] - low, 1.0)
         if each:
             yield from ((step, 1, part) for step in range(low, high))
         else:
             yield low, high - low, part
+
+
+def queue_order(seed: int, round: int, num_batches: Array) -> Array:
+    """SplitFed V2's order in every step of a round, [steps, K]: random among those that join, the rest behind.
+
+    The same stream as in training, so that the clock serves whom the server serves.
+    """
+    steps = np.ceil(num_batches).astype(int)
+    order = np.empty((steps.max(), len(steps)), int)
+    for step in range(len(order)):
+        joins = np.flatnonzero(steps > step)
+        shuffled = stream(seed, "server order", round, step).permutation(joins)
+        order[step] = np.concatenate([shuffled, np.flatnonzero(steps <= step)])
+    return order
 
 
 def ranks(order: Array, members: Array, num_clients: int, num_steps: int) -> Array:
