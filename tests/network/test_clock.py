@@ -4,6 +4,8 @@ Two clients, two mini-batches. Per batch: client 0 takes 1 + 2 + (1 + 2) + 1 + 2
 2 + 1 + (1 + 1) + 2 + 4 = 11 s (forward, smashed, server forward and backward, gradient, backward).
 """
 
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -240,3 +242,9 @@ def test_the_clock_serves_whom_training_serves():
 def test_every_framework_that_trains_has_a_clock():
     frameworks = pytest.importorskip("hsfl.frameworks")
     assert set(clock.FRAMEWORKS) == set(frameworks.FRAMEWORKS)
+
+
+def test_the_network_and_a_saved_table_need_no_torch():
+    modules = "clock, clusters, history"
+    code = f"import sys; from hsfl.network import {modules}; from hsfl.models import cost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -218,6 +218,33 @@ def test_more_of_anything_never_lengthens_a_phase(seed, num_clients, name, more)
         assert (getattr(after, field.name) <= getattr(before, field.name) * (1 + 1e-12)).all()
 
 
+@few
+@given(seeds, st.integers(1, 9))
+def test_each_turn_has_the_band_and_the_server_to_itself(seed, num_clients):
+    """SL: each client as if the fleet were it alone. CPSL: each cluster so, with the server whole for one joint step.
+    In step: the band is shared by all, the server is whole."""
+    fleet, servers, links, draw = a_world(seed, num_clients)
+    cuts, clusters = np.full(num_clients, 2), np.arange(num_clients) % 3
+    split = {
+        name: even_phases(name, COST, cuts, 8, fleet, servers, links, draw, clusters=clusters)
+        for name in ("hsfl", "sl", "splitfed_v2", "psl", "locfedmix_sl", "cpsl")
+    }
+    for name, group in (("sl", np.arange(num_clients)), ("cpsl", clusters)):
+        for number in set(group.tolist()):
+            inside = group == number
+            alone = even_phases("hsfl", COST, cuts[inside], 8, fleet.take(inside), servers, links, draw.take(inside))
+            alone = replace(
+                alone,
+                server_forward_s=alone.server_forward_s / inside.sum(),
+                server_backward_s=alone.server_backward_s / inside.sum(),
+            )
+            for field in fields(Phases):
+                np.testing.assert_allclose(getattr(split[name], field.name)[inside], getattr(alone, field.name))
+    for name in ("splitfed_v2", "psl", "locfedmix_sl"):
+        np.testing.assert_allclose(split[name].server_s * num_clients, split["hsfl"].server_s)
+        np.testing.assert_allclose(split[name].smashed_s, split["hsfl"].smashed_s)
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_phases_over_samples_are_the_phases_of_each(name):
     fleet, servers, links, _ = a_world(5, 6)

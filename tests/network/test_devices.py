@@ -12,7 +12,7 @@ from hsfl.network import devices
 from hsfl.network.devices import Fleet, Servers
 
 ZEROS = np.zeros(4)
-COST = CostTable(*[ZEROS] * 7, param_bits=[0, 10, 30, 60], memory_bits=[0, 100, 90, 200], batch_size=1)
+COST = CostTable(*[ZEROS] * 7, param_bits=[0, 10, 30, 60], memory_bits=[0, 100, 200, 150], batch_size=1)
 
 
 def drawn(heterogeneity=1.0, num_clients=1000, **options):
@@ -47,8 +47,8 @@ def test_max_cut_stops_at_the_model():
 
 def test_storage_means_parameters_or_training():
     assert devices.max_cuts(COST, [10, 59, 1e9], "parameters").tolist() == [1, 2, 3]
-    # Training: cut 2 alone needs less than cut 1, but a max_cut promises every cut below it.
-    assert devices.max_cuts(COST, [100, 199, 200]).tolist() == [2, 2, 3]
+    # Training: cut 3 needs less than cut 2, but a max_cut promises every cut below it.
+    assert devices.max_cuts(COST, [100, 160, 200]).tolist() == [1, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_fleet_from_json_and_toml(tmp_path):
     first, second = (devices.read(tmp_path / name, COST) for name in ("fleet.json", "fleet.toml"))
     assert first.cpu_hz.tolist() == second.cpu_hz.tolist() == [1e9, 2e9]
     assert first.max_cut.tolist() == [1, 3]
-    assert second.max_cut.tolist() == [2, 3]
+    assert second.max_cut.tolist() == [1, 3]
     assert second.flops_per_cycle.tolist() == [4, 4]
     assert first.take(np.array([1])).cpu_hz.tolist() == [2e9]
     assert first.can_hold(3).tolist() == [False, True]
