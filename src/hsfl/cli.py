@@ -1,17 +1,20 @@
 """The `hsfl` command."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hsfl.errors import InputError
 
@@ -25,7 +28,8 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Look at data sets and download them.")
 app.add_typer(data_app, name="data")
 
-out_console, err_console = Console(), Console(stderr=True)
+# People's words (paths, class names) are printed as they are: no markup, no emoji codes.
+out_console, err_console = (Console(stderr=is_error, markup=False, emoji=False) for is_error in (False, True))
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where the data sets are; else HSFL_DATA.")]
@@ -41,16 +45,32 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        err_console.print(f"[red]error:[/red] {_plain(str(error))}", soft_wrap=True, highlight=False)
+        _say_error(str(error))
+        raise typer.Exit(2) from None
+    except MemoryError as error:
+        _say_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
+        raise typer.Exit(2) from None
+    except OSError as error:
+        _say_error(f"{error}; check the place and try again")
         raise typer.Exit(2) from None
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("[", "\\[")
+def _say_error(text: str) -> None:
+    line = Text.assemble(("error:", "red"), " ", " ".join(text.split()))
+    err_console.print(line, soft_wrap=True, highlight=False)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, allow_nan=False))
+    """JSON has no NaN: a loss that is not a number is null."""
+    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @app.command(
@@ -77,10 +97,12 @@ def run(
         from hsfl.training import simulate
 
         words = list(changes or [])
-        words += [f"framework={json.dumps(framework)}"] if framework else []
-        words += [f"data.dir={json.dumps(str(data_dir))}"] if data_dir else []
+        words += [f"framework={_quoted(framework)}"] if framework is not None else []
+        words += [f"data.dir={_quoted(str(data_dir))}"] if data_dir is not None else []
         if resume and out is None:
             raise InputError("--resume needs --out, the folder of the run to go on with")
+        if resume and out is not None and not (out / "config.json").is_file():
+            raise InputError(f"{out} holds no run to go on with; leave out --resume to begin one there")
         source = str(out / "config.json") if out and resume and config is None else config
         settings = read_config(source, words)
         folder = (
@@ -96,13 +118,18 @@ def run(
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
 
+def _quoted(text: str) -> str:
+    """A TOML string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _say_end(summary: Any, folder: Path) -> None:
     if summary.best_accuracy is not None:
         line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
     advice = {
         "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {folder}",
-        "diverged": f"the loss is not a number after round {summary.rounds}; try a smaller train.lr",
+        "diverged": f"the loss is not a number in round {summary.rounds + 1}; try a smaller train.lr",
     }
     out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True, highlight=False)
 
@@ -139,30 +166,48 @@ def export(
     format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx")] = "safetensors",
     to: Annotated[Path | None, typer.Option(help="The file to write; by default in the run's folder.")] = None,
     which: Annotated[str, typer.Option(help="best or last")] = "last",
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's model as a file for other programs."""
     with one_line_errors():
         from hsfl.export import export_folder
 
-        path = export_folder(folder, format, to, which)
+        path = export_folder(folder, format, to, which, data_dir)
     print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 
-@data_app.command("list")
+DATA_SETS = {  # what it is, and a file of it within the data directory
+    "digits": ("1,797 handwritten digits, 1x32x32, from scikit-learn", ()),
+    "mnist": ("70,000 handwritten digits, 1x28x28", ("MNIST/raw/train-images*", "raw/train-images*", "train-images*")),
+    "cifar10": ("60,000 photographs of ten things, 3x32x32", ("cifar-10-batches-py/data_batch_1", "data_batch_1")),
+    "ham10000": ("10,015 skin lesions of seven kinds, 3x64x64", ("[hH][aA][mM]10000/*10000_*", "*10000_*")),
+    "idx:PATH": ("any set in MNIST's format, wherever it lies", None),
+    "folder:PATH": ("any folder of class-named folders of images", None),
+}
+
+
+def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | None:
+    if name == "digits":
+        return find_spec("sklearn") is not None
+    return None if marks is None else any(True for mark in marks for _ in where.glob(mark))
+
+
+@data_app.command("list", epilog="Example: `hsfl data list --data-dir DIR`")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """The data sets that HSFL reads, and which of them are here."""
     with one_line_errors():
-        from hsfl.data.datasets import find_data_dir, inventory
+        from hsfl.data.datasets import find_data_dir
 
-        rows = inventory(data_dir)
         where = find_data_dir(data_dir)
+        here = {name: _is_here(name, marks, where) for name, (_, marks) in DATA_SETS.items()}
     if as_json:
+        rows = [{"name": name, "here": here[name], "what": what} for name, (what, _) in DATA_SETS.items()]
         print_json({"dir": str(where), "data": rows})
         return
     table = Table("name", "here", "what", title=f"in {where}", title_justify="left")
-    for row in rows:
-        table.add_row(row["name"], "yes" if row["here"] else "no", row["what"])
+    for name, (what, _) in DATA_SETS.items():
+        table.add_row(name, {True: "yes", False: "no", None: "-"}[here[name]], what)
     out_console.print(table)
 
 

@@ -220,8 +220,8 @@ def _field_names() -> list[str]:
     """Every field's dotted name."""
     names = []
     for name, field in RunConfig.model_fields.items():
-        inner = field.annotation.model_fields if _is_section(field.annotation) else {}
-        names += [f"{name}.{inner_name}" for inner_name in inner] or [name]
+        section: Any = field.annotation
+        names += [f"{name}.{inner}" for inner in section.model_fields] if _is_section(section) else [name]
     return names
 
 

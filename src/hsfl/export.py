@@ -23,8 +23,10 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     config = folder.config()
     if not path.exists():
         raise InputError(f"{path} is missing: the run has not ended a round; let it finish or --resume it")
-    if data_dir is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"dir": str(data_dir)})})
+    place = config.data.dir if data_dir is None else str(data_dir)
+    data = config.data.model_copy(update={"dir": place})
+    model = config.model.model_copy(update={"init_weights": None})  # the trained weights follow
+    config = config.model_copy(update={"data": data, "model": model})
     bench = prepare(config)
     try:
         bench.task.model.load_state_dict(load_file(path))
@@ -38,10 +40,16 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
     return evaluate(model, bench.test, bench.num_classes), bench.class_names
 
 
-def export_folder(folder: Path, format: str = "safetensors", to: Path | None = None, which: str = "last") -> Path:
+def export_folder(
+    folder: Path,
+    format: str = "safetensors",
+    to: Path | None = None,
+    which: str = "last",
+    data_dir: Path | None = None,
+) -> Path:
     """Write the model. TorchScript and ONNX files hold the network too and take normalised images."""
     known("--format", format, FORMATS)
-    model, bench = load_model(RunFolder(folder), which)
+    model, bench = load_model(RunFolder(folder), which, data_dir)
     path = to or Path(folder) / "export" / FORMATS[format]
     if format == "safetensors":
         save_tensors(path, model.state_dict())

@@ -9,7 +9,8 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
@@ -38,18 +39,30 @@ class RoundRecord:
     bytes: dict[str, int]  # by link
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A place that cannot be written (no room, no right, a file where a folder should be) is wrong input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}); make room there or choose another place"
+        ) from error
+
+
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` fill a file beside `path`, then put it in place in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    scratch = Path(name)
-    try:
-        write(scratch)
-        os.chmod(scratch, 0o644)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".scratch-", dir=path.parent)
+        os.close(handle)
+        scratch = Path(name)
+        try:
+            write(scratch)
+            os.chmod(scratch, 0o644)
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -81,41 +94,55 @@ class RunFolder:
 
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        with writing(self.path):
+            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
 
     def create(self, config: RunConfig) -> None:
         write_json(self.config_path, config.model_dump(mode="json"))
         write_json(self.path / "environment.json", environment())
-        self.rounds_path.touch()
+        write_atomic(self.rounds_path, lambda scratch: None)
 
     def config(self) -> RunConfig:
         return parse_config(read_json(self.config_path))
 
     def append(self, record: RoundRecord) -> None:
-        with self.rounds_path.open("a") as file:
+        with writing(self.rounds_path), self.rounds_path.open("a") as file:
             file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
 
     def rounds(self) -> list[RoundRecord]:
-        """All whole lines; a line cut off by a crash is left out."""
-        known = {field.name for field in fields(RoundRecord)}
+        """All whole lines; a last line cut off by a crash is left out."""
         try:
             lines = self.rounds_path.read_text().splitlines()
-        except OSError:
-            raise InputError(f"{self.rounds_path} is missing; is {self.path} the folder of a run?") from None
-        records = []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                break
-            records.append(RoundRecord(**{name: value for name, value in record.items() if name in known}))
-        return records
+        except (OSError, ValueError):
+            raise InputError(f"{self.rounds_path} cannot be read; is {self.path} the folder of a run?") from None
+        records = [_record(line) for line in lines]
+        whole = [record for record in records if record is not None]
+        if None in records[:-1]:
+            raise InputError(
+                f"{self.rounds_path} is damaged in line {records.index(None) + 1}; run again into a new folder"
+            )
+        return whole
 
     def keep_rounds(self, count: int) -> None:
         """Forget the rounds after a checkpoint."""
-        text = "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in self.rounds()[:count])
+        records = self.rounds()
+        if len(records) < count:
+            raise InputError(
+                f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
+            )
+        text = "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records[:count])
         write_atomic(self.rounds_path, lambda scratch: scratch.write_text(text))
+
+
+def _record(line: str) -> RoundRecord | None:
+    """A line of rounds.jsonl; None if it is not whole. Fields of later versions are left aside."""
+    known = {field.name for field in fields(RoundRecord)}
+    try:
+        return RoundRecord(**{name: value for name, value in json.loads(line).items() if name in known})
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:

@@ -55,5 +55,5 @@ def test_what_suits_which_images() -> None:
         check("flip_crop", (1, 28, 28))
     with pytest.raises(InputError, match="4x9 are too small"):
         check("flip_crop", (3, 4, 9))
-    with pytest.raises(InputError, match=r"unknown augmentation 'flipcrop'; did you mean 'flip_crop'"):
+    with pytest.raises(InputError, match=r"augmentation 'flipcrop' is unknown; did you mean flip_crop"):
         check("flipcrop", (3, 32, 32))

@@ -124,8 +124,8 @@ def test_the_data_directory_is_the_argument_else_the_variable_else_the_cache(mon
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mnits", {}, "unknown data set 'mnits'; did you mean 'mnist'"),
-        ("zzz", {}, "choose one of: cifar10, digits"),
+        ("mnits", {}, "data set 'mnits' is unknown; did you mean mnist"),
+        ("zzz", {}, "data set 'zzz' is unknown; choose one of mnist, cifar10"),
         ("folder", {}, "write folder:PATH"),
         ("mnist:/x", {}, "takes no path"),
         ("mnist", {"limit": 0}, "data.limit is 0"),

@@ -184,8 +184,8 @@ def test_bad_members_leave_nothing(
     [
         ("ham10000", r"https://doi.org/10.7910/DVN/DBW86T .*HAM10000_images_part_1/.*/ham10000$"),
         ("digits", "needs no download"),
-        ("folder:x", "cannot be fetched; choose one of: mnist, cifar10"),
-        ("cifar100", "unknown data set 'cifar100'; did you mean 'cifar10'"),
+        ("folder:x", "cannot be fetched; choose one of mnist, cifar10"),
+        ("cifar100", "data set 'cifar100' is unknown; did you mean cifar10"),
     ],
 )
 def test_what_cannot_be_fetched(name: str, message: str, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_many_clients_with_the_bare_minimum() -> None:
         ("shards", 3, {"classes_per_client": 3}, "3 clients of 3 classes cannot hold 10 classes"),
         ("shards", 3, {"classes_per_client": 11}, "give 1 to 10"),
         ("shards", 3, {"min_samples": -1}, "data.min_samples is -1"),
-        ("shard", 3, {}, "unknown partition 'shard'; did you mean 'shards'"),
+        ("shard", 3, {}, "partition 'shard' is unknown; did you mean shards"),
     ],
 )
 def test_impossible_wishes(kind: str, num_clients: int, options: dict, message: str) -> None:

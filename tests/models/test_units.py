@@ -150,3 +150,10 @@ def test_bad_lists():
         )
     with pytest.raises(InputError, match="tensors of its own"):
         SplitModel({"a": nn.Linear(2, 2)}, prefixes={"a": ""})
+
+
+def test_tied_weights_are_refused() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    with pytest.raises(InputError, match=r"1\.weight and 0\.weight are one parameter"):
+        SplitModel([first, second])

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hsfl.data.names import lookup
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 
 Augmentation = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 
@@ -38,7 +37,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip_crop": flip_crop}
 
 def check(name: str, image_shape: tuple[int, int, int]) -> None:
     """Whether this augmentation exists and suits images of shape (C, H, W)."""
-    lookup(AUGMENTATIONS, name, "augmentation")
+    known("augmentation", name, AUGMENTATIONS)
     channels, height, width = image_shape
     if name == "flip_crop" and channels != 3:
         raise InputError(

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hsfl.data.names import lookup
 from hsfl.data.readers import cifar10, digits, folder, ham10000, idx
 from hsfl.data.readers.base import Arrays, Request
 from hsfl.data.readers.images import resized
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 from hsfl.rng import stream
 
 Reader = Callable[[Request], Arrays]
@@ -84,7 +83,7 @@ def load(
     """
     _check_options(limit, limit_test, image_size, split)
     kind, _, path = name.partition(":")
-    reader = lookup(READERS, kind, "data set")
+    reader = READERS[known("data set", kind, READERS)]
     if bool(path) != (kind in WITH_PATH):
         raise InputError(
             f"data set '{name}' needs a path: write {kind}:PATH"

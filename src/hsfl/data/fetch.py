@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.data.datasets import READERS, find_data_dir
-from hsfl.data.names import lookup
 from hsfl.data.readers.base import reading
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 
 TIMEOUT_S = 30
 CHUNK_BYTES = 2**16
@@ -156,7 +155,5 @@ def _not_fetchable(name: str, root: Path) -> InputError:
         )
     if name == "digits":
         return InputError("digits needs no download, it comes with scikit-learn; pip install 'hsfl[demo]'")
-    if name.partition(":")[0] in READERS:
-        return InputError(f"'{name}' is read where it lies and cannot be fetched; choose one of: {', '.join(SOURCES)}")
-    lookup(SOURCES, name, "data set")  # raises, with the nearest name
-    raise AssertionError(name)
+    known("data set", name.partition(":")[0], READERS)
+    return InputError(f"'{name}' is read where it lies and cannot be fetched; choose one of {', '.join(SOURCES)}")

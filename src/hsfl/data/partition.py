@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hsfl.data.names import lookup
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 
 Parts = list[np.ndarray]  # per client, sorted int64
 
@@ -84,9 +83,9 @@ def partition(
     labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: float | int
 ) -> Parts:
     """Divide by the name of the partition; options that this kind does not have are left aside."""
-    function = lookup(PARTITIONS, kind, "partition")
-    known = inspect.signature(function).parameters
-    return function(labels, num_clients, rng, **{name: value for name, value in options.items() if name in known})
+    function = PARTITIONS[known("partition", kind, PARTITIONS)]
+    taken = inspect.signature(function).parameters
+    return function(labels, num_clients, rng, **{name: value for name, value in options.items() if name in taken})
 
 
 def _parts(owner: np.ndarray, num_clients: int) -> Parts:

@@ -29,6 +29,7 @@ class SplitModel(nn.Module):
             raise InputError("a SplitModel needs at least one unit; got none")
         if len({id(unit) for unit in named.values()}) < len(named):
             raise InputError("the same module stands twice among the units; every unit needs a module of its own")
+        _check_untied(named)
         self.unit_names = tuple(named)
         self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
         self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
@@ -83,6 +84,17 @@ class SplitModel(nn.Module):
         for unit in self.units:
             x = unit(x)
         return x
+
+
+def _check_untied(units: Mapping[str, nn.Module]) -> None:
+    """Tensors by unit are averaged apart, so none may stand in two places."""
+    owner: dict[int, str] = {}
+    for name, unit in units.items():
+        for local_name, parameter in unit.named_parameters(remove_duplicate=False):
+            here = f"{name}.{local_name}"
+            if id(parameter) in owner:
+                raise InputError(f"{here} and {owner[id(parameter)]} are one parameter; HSFL cannot train tied weights")
+            owner[id(parameter)] = here
 
 
 def split(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) -> SplitModel:

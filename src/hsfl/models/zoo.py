@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import cast
 
 import torch
 from torch import nn
 
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.mobilenet import mobilenet_v2
 from hsfl.models.resnet import resnet18
@@ -106,9 +105,9 @@ def build(
     keeps small images large in resnet18 and mobilenet_v2. A model without norm layers or without a stem that shrinks
     has nothing to change and takes either. `dropout` None is the model's own.
     """
-    recipe = MODELS[_known("model", name, MODELS)]
-    _known("stem", stem, STEMS)
-    if _known("norm", norm, NORMS) not in recipe.norms:
+    recipe = MODELS[known("model", name, MODELS)]
+    known("stem", stem, STEMS)
+    if known("norm", norm, NORMS) not in recipe.norms:
         raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
     if dropout is not None and recipe.dropout is None:
         raise InputError(f"dropout is {dropout} but {name} has none; leave it out or choose another model")
@@ -149,12 +148,3 @@ def _with_norm(model: SplitModel, norm: str) -> SplitModel:
     if norm == "none":
         return cast(SplitModel, swap_norm(model, into=lambda _: nn.Identity()))
     return model
-
-
-def _known(what: str, name: str, choices: Iterable[str]) -> str:
-    choices = list(choices)
-    if name not in choices:
-        near = get_close_matches(str(name).lower(), choices, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}")
-    return name

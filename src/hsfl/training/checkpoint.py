@@ -9,10 +9,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
-from hsfl.records import write_atomic
+from hsfl.records import check_same_run, write_atomic
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,20 @@ class Progress:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, lambda scratch: save_file(whole, scratch, metadata))
+    try:
+        write_atomic(path, lambda scratch: save_file(whole, scratch, metadata))
+    except SafetensorError as error:  # what a full disk becomes in safetensors
+        raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
 
 
-def save_checkpoint(path: Path, state: State, progress: Progress) -> None:
+def save_checkpoint(path: Path, state: State, progress: Progress, config: RunConfig) -> None:
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
     for name, units in state.units.items():
         tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
-    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress))})
+    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress)), "config": config.model_dump_json()})
 
 
-def load_checkpoint(path: Path, like: State) -> tuple[State, Progress]:
+def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Progress]:
     """The state saved by a run of the same config; `like` is that config's first state."""
     if not path.exists():
         raise InputError(
@@ -44,12 +48,15 @@ def load_checkpoint(path: Path, like: State) -> tuple[State, Progress]:
         )
     try:
         with safe_open(path, "pt") as file:
-            progress = Progress(**json.loads(file.metadata()["progress"]))
+            notes = file.metadata() or {}
+        stored, progress = parse_config(json.loads(notes["config"])), Progress(**json.loads(notes["progress"]))
+        check_same_run(stored, config, path)
         tensors = load_file(path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        reason = f"no {error} in it" if isinstance(error, KeyError) else error
         raise InputError(
-            f"{path} does not hold a checkpoint of this config ({error}); run again into a new folder"
+            f"{path} does not hold a checkpoint of this config ({reason}); run again into a new folder"
         ) from None
     others = {name.removeprefix("tensor/"): t for name, t in tensors.items() if name.startswith("tensor/")}
     device = next(iter(like.units.values())).floats.device
@@ -59,5 +66,5 @@ def load_checkpoint(path: Path, like: State) -> tuple[State, Progress]:
 def _filled(like: UnitState, tensors: Mapping[str, Tensor], name: str) -> UnitState:
     floats, ints = tensors[f"floats/{name}"], tensors[f"ints/{name}"]
     if floats.shape != like.floats.shape or ints.shape != like.ints.shape or floats.dtype != like.floats.dtype:
-        raise ValueError(f"{name} has {floats.numel()} numbers where {like.floats.numel()} are expected")
+        raise TypeError(f"{name} has {floats.numel()} numbers where {like.floats.numel()} are expected")
     return replace(like, floats=floats.to(like.floats.device), ints=ints.to(like.ints.device))

@@ -31,9 +31,9 @@ def evaluate(model: Callable[[Tensor], Tensor], images: Images, num_classes: int
         right = (logits.argmax(dim=1) == y).cpu()
         hits += torch.bincount(y.cpu()[right], minlength=num_classes)
         counts += torch.bincount(y.cpu(), minlength=num_classes)
-    recall = [float(h / n) if n else None for h, n in zip(hits, counts)]
+    recall = tuple(h / n if n else None for h, n in zip(hits.tolist(), counts.tolist()))
     known = [r for r in recall if r is not None]
-    return Quality(loss / len(images), float(hits.sum() / counts.sum()), sum(known) / len(known), tuple(recall))
+    return Quality(loss / len(images), int(hits.sum()) / len(images), sum(known) / len(known), recall)
 
 
 def mean_quality(qualities: list[Quality]) -> Quality:

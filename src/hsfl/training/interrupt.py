@@ -27,12 +27,13 @@ class Interruptible:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._pending = True
         if self._armed:
+            self._armed = False  # first, so that a second signal cannot cut the writing short
             raise KeyboardInterrupt
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        self._armed = True
         try:
+            self._armed = True
             if self._pending:
                 raise KeyboardInterrupt
             yield

@@ -1,5 +1,6 @@
 """From a config to a bench: data, partition, model and cuts."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,11 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
             f"train.proximal_mu is {config.train.proximal_mu} but {config.framework} does not train a copy per client; "
             f"set it to 0 or choose {', '.join(COPY_PER_CLIENT)}"
         )
+    if (config.train.clients_per_round or 0) > config.fleet.num_clients:
+        raise InputError(
+            f"train.clients_per_round is {config.train.clients_per_round} but there are {config.fleet.num_clients} "
+            "clients; lower it, or leave it out for all"
+        )
     dataset = dataset or _load(config)
     train, test = (_images(dataset, side, config, device) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
@@ -46,6 +52,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     model = (model or _model(config, train.shape, num_classes)).to(device).eval()
     shares = _shares(config, dataset.train_y)
     cuts = choose_cuts(config.fleet, model, config.seed)
+    _check_smallest_batch(config, model, train, shares)
     feed = Feed(train, shares, config.seed, config.data.augment)
     task = Task(config, model, Layout.of(model), read_state(model), feed, cuts)
     return Bench(task, test, num_classes, dataset.classes)
@@ -104,6 +111,21 @@ def _shares(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
     return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
 
 
+def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:
+    """BatchNorm on a single value per channel cannot train: a deep model on a batch of one small image."""
+    fewest = min(map(len, shares)) if config.framework != "cl" else sum(map(len, shares))
+    if min(fewest, config.train.batch_size) > 1:
+        return
+    try:
+        copy.deepcopy(model).train()(train.floats(train.x[:1]))
+    except ValueError:
+        raise InputError(
+            f"{config.model.name} with BatchNorm cannot train on a batch of one sample, and train.batch_size is "
+            f"{config.train.batch_size} and the smallest client has {fewest}; raise train.batch_size and "
+            "data.min_samples to 2, or set model.norm=group"
+        ) from None
+
+
 def choose_cuts(fleet: FleetConfig, model: SplitModel, seed: int) -> tuple[int, ...]:
     """The cut of each client [K]: given, or as deep as each client can hold."""
     max_cuts = _max_cuts(fleet, model, seed)
@@ -120,6 +142,7 @@ def choose_cuts(fleet: FleetConfig, model: SplitModel, seed: int) -> tuple[int, 
 
 
 def _max_cuts(fleet: FleetConfig, model: SplitModel, seed: int) -> tuple[int, ...]:
+    model.check_cut(fleet.min_cut, "fleet.min_cut")
     if fleet.max_cut is None and fleet.cuts != "max_cut":
         return (model.num_units,) * fleet.num_clients
     if fleet.max_cut is None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
@@ -70,18 +71,18 @@ def run(
         folder.check_free()
     bench = prepare(config, dataset, model)
     framework = FRAMEWORKS[config.framework](bench.task)
-    state, progress = _start(framework, folder, config, resume)
     log = _TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
-    observer.run_starts(config, framework.cuts, progress.rounds_done)
     status = "finished"
     with Interruptible() as interruptible:
+        state, progress = _start(framework, folder, config, resume)
+        observer.run_starts(config, framework.cuts, progress.rounds_done)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
                 with interruptible():
                     after, record = _round(bench, framework, state, round_index, observer)
                 state, progress = after, _advance(progress, record)
-                _write_round(folder, framework, state, record, progress, config.log.checkpoint_every)
+                _write_round(folder, framework, state, record, progress, config)
                 if log is not None:
                     log.write(record)
                 observer.round_ends(record)
@@ -91,7 +92,7 @@ def run(
             status = "diverged"
         finally:
             observer.run_ends()
-        save_checkpoint(folder.checkpoint_path, state, progress)
+        save_checkpoint(folder.checkpoint_path, state, progress, config)
         save_tensors(folder.last_model_path, exported(framework, state).named())
         summary = _summary(folder, config, status, progress)
         write_json(folder.summary_path, asdict(summary))
@@ -101,7 +102,11 @@ def run(
 def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
     state, progress = framework.init(), Progress(0)
     if resume:
-        state, progress = load_checkpoint(folder.checkpoint_path, state)
+        state, progress = load_checkpoint(folder.checkpoint_path, state, config)
+        if config.train.rounds < progress.rounds_done:
+            raise InputError(
+                f"train.rounds is {config.train.rounds} but {folder.path} has done {progress.rounds_done}; raise it"
+            )
         folder.keep_rounds(progress.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
@@ -193,13 +198,13 @@ def _advance(progress: Progress, record: RoundRecord) -> Progress:
 
 
 def _write_round(
-    folder: RunFolder, framework: Framework, state: State, record: RoundRecord, progress: Progress, every: int
+    folder: RunFolder, framework: Framework, state: State, record: RoundRecord, progress: Progress, config: RunConfig
 ) -> None:
     folder.append(record)
     if progress.best_round == record.round:
         save_tensors(folder.best_model_path, exported(framework, state).named())
-    if record.round % every == 0:
-        save_checkpoint(folder.checkpoint_path, state, progress)
+    if record.round % config.log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, state, progress, config)
 
 
 def _summary(folder: RunFolder, config: RunConfig, status: str, progress: Progress) -> Summary:
@@ -229,9 +234,11 @@ class _TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
-        self._writer = SummaryWriter(str(path / "tensorboard"))
+        self._open = lambda: SummaryWriter(str(path / "tensorboard"))
+        self._writer: Any = None
 
     def write(self, record: RoundRecord) -> None:
+        self._writer = self._writer or self._open()  # not before the run folder is there
         for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
             if (value := getattr(record, name)) is not None:
                 self._writer.add_scalar(name, value, record.round)

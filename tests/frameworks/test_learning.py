@@ -1,0 +1,38 @@
+"""Learning is shown, not assumed: every framework passes 90 % on digits, HSFL 97 % on real MNIST."""
+
+from pathlib import Path
+
+import pytest
+
+from hsfl.config import read_config
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.training.simulate import run
+
+ROUNDS = 5  # enough for each of them to pass 90 % with the small CNN
+CNN = ["model.name=cnn", "train.batch_size=16", "train.lr=0.003"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: Path) -> None:
+    words = [*CNN, "data.name=digits", "fleet.num_clients=5", "fleet.cuts=[2,3,3,4,5]", f"train.rounds={ROUNDS}"]
+    words += ["train.eval_every=5", f"framework={framework}"]
+    summary = run(read_config(None, words), tmp_path / "run")
+    assert summary.test_accuracy is not None
+    assert summary.test_accuracy > 0.90
+
+
+@pytest.mark.parametrize("option", ["options.fsl_average=server", "options.psl_cut_gradient=true", "options.cpsl_cut=cluster"])
+def test_options_of_frameworks_learn(option: str, tmp_path: Path) -> None:
+    framework = option.removeprefix("options.").partition("_")[0]
+    words = [*CNN, "data.name=digits", "fleet.num_clients=4", "fleet.cuts=[2,3,3,4]", "train.rounds=5", option]
+    summary = run(read_config(None, [*words, "train.eval_every=5", f"framework={framework}"]), tmp_path / "run")
+    assert summary.test_accuracy is not None
+    assert summary.test_accuracy > (0.3 if "cut_gradient" in option else 0.85)  # averaged cut gradients learn badly
+
+
+def test_hsfl_passes_97_percent_on_mnist(data_dir: Path, tmp_path: Path) -> None:
+    """6,000 training images, ten clients with different cuts; all 10,000 test images."""
+    words = [*CNN, "data.name=mnist", f"data.dir={data_dir}", "data.limit=6000", "fleet.cuts=[2,3,3,4,5,2,3,4,5,1]"]
+    summary = run(read_config(None, [*words, "train.rounds=5", "train.eval_every=5"]), tmp_path / "run")
+    assert summary.test_accuracy is not None
+    assert summary.test_accuracy > 0.97
