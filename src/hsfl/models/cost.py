@@ -1,17 +1,39 @@
-"""What every cut costs: a model measured once into NumPy arrays indexed by cut. No torch above `measure`."""
+"""What every cut costs: a model measured once into NumPy arrays indexed by cut. No torch above `measure`.
 
-from dataclasses import dataclass
+Legend: C = num_units + 1 cuts, b samples in a mini-batch. A multiply-add is two FLOPs; only what
+`torch.utils.flop_counter` counts is counted (matrix products, convolutions, attention), so BatchNorm, ReLU, pooling
+and the loss are free, as in the published GMACs of a model.
+"""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl.errors import InputError
+from hsfl.records import write_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from hsfl.models.units import SplitModel
+
 Array = np.ndarray
+BITS_PER_BYTE = 8
+ADAM_STATES = 2  # tensors of the parameters' size that the optimiser keeps; plain SGD 0, momentum 1
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """Costs by cut, arrays of length C = num_units + 1; per sample unless said. A multiply-add is two FLOPs.
+    """Costs by cut, arrays of length C; per sample unless said.
 
-    `smashed_bits` is 0 at cut num_units; `gradient_bits` is 0 at cut 0 and at cut num_units.
+    `smashed_bits` is 0 at cut num_units; `gradient_bits` is 0 at cut 0 and at cut num_units. The last two arrays say
+    what a client must store: the parameters alone (as the paper reads storage), or all that training a mini-batch of
+    `batch_size` needs. A table written by hand may leave them out.
     """
 
     client_forward_flops: Array  # [C]
@@ -21,6 +43,13 @@ class CostTable:
     smashed_bits: Array  # [C]
     gradient_bits: Array  # [C]
     model_bits: Array  # [C] the client side whole, parameters and buffers
+    param_bits: Array | None = None  # [C] the client side's parameters
+    memory_bits: Array | None = None  # [C] the client's memory to train a mini-batch
+    batch_size: int | None = None  # the mini-batch of memory_bits
+
+    def __post_init__(self) -> None:
+        for name in _arrays(self):
+            object.__setattr__(self, name, _column(name, getattr(self, name), np.size(self.model_bits)))
 
     @property
     def num_units(self) -> int:
@@ -33,3 +62,193 @@ class CostTable:
     @property
     def server_flops(self) -> Array:
         return self.server_forward_flops + self.server_backward_flops
+
+    def save(self, path: str | Path) -> None:
+        """As JSON, in one move."""
+        table = {name: getattr(self, name).tolist() for name in _arrays(self)}
+        write_json(Path(path), table | {"batch_size": self.batch_size})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CostTable":
+        try:
+            table = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the cost table {path}: {error}") from None
+        if not isinstance(table, dict):
+            raise InputError(f"the cost table {path} holds a {type(table).__name__}; it must be a JSON object")
+        return cls.from_dict(table, where=str(path))
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], where: str = "the cost table") -> "CostTable":
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in table if name not in known]:
+            raise InputError(f"{where} has an unknown field {unknown[0]!r}; it may have {', '.join(known)}")
+        if missing := [name for name in known[:7] if name not in table]:
+            raise InputError(f"{where} lacks {missing[0]}; measure it again with hsfl cost")
+        size = table.get("batch_size")
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise InputError(f"{where}: batch_size is {size!r}; it must be a positive whole number")
+        try:
+            return cls(**table)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+def _arrays(cost: CostTable) -> list[str]:
+    return [f.name for f in fields(cost) if f.name != "batch_size" and getattr(cost, f.name) is not None]
+
+
+def _column(name: str, values: object, num_cuts: int) -> Array:
+    try:
+        column = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not a list of numbers") from None
+    if column.ndim != 1 or column.size < 2 or column.size != num_cuts:
+        raise InputError(f"{name} has shape {column.shape} but model_bits has {num_cuts} cuts; give one number per cut")
+    bad = ~(np.isfinite(column) & (column >= 0))
+    if bad.any():
+        cut = int(bad.argmax())
+        raise InputError(f"{name}[{cut}] is {column[cut]}; it must be finite and not negative")
+    column.setflags(write=False)
+    return column
+
+
+def measure(
+    model: "SplitModel", input_shape: Sequence[int], batch_size: int, *, optimizer_states: int = ADAM_STATES
+) -> CostTable:
+    """Measure every cut of a model, unit by unit, forward and backward, without changing it.
+
+    Backward is measured, with the gradient of a unit's input only where training makes it: a client's first layer
+    has none to give, while the server's first unit must return the gradient of the smashed data. Nothing is
+    computed: shapes flow through a copy on the meta device (or two real samples where a unit cannot do that).
+
+    `memory_bits` of a cut = parameters and buffers, one gradient per parameter, `optimizer_states` tensors per
+    parameter, what autograd saves for backward over a mini-batch (each storage once, parameters not again), and
+    one tensor of the smashed data's size (sent, then its gradient received). Workspaces of kernels are not in it.
+    """
+    if not input_shape or any(int(n) < 1 for n in input_shape) or batch_size < 1:
+        raise InputError(f"input_shape {tuple(input_shape)} and batch_size {batch_size} must be positive")
+    try:
+        measured = _measure_units(model, input_shape, batch_size, "meta")
+    except (NotImplementedError, RuntimeError):  # perhaps a unit looks at values, which meta tensors do not have
+        measured = _measure_units(model, input_shape, min(batch_size, 2), "cpu")
+    forward, backward, saved_bits, output_bits = measured
+    num_units = model.num_units
+    whole = backward["whole"]
+    smashed_bits = np.append(output_bits[:-1], 0.0)
+    param_bits = _before([sum(_bits(p) for p in unit.parameters()) for unit in model.units])
+    model_bits = _before([sum(_bits(t) for t in model.unit_state(u).values()) for u in range(num_units)])
+    training_bits = model_bits + (1 + optimizer_states) * param_bits
+    return CostTable(
+        client_forward_flops=_before(forward),
+        client_backward_flops=_before(whole),
+        server_forward_flops=_after(forward),
+        # At cut 0 the server trains the whole model; at any other its first unit returns a gradient.
+        server_backward_flops=np.append(sum(whole), _after(backward["with_input_gradient"])[1:]),
+        smashed_bits=smashed_bits,
+        gradient_bits=np.where(np.arange(num_units + 1) > 0, smashed_bits, 0.0),
+        model_bits=model_bits,
+        param_bits=param_bits,
+        memory_bits=training_bits + batch_size * (_before(saved_bits) + smashed_bits),
+        batch_size=batch_size,
+    )
+
+
+def measure_module(module: "torch.nn.Module", input_shape: Sequence[int], batch_size: int = 2) -> tuple[float, float]:
+    """FLOPs per sample, forward plus backward with the gradient of the input, and bits of a module beside the model
+    (LocFedMix-SL's decoder)."""
+    import torch
+
+    copied = copy.deepcopy(module).to("meta").train()
+    x = torch.zeros(batch_size, *input_shape, device="meta")
+    return sum(_forward_backward(copied, x, input_gradient=True)) / batch_size, sum(
+        _bits(t) for t in module.state_dict().values()
+    )
+
+
+def _before(per_unit: Sequence[float]) -> Array:
+    """Sums over units [0, cut)."""
+    return np.concatenate([[0.0], np.cumsum(per_unit, dtype=float)])
+
+
+def _after(per_unit: Sequence[float]) -> Array:
+    """Sums over units [cut, num_units)."""
+    return np.concatenate([np.cumsum(per_unit[::-1], dtype=float)[::-1], [0.0]])
+
+
+def _bits(tensor: "torch.Tensor") -> int:
+    return tensor.numel() * tensor.element_size() * BITS_PER_BYTE
+
+
+def _measure_units(
+    model: "SplitModel", input_shape: Sequence[int], num_samples: int, device: str
+) -> tuple[list[float], dict[str, list[float]], list[float], list[float]]:
+    """Per unit and sample: forward FLOPs; backward FLOPs in the whole model and with an input gradient; bits saved
+    for backward in the whole model. And the bits before the first unit and after each one."""
+    import torch
+
+    units = [copy.deepcopy(unit).to(device).train() for unit in model.units]
+    x = torch.zeros(num_samples, *input_shape, device=device)
+    forward: list[float] = []
+    backward: dict[str, list[float]] = {"whole": [], "with_input_gradient": []}
+    saved_bits, output_bits = [], [float(_bits(x))]
+    storages: dict[int, object] = {}
+    for unit, name in zip(units, model.unit_names):
+        flops = _forward_backward(unit, x, input_gradient=True, name=name)
+        forward.append(flops[0])
+        backward["with_input_gradient"].append(flops[1])
+        # Before the first parameter of the whole model no gradient flows.
+        backward["whole"].append(flops[1] if x.requires_grad else _forward_backward(unit, x, False, name)[1])
+        saved, y = _saved(unit, x, storages)
+        saved_bits.append(saved)
+        output_bits.append(float(_bits(y)))
+        x = y
+    per_sample = [[value / num_samples for value in values] for values in (forward, saved_bits, output_bits)]
+    backward = {key: [value / num_samples for value in values] for key, values in backward.items()}
+    return per_sample[0], backward, per_sample[1], per_sample[2]
+
+
+def _forward_backward(
+    unit: "torch.nn.Module", x: "torch.Tensor", input_gradient: bool, name: str = "decoder"
+) -> tuple[float, float]:
+    """FLOPs of a unit's forward and of its backward."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    leaf = x.detach().requires_grad_(input_gradient)
+    with FlopCounterMode(display=False) as counter:
+        try:
+            y = unit(leaf.clone())  # a clone, since a unit may begin with an in-place ReLU
+        except RuntimeError as error:
+            if x.is_meta:
+                raise
+            message = str(error).splitlines()[0]
+            raise InputError(f"unit {name!r} takes no input of shape {tuple(x.shape[1:])}: {message}") from None
+        forward = float(counter.get_total_flops())
+        if not isinstance(y, torch.Tensor):
+            raise InputError(f"unit {name!r} returns a {type(y).__name__}; a cut needs one tensor")
+        if y.requires_grad:
+            wanted = [p for p in unit.parameters() if p.requires_grad] + ([leaf] if input_gradient else [])
+            torch.autograd.grad(y, wanted, torch.ones_like(y), allow_unused=True)
+    return forward, counter.get_total_flops() - forward
+
+
+def _saved(unit: "torch.nn.Module", x: "torch.Tensor", storages: dict[int, object]) -> tuple[float, "torch.Tensor"]:
+    """Bits that this unit adds to what autograd holds (`storages`, kept alive so that an id stays unique), and its
+    output, still joined to the units before it."""
+    import torch
+
+    held = {t.untyped_storage()._cdata for t in (*unit.parameters(), *unit.buffers())}
+    added = 0
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal added
+        storage = tensor.untyped_storage()
+        if storage._cdata not in held and storage._cdata not in storages:
+            storages[storage._cdata] = storage
+            added += storage.nbytes() * BITS_PER_BYTE
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = unit(x)
+    return float(added), y

@@ -1,7 +1,7 @@
 """How long each phase of a round takes: one function per equation, vectorised over clients and over samples.
 
-Legend: K clients, I subchannels; any leading axes (samples of the channel, candidate cuts) broadcast.
-Zero bits or zero FLOPs take zero seconds, whatever the rate.
+Legend: K clients, I subchannels, N mini-batches of b samples; any leading axes (samples of the channel, candidate
+cuts) broadcast. Zero bits or zero FLOPs take zero seconds, whatever the rate.
 """
 
 from dataclasses import dataclass
@@ -15,25 +15,32 @@ Array = np.ndarray
 
 def rate_bps(power_w: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
     """Eq. (7): R = sum_i B log2(1 + p_i g_i / noise), [..., K, I] -> [..., K]. Unowned subchannels have no power."""
-    return subchannel_hz * np.log2(1 + power_w * gain / noise_w).sum(axis=-1)
+    snr = np.multiply(power_w, gain, dtype=float)
+    snr *= 1 / noise_w
+    snr += 1
+    return subchannel_hz * sum_last(np.log2(snr, out=snr))
 
 
 def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
     """Eq. (7) with a fraction s of each subchannel: s B log2(1 + p g / (s noise)); noise scales with the band."""
-    snr = np.divide(
-        power_w * gain,
-        share * noise_w,
-        out=np.zeros(np.broadcast_shapes(power_w.shape, gain.shape)),
-        where=share > 0,
-    )
+    power_w, share, gain = np.asarray(power_w, float), np.asarray(share, float), np.asarray(gain, float)
+    shape = np.broadcast_shapes(power_w.shape, share.shape, gain.shape)
+    snr = np.divide(power_w * gain, share * noise_w, out=np.zeros(shape), where=share > 0)
     return subchannel_hz * (share * np.log2(1 + snr)).sum(axis=-1)
 
 
-def seconds(amount: Array, per_second: Array) -> Array:
+def sum_last(array: Array) -> Array:
+    """`array.sum(axis=-1)`, which NumPy does slowly when the last axis is short and BLAS does not."""
+    return array @ np.ones(array.shape[-1])
+
+
+def seconds(amount: Array | float, per_second: Array | float) -> Array:
     """amount / per_second, and 0 where there is nothing to do."""
-    amount, per_second = np.broadcast_arrays(np.asarray(amount, float), np.asarray(per_second, float))
-    with np.errstate(divide="ignore"):
-        return np.divide(amount, per_second, out=np.zeros(amount.shape), where=amount > 0)
+    amount, per_second = np.asarray(amount, float), np.asarray(per_second, float)
+    if per_second.min(initial=np.inf) > 0:
+        return amount / per_second
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(amount > 0, amount / per_second, 0.0)
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,15 @@ class Rates:
 def phases(
     cost: CostTable,
     cuts: Array,
-    batch_size: int,
+    batch_size: int | Array,
     client_flops_per_s: Array,
-    server_flops_per_s: Array,
+    server_flops_per_s: Array | float,
     rates: Rates,
 ) -> Phases:
-    """Eqs. (6) and (8) to (11) for the clients' cuts [..., K]; speeds are cycles per second times FLOPs per cycle."""
+    """Eqs. (6) and (8) to (11) for the clients' cuts [..., K]; speeds are cycles per second times FLOPs per cycle.
+
+    The batch size is one number or one per client (PSL).
+    """
     b = batch_size
     return Phases(
         client_forward_s=seconds(b * cost.client_forward_flops[cuts], client_flops_per_s),
@@ -96,11 +106,11 @@ def phases(
     )
 
 
-def client_round_s(phases: Phases, num_batches: Array) -> Array:
+def client_round_s(phases: Phases, num_batches: Array | float) -> Array:
     """N (A + U + S + D) + E: when each client's part of the round is over, [..., K]."""
     return num_batches * phases.batch_s + phases.model_up_s
 
 
-def round_s(phases: Phases, num_batches: Array, tau_s: float = np.inf) -> Array:
+def round_s(phases: Phases, num_batches: Array | float, tau_s: float = np.inf) -> Array:
     """Eq. (12): max_k min(N (A + U + S + D) + E, tau) + max_k M."""
-    return np.minimum(client_round_s(phases, num_batches), tau_s).max(axis=-1) + phases.model_down_s.max(axis=-1)
+    return np.minimum(client_round_s(phases, num_batches).max(axis=-1), tau_s) + phases.model_down_s.max(axis=-1)

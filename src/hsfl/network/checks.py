@@ -1,0 +1,45 @@
+"""Numbers from people: every bad one is an error that names the client and shows the value. Legend: K clients."""
+
+import numpy as np
+
+from hsfl.errors import InputError
+
+Array = np.ndarray
+
+
+def numbers(what: str, values: object) -> Array:
+    """A float array of any shape."""
+    try:
+        return np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} is {values!r}; it must be a number or a list of numbers") from None
+
+
+def positive(what: str, value: object) -> float:
+    """One number, above 0 and finite."""
+    number = numbers(what, value)
+    if number.ndim or not (np.isfinite(number) and number > 0):
+        raise InputError(f"{what} is {value!r}; it must be a positive finite number")
+    return float(number)
+
+
+def per_client(what: str, values: object, num_clients: int) -> Array:
+    """[K] positive finite numbers; one number stands for every client."""
+    array = numbers(what, values)
+    if array.ndim == 0:
+        array = np.full(num_clients, float(array))
+    if array.shape != (num_clients,):
+        raise InputError(f"{what} has shape {array.shape} but there are {num_clients} clients; give one per client")
+    return all_positive(what, array, client_axis=0)
+
+
+def all_positive(what: str, array: Array, client_axis: int) -> Array:
+    """The array itself, if every number is positive and finite. `client_axis` counts from the end if negative."""
+    if array.size and not (np.min(array) > 0 and np.max(array) < np.inf):  # a NaN fails the comparison as well
+        place = np.unravel_index(np.argmin(np.isfinite(array) & (array > 0)), array.shape)
+        rest = [int(place[axis]) for axis in range(array.ndim) if axis != client_axis % array.ndim]
+        where = f" at {rest}" if rest else ""
+        raise InputError(
+            f"{what} of client {int(place[client_axis])}{where} is {array[place]}; it must be positive and finite"
+        )
+    return array

@@ -1,0 +1,352 @@
+"""Who finishes when: the timeline of a round for every framework.
+
+Legend: K clients, P phases, N mini-batches (or steps, where all go together), E and M the model's upload and download.
+Frameworks differ in a row of `FRAMEWORKS`; docs/clock.md has the formulas.
+
+A round of N batches is drawn as one batch stretched: the block of a phase is as long as that phase in all of the
+client's batches together, and starts when the phases (and the waiting) before it, over all batches, are over. So
+blocks keep their order, the last one ends with the round, and a chart needs nine blocks per client.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable
+from hsfl.network.channel import Links, RoundDraw
+from hsfl.network.devices import Fleet, Servers
+from hsfl.network.even import even
+from hsfl.network.latency import Phases, Rates, phases, seconds
+from hsfl.network.steps import BATCH_PHASES, STEP_PHASES, ranks, run_steps
+
+Array = np.ndarray
+
+PHASES = (*STEP_PHASES, "model_up", "model_down")
+MODEL_UP, MODEL_DOWN = PHASES.index("model_up"), PHASES.index("model_down")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a framework spends a round.
+
+    turns: "together", "alone" (one client after another) or "clusters" (one cluster after another); what a turn has
+        to itself is all of the band and all of the main server.
+    server: "divided" (main_hz among the clients of a turn) or "whole" (all of main_hz, for one thing at a time).
+    step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (all of a
+        turn in step, see steps.py), "pooled" (the server alone, on everyone's data).
+    cut: "any", or the only one it knows: "none" (all on the server) or "whole" (all on the client).
+    """
+
+    turns: str = "together"
+    server: str = "divided"
+    step: str = "free"
+    cut: str = "any"
+    tau: bool = False  # clients past the latency tolerance are dropped
+    models_each_step: bool = False  # E and M in every step, not once
+
+
+FRAMEWORKS = {
+    "cl": Framework(server="whole", step="pooled", cut="none"),
+    "fl": Framework(cut="whole", tau=True),
+    "sl": Framework(turns="alone", server="whole"),
+    "splitfed_v1": Framework(tau=True),
+    "splitfed_v2": Framework(server="whole", step="queue"),
+    "psl": Framework(server="whole", step="joint", models_each_step=True),
+    "fsl": Framework(tau=True),  # a machine of main_hz / K for each client, which is the even share
+    "locfedmix_sl": Framework(server="whole", step="local_loss"),
+    "cpsl": Framework(turns="clusters", server="whole", step="joint"),
+    "hsfl": Framework(tau=True),
+}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One round, in seconds from its start. Nothing in it is infinite or NaN.
+
+    `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
+    not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
+    for it (0 if it did not start). `straggler` is the client with the most work, downloads apart; -1 if none works.
+    """
+
+    framework: str
+    start_s: Array  # [P, K]
+    end_s: Array  # [P, K]
+    started: Array  # [K] bool
+    kept: Array  # [K] bool: its update counts
+    finish_s: Array  # [K]
+    waiting_s: Array  # [K]
+    straggler: int
+    round_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "end_s", "finish_s", "waiting_s", "round_s"):
+            assert np.isfinite(getattr(self, name)).all(), f"{name} of the {self.framework} timeline is not finite"
+
+    @property
+    def dropped(self) -> Array:
+        """Started, but past tau, [K] bool."""
+        return self.started & ~self.kept
+
+    @property
+    def phase_s(self) -> dict[str, Array]:
+        """Seconds of each phase over the whole round, [K] each."""
+        return dict(zip(PHASES, self.end_s - self.start_s))
+
+    def spans(self) -> Iterator[tuple[int, str, float, float]]:
+        """(client, phase, start_s, end_s) of every phase that takes time, client by client: the bars of a chart."""
+        for k in range(self.start_s.shape[1]):
+            for p, phase in enumerate(PHASES):
+                if self.end_s[p, k] > self.start_s[p, k]:
+                    yield k, phase, float(self.start_s[p, k]), float(self.end_s[p, k])
+
+
+def timeline(
+    name: str,
+    phases: Phases,
+    num_batches: Array | float,
+    tau_s: float = np.inf,
+    *,
+    started: Array | None = None,
+    clusters: Array | None = None,
+    order: Array | None = None,
+    decoder_s: Array | float = 0.0,
+    cut_gradient: bool = False,
+) -> Timeline:
+    """The round of framework `name` from the seconds of its phases, [K] (`even_phases` gives the right ones).
+
+    num_batches: N [K], may be fractional; the last batch is then a part of one.
+    started: [K] bool, clients that take part; the others only receive the model. A planned drop costs no waiting.
+    clusters: [K] numbers of CPSL's clusters, which take their turns in this order.
+    order: SL, who follows whom [K]; SplitFed V2, the server's queue in every step [steps, K], or [K] in all.
+    decoder_s: LocFedMix-SL, the decoder's forward and backward over one mini-batch, [K].
+    cut_gradient: PSL averages the gradient at the cut, so that no model travels.
+    """
+    framework = find_framework(name)
+    num_clients = len(phases.model_up_s)
+    on = np.ones(num_clients, bool) if started is None else np.asarray(started, bool)
+    _check_phases(name, framework, phases, on)
+    batches = _check_batches(name, framework, num_batches, on)
+    if not tau_s > 0:
+        raise InputError(f"tau_s is {tau_s}; it must be positive (leave it out to wait for everyone)")
+    work = np.stack([np.where(on, getattr(phases, f"{phase}_s"), 0.0) for phase in BATCH_PHASES])  # [6, K] per batch
+    transfers = 1.0
+    if framework.models_each_step:
+        transfers = 0.0 if cut_gradient else float(np.ceil(batches.max(initial=0.0)))
+    up_s = transfers * np.where(on, phases.model_up_s, 0.0)
+    down_s = transfers * np.asarray(phases.model_down_s, float)
+    if framework.step == "pooled":
+        return _pooled(name, work * batches, on)
+    if framework.turns == "alone":
+        return _alone(name, work * batches, up_s, down_s, on, order)
+    if framework.step == "free":
+        return _free(name, work * batches, up_s, down_s, on, tau_s if framework.tau else np.inf)
+    decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
+    turns = _turns(framework, on, clusters)
+    queue_order = order if framework.step == "queue" else None
+    return _in_step(name, framework, work, decoder_s, batches, up_s, down_s, on, turns, queue_order)
+
+
+def _pooled(name: str, work: Array, on: Array) -> Timeline:
+    """CL: the server goes through everyone's data; no client has anything to do."""
+    start, length = np.zeros((2, len(PHASES), len(on)))
+    for phase in ("server_forward", "server_backward"):
+        p = PHASES.index(phase)
+        start[p], length[p] = length.sum(axis=0), work[p].sum()
+    total_s = length.sum(axis=0)
+    return _timeline(name, start, start + length, on, on, total_s, total_s, np.zeros(len(on)), float(total_s[0]))
+
+
+def _free(name: str, work: Array, up_s: Array, down_s: Array, on: Array, tau_s: float) -> Timeline:
+    """Eq. (12): each client through its batches and its upload, cut off at tau; then the download, for everyone."""
+    length = np.concatenate([work, np.zeros_like(work[:1]), up_s[None]])
+    end = np.cumsum(length, axis=0)
+    own_s = end[-1]
+    finish_s = np.minimum(own_s, tau_s)
+    barrier_s = float(finish_s.max())
+    start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
+    end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
+    kept = on & (own_s <= tau_s)
+    return _timeline(name, start, end, on, kept, finish_s, finish_s + down_s, own_s, barrier_s + down_s.max())
+
+
+def _alone(name: str, work: Array, up_s: Array, down_s: Array, on: Array, order: Array | None) -> Timeline:
+    """SL: one client after another; each receives the head, goes through its batches and sends the head on."""
+    down_s = np.where(on, down_s, 0.0)
+    length = np.concatenate([work, np.zeros_like(work[:1]), up_s[None]])
+    turn_s = down_s + length.sum(axis=0)
+    everyone = np.arange(len(on))
+    sequence = everyone if order is None else np.argsort(ranks(order, everyone, len(on), 0))
+    begin_s = np.empty(len(on))
+    begin_s[sequence] = np.cumsum(turn_s[sequence]) - turn_s[sequence]
+    end = begin_s + down_s + np.cumsum(length, axis=0)
+    start = np.concatenate([end - length, begin_s[None]])
+    finish_s = np.where(on, end[-1], 0.0)
+    end = np.concatenate([end, (begin_s + down_s)[None]])
+    return _timeline(name, start, end, on, on, finish_s, turn_s, turn_s - down_s, float(finish_s.max()))
+
+
+def _in_step(
+    name: str,
+    framework: Framework,
+    work: Array,
+    decoder_s: Array,
+    batches: Array,
+    up_s: Array,
+    down_s: Array,
+    on: Array,
+    turns: list[Array],
+    order: Array | None,
+) -> Timeline:
+    """One turn after another, each N steps together and the upload. Where turns are taken, the head is handed on:
+    each one's download comes first; otherwise one download for everyone comes last."""
+    start, length = np.zeros((2, len(PHASES), len(on)))
+    own_s, finish_s = np.zeros((2, len(on)))
+    handed_on = framework.turns != "together"
+    now_s = 0.0
+    for turn in turns:
+        if handed_on:
+            start[MODEL_DOWN, turn], length[MODEL_DOWN, turn] = now_s, down_s[turn]
+            now_s += float(down_s[turn].max())
+        rank = None if order is None else ranks(order, turn, len(on), int(np.ceil(batches[turn].max())))
+        run = run_steps(framework.step, work[:, turn], decoder_s[turn], batches[turn], rank)
+        start[:MODEL_UP, turn], length[:MODEL_UP, turn] = now_s + run.start_s, run.length_s
+        finish_s[turn], own_s[turn] = now_s + run.finish_s, run.busy_s + up_s[turn]
+        now_s += run.total_s
+        start[MODEL_UP, turn], length[MODEL_UP, turn] = now_s, up_s[turn]
+        now_s += float(up_s[turn].max())
+    if not handed_on:
+        start[MODEL_DOWN], length[MODEL_DOWN] = now_s, down_s
+        now_s += float(down_s.max())
+    end = start + length
+    finish_s = np.where(up_s > 0, end[MODEL_UP], finish_s)
+    return _timeline(name, start, end, on, on, finish_s, own_s + length[MODEL_DOWN], own_s, now_s)
+
+
+def _timeline(
+    name: str,
+    start: Array,
+    end: Array,
+    on: Array,
+    kept: Array,
+    finish_s: Array,
+    busy_s: Array,
+    own_s: Array,
+    round_s: float,
+) -> Timeline:
+    waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
+    straggler = int(own_s.argmax()) if own_s.max() > 0 else -1
+    return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
+
+
+def _turns(framework: Framework, on: Array, clusters: Array | None) -> list[Array]:
+    """The clients of each turn, in order; clients that did not start have none."""
+    members = np.flatnonzero(on)
+    if framework.turns == "together":
+        return [members] if len(members) else []
+    clusters = _check_clusters(clusters, len(on))
+    return [members[clusters[members] == number] for number in np.unique(clusters[members])]
+
+
+def find_framework(name: str) -> Framework:
+    if name not in FRAMEWORKS:
+        raise InputError(f"framework is {name!r}; choose one of {', '.join(FRAMEWORKS)}")
+    return FRAMEWORKS[name]
+
+
+def _check_clusters(clusters: Array | None, num_clients: int) -> Array:
+    if clusters is None or np.shape(clusters) != (num_clients,):
+        raise InputError(f"cpsl needs clusters, one number for each of the {num_clients} clients; got {clusters!r}")
+    return np.asarray(clusters)
+
+
+def _check_phases(name: str, framework: Framework, phases: Phases, on: Array) -> None:
+    for phase in (*BATCH_PHASES, "model_up", "model_down"):
+        value = np.asarray(getattr(phases, f"{phase}_s"), float)
+        matters = on | (phase == "model_down")  # a client that does not start may have no rate at all
+        bad = matters & ~(np.isfinite(value) & (value >= 0))
+        if bad.any():
+            k = int(bad.argmax())
+            raise InputError(f"{phase} of client {k} takes {value[k]} seconds in {name}; give it a rate and a speed")
+        idle = {"none": ("client_forward", "client_backward"), "whole": BATCH_PHASES[1:5], "any": ()}[framework.cut]
+        if phase in idle and (on & (value > 0)).any():
+            k = int((on & (value > 0)).argmax())
+            raise InputError(f"{phase} of client {k} takes {value[k]} seconds, but {name} has none; use framework_cuts")
+
+
+def _check_batches(name: str, framework: Framework, num_batches: Array | float, on: Array) -> Array:
+    batches = np.array(np.broadcast_to(np.asarray(num_batches, float), on.shape))
+    bad = on & ~(np.isfinite(batches) & (batches > 0))
+    if bad.any():
+        k = int(bad.argmax())
+        raise InputError(f"num_batches of client {k} is {batches[k]}; a client that starts needs at least some data")
+    batches[~on] = 0.0
+    if framework.models_each_step and on.any() and np.ptp(batches[on]) > 0:
+        low, high = (int(np.flatnonzero(on)[pick(batches[on])]) for pick in (np.argmin, np.argmax))
+        raise InputError(
+            f"{name} makes equal steps, but num_batches of client {low} is {batches[low]} and of client {high} is "
+            f"{batches[high]}; give each client a batch size in proportion to its data"
+        )
+    return batches
+
+
+def framework_cuts(name: str, cuts: Array, num_units: int) -> Array:
+    """The cuts as the framework uses them: 0 for CL, `num_units` for FL, else the ones given."""
+    cut = find_framework(name).cut
+    return np.full_like(cuts, {"none": 0, "whole": num_units}[cut]) if cut != "any" else np.asarray(cuts)
+
+
+def psl_batches(num_samples: Array, batch_size: int, local_epochs: int = 1) -> tuple[Array, float]:
+    """PSL's batch size of each client, [K], in proportion to its samples, and the steps that all make. Both may be
+    fractional: the clock charges true samples."""
+    whole_batch = len(num_samples) * batch_size
+    return num_samples * (whole_batch / np.sum(num_samples)), local_epochs * float(np.sum(num_samples)) / whole_batch
+
+
+def even_phases(
+    name: str,
+    cost: CostTable,
+    cuts: Array,
+    batch_size: int | Array,
+    fleet: Fleet,
+    servers: Servers,
+    links: Links,
+    draw: RoundDraw,
+    *,
+    started: Array | None = None,
+    clusters: Array | None = None,
+) -> Phases:
+    """Phases [..., K] under the even allocation as the framework takes turns; also over samples of the channel."""
+    framework = find_framework(name)
+    group = None
+    if framework.turns == "alone":
+        group = np.arange(fleet.num_clients)
+    elif framework.turns == "clusters":
+        group = _check_clusters(clusters, fleet.num_clients)
+    resources = even(links, fleet, servers, draw, group, started)
+    server_hz = servers.main_hz if framework.server == "whole" else resources.server_hz
+    return phases(
+        cost,
+        framework_cuts(name, cuts, cost.num_units),
+        batch_size,
+        np.asfortranarray(draw.cpu_hz) * fleet.flops_per_cycle,  # in column order, as the rates are
+        server_hz * servers.flops_per_cycle,
+        resources.rates,
+    )
+
+
+def raw_upload(cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
+    """CL, once, before round 1: every client sends its data (the bits at cut 0) to the main server."""
+    upload_s = seconds(num_samples * cost.smashed_bits[0], rates.main_up_bps)
+    on = np.ones(len(upload_s), bool)
+    _check_finite_upload(upload_s)
+    end = np.zeros((len(PHASES), len(on)))
+    end[PHASES.index("smashed")] = upload_s
+    return _timeline("cl", np.zeros_like(end), end, on, on, upload_s, upload_s, upload_s, float(upload_s.max()))
+
+
+def _check_finite_upload(upload_s: Array) -> None:
+    if not np.isfinite(upload_s).all():
+        k = int(np.isfinite(upload_s).argmin())
+        raise InputError(f"the raw data of client {k} takes {upload_s[k]} seconds to upload; give it a rate")

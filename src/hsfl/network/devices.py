@@ -1,0 +1,212 @@
+"""Who can do what: the clients of a fleet and the two servers.
+
+Legend: K clients, C = num_units + 1 cuts. A speed in FLOPs per second is cycles per second times FLOPs per cycle (the
+paper's f kappa, Eq. (6)).
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable
+from hsfl.network import checks
+
+Array = np.ndarray
+Range = tuple[float, float]
+
+PAPER_CPU_HZ: Range = (0.0, 10e10)  # uniform, Section V-A; a device of 0 cycles would never finish, hence the floor
+PAPER_CPU_FLOOR_HZ = 0.05e10
+PAPER_MAX_POWER_W: Range = (1.0, 10.0)
+PAPER_MAX_CUT = (3, 10)  # ours: the paper does not say; ResNet-18 has 10 units
+STORAGE = ("training", "parameters")
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The main server's cycles and both servers' transmit powers; the defaults are the paper's."""
+
+    main_hz: float = 100e10
+    flops_per_cycle: float = 1.0
+    main_power_w: float = 100.0
+    edge_power_w: float = 100.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            checks.positive(f"servers.{field.name}", getattr(self, field.name))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Arrays over clients, [K]. `cpu_hz` is a client's mean speed; a round's speed varies around it."""
+
+    cpu_hz: Array
+    flops_per_cycle: Array
+    max_power_w: Array
+    max_cut: Array  # the deepest cut that the client can hold
+
+    def __post_init__(self) -> None:
+        num_clients = np.size(self.cpu_hz)
+        if not num_clients:
+            raise InputError("the fleet has no clients; give at least one cpu_hz")
+        for name in ("cpu_hz", "flops_per_cycle", "max_power_w"):
+            object.__setattr__(self, name, checks.per_client(name, getattr(self, name), num_clients))
+        object.__setattr__(self, "max_cut", _whole_cuts(self.max_cut, num_clients))
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.cpu_hz)
+
+    def take(self, clients: Array) -> "Fleet":
+        """The same devices, some of them: indices or a mask."""
+        return Fleet(*(getattr(self, field.name)[clients] for field in fields(self)))
+
+    def can_hold(self, cuts: Array | int) -> Array:
+        """Whether each client can hold its cut, [K]."""
+        return np.asarray(cuts) <= self.max_cut
+
+    def check_cuts(self, cuts: Array, num_units: int, min_cut: int = 1) -> None:
+        """Every client has a cut that it may and can hold."""
+        cuts = np.broadcast_to(np.asarray(cuts), self.max_cut.shape)
+        deepest = np.minimum(self.max_cut, num_units)
+        bad = (cuts < min_cut) | (cuts > deepest)
+        if bad.any():
+            k = int(bad.argmax())
+            raise InputError(f"the cut of client {k} is {cuts[k]}; it can hold {min_cut}..{deepest[k]}")
+
+
+def _whole_cuts(values: object, num_clients: int) -> Array:
+    cuts = checks.numbers("max_cut", values)
+    if cuts.ndim == 0:
+        cuts = np.full(num_clients, float(cuts))
+    if cuts.shape != (num_clients,):
+        raise InputError(f"max_cut has shape {cuts.shape} but there are {num_clients} clients; give one per client")
+    bad = ~((cuts >= 0) & (cuts == np.floor(cuts)) & np.isfinite(cuts))
+    if bad.any():
+        k = int(bad.argmax())
+        raise InputError(f"max_cut of client {k} is {cuts[k]}; it must be a whole number, 0 or more")
+    return cuts.astype(int)
+
+
+def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", min_cut: int = 1) -> Array:
+    """The deepest cut that fits each client's storage, [K]; all cuts from `min_cut` up to it fit.
+
+    `storage` says what must fit: "training" memory for a mini-batch, or the "parameters" alone (the paper).
+    """
+    if storage not in STORAGE:
+        raise InputError(f"storage is {storage!r}; choose {' or '.join(STORAGE)}")
+    need_bits = cost.memory_bits if storage == "training" else cost.param_bits
+    if need_bits is None:
+        raise InputError(
+            f"the cost table does not say what storage {storage!r} needs; measure the model, or give max_cut"
+        )
+    storage_bits = checks.per_client("storage_bits", storage_bits, np.size(storage_bits))
+    fits = np.maximum.accumulate(need_bits[min_cut:]) <= storage_bits[:, None]  # [K, C - min_cut]
+    if not fits[:, 0].all():
+        k = int(fits[:, 0].argmin())
+        raise InputError(
+            f"client {k} has no feasible cut: its storage is {storage_bits[k]:.4g} bits and cut {min_cut} needs "
+            f"{need_bits[min_cut]:.4g} ({storage}); give it more storage, a smaller batch, or leave it out"
+        )
+    return min_cut + fits.sum(axis=1) - 1
+
+
+def draw(
+    num_clients: int,
+    rng: np.random.Generator,
+    heterogeneity: float = 1.0,
+    *,
+    num_units: int,
+    cpu_hz: Range = PAPER_CPU_HZ,
+    max_power_w: Range = PAPER_MAX_POWER_W,
+    cpu_floor_hz: float = PAPER_CPU_FLOOR_HZ,
+    flops_per_cycle: float = 1.0,
+    max_cut: tuple[int, int] = PAPER_MAX_CUT,
+    min_cut: int = 1,
+) -> Fleet:
+    """A fleet from uniform ranges, by default the paper's.
+
+    `heterogeneity` in 0..1 scales the spread of cpu_hz and max_power_w around the fleet's own means, which stay as
+    they are: 0 makes all clients equal, 1 keeps the draws. The draws are the same at every level. `max_cut` is
+    uniform over whole numbers, cut off at `num_units`; for storage in bits, use `max_cuts` and
+    `dataclasses.replace`.
+    """
+    if num_clients < 1:
+        raise InputError(f"num_clients is {num_clients}; it must be at least 1")
+    if not 0 <= heterogeneity <= 1:
+        raise InputError(f"heterogeneity is {heterogeneity}; choose 0 (equal) to 1 (as drawn), or widen the ranges")
+    low, high = min(max_cut[0], num_units), min(max_cut[1], num_units)
+    if not min_cut <= low <= high:
+        raise InputError(f"max_cut range {max_cut} leaves no cut from {min_cut} to {num_units}; raise it")
+    uniform = rng.random((num_clients, 3))
+    speed_hz = np.maximum(_between(cpu_hz, "cpu_hz", uniform[:, 0]), cpu_floor_hz)
+    power_w = _between(max_power_w, "max_power_w", uniform[:, 1])
+    return Fleet(
+        cpu_hz=_spread(speed_hz, heterogeneity),
+        flops_per_cycle=np.full(num_clients, float(flops_per_cycle)),
+        max_power_w=_spread(power_w, heterogeneity),
+        max_cut=low + np.floor(uniform[:, 2] * (high - low + 1)).astype(int),
+    )
+
+
+def _between(limits: Range, what: str, uniform: Array) -> Array:
+    low, high = limits
+    if not 0 <= low <= high < np.inf:
+        raise InputError(f"the range of {what} is {low}..{high}; it must rise from 0 or more")
+    return low + (high - low) * uniform
+
+
+def _spread(values: Array, heterogeneity: float) -> Array:
+    mean = values.mean()
+    return mean + heterogeneity * (values - mean)
+
+
+def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
+    """An explicit fleet from JSON or TOML: `cpu_hz`, `max_power_w`, and `max_cut` or `storage_bits`, a list each with
+    one number per client; `flops_per_cycle` (a number or a list) is 1 if left out."""
+    table = _load(Path(path))
+    known = ("cpu_hz", "max_power_w", "max_cut", "storage_bits", "flops_per_cycle")
+    for name in table:
+        if name not in known:
+            near = get_close_matches(name, known, 1) or [", ".join(known)]
+            raise InputError(f"{path}: unknown field {name!r}; did you mean {near[0]}?")
+    for name in ("cpu_hz", "max_power_w"):
+        if name not in table:
+            raise InputError(f"{path} lacks {name}; give one number per client")
+    if ("max_cut" in table) == ("storage_bits" in table):
+        raise InputError(f"{path} must give either max_cut or storage_bits")
+    try:
+        deepest = table["max_cut"] if "max_cut" in table else max_cuts(cost, table["storage_bits"], storage, min_cut)
+        fleet = Fleet(table["cpu_hz"], table.get("flops_per_cycle", 1.0), table["max_power_w"], deepest)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    _check_deepest(fleet.max_cut, cost.num_units, min_cut, str(path))
+    return fleet
+
+
+def _check_deepest(max_cut: Array, num_units: int, min_cut: int, where: str) -> None:
+    bad = (max_cut < min_cut) | (max_cut > num_units)
+    if not bad.any():
+        return
+    k = int(bad.argmax())
+    if max_cut[k] > num_units:
+        raise InputError(
+            f"{where}: max_cut of client {k} is {max_cut[k]} but the model has {num_units} units; lower it"
+        )
+    raise InputError(f"{where}: client {k} has no feasible cut: max_cut is {max_cut[k]} but min_cut is {min_cut}")
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the fleet {path}: {error}") from None
+    if not isinstance(table, dict):
+        raise InputError(f"the fleet {path} holds a {type(table).__name__}; it must be a table of lists")
+    return table

@@ -1,0 +1,145 @@
+"""The even allocation: a policy that any other must beat.
+
+Legend: K clients, I subchannels. Clients that work at the same time form a group, and a group has everything: its
+members get equal cycles of the main server, subchannels in turn (subchannel i is the (i mod size)-th member's), or
+an equal share of every subchannel when members outnumber subchannels, and equal downlink power; uplink is at the
+maximum. A client's power is spread equally over its band. One group is a parallel framework; a group per client is
+SL; CPSL's clusters are the groups between.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hsfl.network.channel import Links, Measured, Ofdma, RoundDraw
+from hsfl.network.devices import Fleet, Servers
+from hsfl.network.latency import Rates, sum_last
+
+Array = np.ndarray
+BLOCK = 256  # clients at a time
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a policy gives each client in a round, [..., K]."""
+
+    rates: Rates
+    server_hz: Array
+
+
+def even(
+    links: Links,
+    fleet: Fleet,
+    servers: Servers,
+    draw: RoundDraw,
+    group: Array | None = None,
+    started: Array | None = None,
+) -> Resources:
+    """Rates and server cycles under the even allocation.
+
+    `group` [K] numbers each client's group (default: all in one). Clients that do not start this round get no cycles
+    and no band except for the model's distribution, which reaches everyone.
+    """
+    num_clients = fleet.num_clients
+    num_subchannels = 1 if isinstance(links, Measured) else links.num_subchannels
+    working = receiving = _together(num_subchannels, num_clients)
+    if group is not None or started is not None:
+        group = np.zeros(num_clients, int) if group is None else np.asarray(group)
+        receiving = Bands(num_subchannels, group, np.arange(num_clients))
+        working = receiving if started is None else Bands(num_subchannels, group, np.flatnonzero(started))
+    server_hz = working.of_all(servers.main_hz / working.size)
+    if isinstance(links, Measured):
+        assert draw.rates is not None, "measured links draw rates"
+        return Resources(draw.rates, server_hz)
+    assert draw.main_gain is not None, "OFDMA links draw gains"
+    assert draw.edge_gain is not None, "OFDMA links draw gains"
+    main_gain, edge_gain = working.owned(draw.main_gain), working.owned(draw.edge_gain)
+    edge_down_gain = edge_gain if receiving is working else receiving.owned(draw.edge_gain)
+    up_power_w = fleet.max_power_w[working.members]
+    rates = Rates(
+        main_up_bps=working.rate_bps(main_gain, up_power_w, links),
+        main_down_bps=working.rate_bps(main_gain, servers.main_power_w / working.size, links),
+        edge_up_bps=working.rate_bps(edge_gain, up_power_w, links),
+        edge_down_bps=receiving.rate_bps(edge_down_gain, servers.edge_power_w / receiving.size, links),
+    )
+    return Resources(rates, server_hz)
+
+
+class Bands:
+    """Who owns what of the band, evenly in each group; n members, all others own nothing."""
+
+    def __init__(self, num_subchannels: int, group: Array, members: Array) -> None:
+        self.members, self.num_clients = members, len(group)
+        self.size, rank = _size_and_rank(group[members])  # [n] of each one's group, its place in it
+        crowded = self.size > num_subchannels
+        self.share = np.where(crowded, 1 / self.size, 1.0)  # [n] of each subchannel that it owns
+        self.num_owned = np.where(crowded, num_subchannels, (num_subchannels - 1 - rank) // self.size + 1)  # [n]
+        self.width = self.num_owned * self.share  # [n] in subchannels
+        self.everything = len(members) == self.num_clients and bool((self.num_owned == num_subchannels).all())
+        # Owned pairs (client, subchannel), a client's own ones side by side; not listed when all own all.
+        row = np.arange(len(members)).repeat(0 if self.everything else self.num_owned)
+        self.first = np.cumsum(self.num_owned) - self.num_owned
+        turn = np.arange(len(row)) - self.first[row]
+        column = np.where(crowded[row], turn, rank[row] + turn * self.size[row])
+        self.pairs = members[row] * num_subchannels + column
+
+    def of_all(self, values: Array) -> Array:
+        """The members' values among all clients, [..., n] -> [..., K]; 0 for the others."""
+        if len(self.members) == self.num_clients:
+            return values
+        every = np.zeros((*values.shape[:-1], self.num_clients))
+        every[..., self.members] = values
+        return every
+
+    def owned(self, gain: Array) -> Array:
+        """The gains that matter, [..., K, I] -> [..., pairs] (or as it is, when all own all).
+
+        NumPy lays the result out in column order, and so runs along the samples when there are many of few clients:
+        several times faster than along the clients.
+        """
+        if self.everything:
+            return gain
+        return gain.reshape(*gain.shape[:-2], -1)[..., self.pairs]
+
+    def rate_bps(self, owned_gain: Array, power_w: Array, links: Ofdma) -> Array:
+        """Eq. (7) over each client's band, its power [n] spread equally over it: [..., K]."""
+        snr_per_gain = power_w / (self.width * links.noise_w)
+        if self.everything:
+            bits = _sum_log2(owned_gain, snr_per_gain)
+        else:
+            snr = owned_gain * snr_per_gain.repeat(self.num_owned)
+            snr += 1
+            bits = np.log2(snr, out=snr)
+            if len(self.pairs) > len(self.members):  # else one subchannel each
+                bits = np.add.reduceat(bits, self.first, axis=-1)
+        bits *= links.subchannel_hz * self.share
+        return self.of_all(bits)
+
+
+@lru_cache(maxsize=8)
+def _together(num_subchannels: int, num_clients: int) -> Bands:
+    """All clients in one group, which is the same in every round."""
+    return Bands(num_subchannels, np.zeros(num_clients, int), np.arange(num_clients))
+
+
+def _sum_log2(gain: Array, snr_per_gain: Array) -> Array:
+    """sum_i log2(1 + snr_per_gain_k g_ki), [..., K, I] -> [..., K], in blocks that stay in the processor's cache."""
+    bits = np.empty(gain.shape[:-1])
+    for low in range(0, gain.shape[-2], BLOCK):
+        block = slice(low, low + BLOCK)
+        snr = gain[..., block, :] * snr_per_gain[block, None]
+        snr += 1
+        bits[..., block] = sum_last(np.log2(snr, out=snr))
+    return bits
+
+
+def _size_and_rank(group: Array) -> tuple[Array, Array]:
+    """How many are in each one's group, and its place there in order of the clients."""
+    if len(group) and (group == group[0]).all():
+        return np.full(len(group), len(group)), np.arange(len(group))
+    _, index, count = np.unique(group, return_inverse=True, return_counts=True)
+    order = np.argsort(index, kind="stable")
+    rank = np.empty(len(group), int)
+    rank[order] = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
+    return count[index], rank

@@ -1,0 +1,121 @@
+"""Fleets: the paper's ranges, heterogeneity at a constant mean, storage, files, and what they refuse."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable
+from hsfl.network import devices
+from hsfl.network.devices import Fleet, Servers
+
+ZEROS = np.zeros(4)
+COST = CostTable(*[ZEROS] * 7, param_bits=[0, 10, 30, 60], memory_bits=[0, 100, 200, 150], batch_size=1)
+
+
+def drawn(heterogeneity=1.0, num_clients=1000, **options):
+    return devices.draw(num_clients, np.random.default_rng(3), heterogeneity, num_units=10, **options)
+
+
+def test_a_drawn_fleet_has_the_papers_ranges():
+    fleet = drawn()
+    assert fleet.cpu_hz.min() == devices.PAPER_CPU_FLOOR_HZ  # the floor bites in a thousand draws
+    assert 9.9e10 < fleet.cpu_hz.max() <= 10e10
+    assert 1 <= fleet.max_power_w.min() < 1.1
+    assert 9.9 < fleet.max_power_w.max() <= 10
+    assert set(fleet.max_cut) == set(range(3, 11))
+    assert (fleet.flops_per_cycle == 1).all()
+
+
+def test_heterogeneity_scales_the_same_draws_around_the_same_mean():
+    fleets = {level: drawn(level) for level in (0.0, 0.3, 1.0)}
+    for name in ("cpu_hz", "max_power_w"):
+        whole = getattr(fleets[1.0], name)
+        for level, fleet in fleets.items():
+            values = getattr(fleet, name)
+            assert values.mean() == pytest.approx(whole.mean())
+            np.testing.assert_allclose(values - values.mean(), level * (whole - whole.mean()), atol=1e-9 * whole.mean())
+    assert (fleets[0.3].max_cut == fleets[1.0].max_cut).all()
+
+
+def test_max_cut_stops_at_the_model():
+    fleet = devices.draw(100, np.random.default_rng(0), num_units=4)
+    assert set(fleet.max_cut) == {3, 4}
+
+
+def test_storage_means_parameters_or_training():
+    assert devices.max_cuts(COST, [10, 59, 1e9], "parameters").tolist() == [1, 2, 3]
+    # Training: cut 3 needs less than cut 2, but a max_cut promises every cut below it.
+    assert devices.max_cuts(COST, [100, 160, 200]).tolist() == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: devices.max_cuts(COST, [200, 95]), r"client 1 has no feasible cut: its storage is 95 bits .* cut 1"),
+        (lambda: devices.max_cuts(COST, [200, -1]), r"storage_bits of client 1 is -1"),
+        (lambda: devices.max_cuts(COST, [200], "disk"), r"storage is 'disk'; choose training or parameters"),
+        (lambda: devices.max_cuts(replace(COST, memory_bits=None), [1]), r"does not say what storage 'training' needs"),
+        (lambda: Fleet([1e9, 0.0], 1, 1, 3), r"cpu_hz of client 1 is 0.0; it must be positive"),
+        (lambda: Fleet([1e9, 1e9], 1, [1, -2], 3), r"max_power_w of client 1 is -2"),
+        (lambda: Fleet([1e9, 1e9], [np.nan, 1], 1, 3), r"flops_per_cycle of client 0 is nan"),
+        (lambda: Fleet([1e9, np.inf], 1, 1, 3), r"cpu_hz of client 1 is inf"),
+        (lambda: Fleet([1e9, 1e9], 1, [1, 2, 3], 3), r"max_power_w has shape \(3,\) but there are 2 clients"),
+        (lambda: Fleet([1e9], 1, 1, [2.5]), r"max_cut of client 0 is 2.5"),
+        (lambda: Fleet([], 1, 1, 1), r"no clients"),
+        (lambda: Fleet(["fast"], 1, 1, 1), r"cpu_hz is \['fast'\]"),
+        (lambda: Fleet([1.0, 1.0], 1, 1, [3, 2]).check_cuts([3, 3], 10), r"cut of client 1 is 3; it can hold 1..2"),
+        (lambda: Servers(main_hz=0), r"servers.main_hz is 0"),
+        (lambda: drawn(1.5), r"heterogeneity is 1.5"),
+        (lambda: drawn(num_clients=0), r"num_clients is 0"),
+        (lambda: drawn(cpu_hz=(5, 2)), r"range of cpu_hz is 5..2"),
+        (lambda: drawn(min_cut=4), r"max_cut range \(3, 10\) leaves no cut from 4"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_client_and_value(make, words):
+    with pytest.raises(InputError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_a_fleet_from_json_and_toml(tmp_path):
+    (tmp_path / "fleet.json").write_text(json.dumps({"cpu_hz": [1e9, 2e9], "max_power_w": [1, 2], "max_cut": [1, 3]}))
+    (tmp_path / "fleet.toml").write_text(
+        "cpu_hz = [1e9, 2e9]\nmax_power_w = [1, 2]\nstorage_bits = [100, 200]\nflops_per_cycle = 4"
+    )
+    first, second = (devices.read(tmp_path / name, COST) for name in ("fleet.json", "fleet.toml"))
+    assert first.cpu_hz.tolist() == second.cpu_hz.tolist() == [1e9, 2e9]
+    assert first.max_cut.tolist() == [1, 3]
+    assert second.max_cut.tolist() == [1, 3]
+    assert second.flops_per_cycle.tolist() == [4, 4]
+    assert first.take(np.array([1])).cpu_hz.tolist() == [2e9]
+    assert first.can_hold(3).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [4]}, r"max_cut of client 0 is 4 but the model has 3 units"),
+        ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [0]}, r"client 0 has no feasible cut: max_cut is 0"),
+        ({"cpu_hz": [1], "max_power": [1], "max_cut": [1]}, r"'max_power'; did you mean max_power_w"),
+        ({"cpu_hz": [1], "max_cut": [1]}, r"lacks max_power_w"),
+        ({"cpu_hz": [1], "max_power_w": [1]}, r"either max_cut or storage_bits"),
+        ({"cpu_hz": [-1], "max_power_w": [1], "max_cut": [1]}, r"fleet.json: cpu_hz of client 0 is -1"),
+        ([1], r"holds a list"),
+    ],
+)
+def test_bad_fleet_files(tmp_path, table, words):
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(InputError, match=words):
+        devices.read(path, COST)
+
+
+def test_missing_and_broken_fleet_files(tmp_path):
+    with pytest.raises(InputError, match="cannot read the fleet"):
+        devices.read(tmp_path / "none.json", COST)
+    (tmp_path / "broken.toml").write_text("cpu_hz = ")
+    with pytest.raises(InputError, match="cannot read the fleet"):
+        devices.read(tmp_path / "broken.toml", COST)
