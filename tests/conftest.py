@@ -20,3 +20,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     simulate.run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets."""
+    place = os.environ.get("HSFL_DATA")
+    if not place or not Path(place).is_dir():
+        pytest.skip("real data: set HSFL_DATA to the folder that has MNIST/, cifar-10-batches-py/ and ham10000/")
+    return Path(place)

@@ -1,6 +1,7 @@
 """What leaves a run folder computes what the run's model computed."""
 
 import shutil
+import sys
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_onnx_agrees(finished, tmp_path, model_and_images):
 
 
 def test_without_onnx_the_way_out_is_named(finished, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     message = refused("export", finished, "--format", "onnx", "--to", tmp_path / "model.onnx")
     assert "onnx export needs onnx and onnxscript; pip install 'hsfl[export]'" in message
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """A run stopped at any round and resumed gives, to the bit, what one never stopped gives."""
 
 import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -18,7 +19,7 @@ from hsfl.models.state import read_state
 from hsfl.models.zoo import build
 from hsfl.records import RoundRecord, RunFolder
 from hsfl.training import simulate
-from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")
@@ -213,6 +214,21 @@ def test_a_state_is_stored_whole(tmp_path):
         assert torch.equal(loaded.units[name].floats, first.units[name].floats)
         assert torch.equal(loaded.units[name].ints, first.units[name].ints)
     assert torch.equal(loaded.tensors["head.0.step"], torch.tensor(3.0))
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path):
+    """As the system shows it: a write beyond the allowed size fails half-way."""
+    path = tmp_path / "state"
+    save_tensors(path, {"x": torch.zeros(10)})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(InputError, match="state cannot be written"):
+            save_tensors(path, {"x": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert load_file(path)["x"].shape == (10,)
+    assert os.listdir(tmp_path) == ["state"]
 
 
 def test_the_interrupted_folder_says_so(stopped):
