@@ -114,7 +114,7 @@ def run(
         print_json(asdict(summary) | {"folder": str(folder)})
     else:
         _say_end(summary, folder)
-    if summary.status != "finished":
+    if summary.status not in ("finished", "budget"):
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
 

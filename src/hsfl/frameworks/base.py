@@ -28,6 +28,7 @@ class Task:
     initial: UnitState
     feed: Feed
     cuts: tuple[int, ...]  # [K]
+    clusters: tuple[int, ...] | None = None  # [K] numbers of CPSL's clusters, which take turns in this order
 
     @property
     def num_clients(self) -> int:
