@@ -162,6 +162,14 @@ def read_config(source: str | Path | None = None, changes: Iterable[str] = ()) -
     return parse_config(tree)
 
 
+def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
+    """The config after `section.field=value` changes."""
+    tree = config.model_dump(mode="json")
+    for change in changes:
+        _apply(tree, change)
+    return parse_config(tree)
+
+
 def parse_config(tree: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)

@@ -3,9 +3,8 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,17 +12,18 @@ from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.frameworks.base import Framework, RoundResult, State, Task
+from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
-from hsfl.network.clock import PHASES, Timeline
+from hsfl.network.clock import Timeline
 from hsfl.records import RoundRecord, RunFolder, check_same_run, write_json
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 from hsfl.training.interrupt import Interruptible
+from hsfl.training.outcome import Summary, TensorBoard, make_record, summarise
 from hsfl.training.pace import Pace
 from hsfl.training.prepare import Bench, prepare
 
@@ -38,24 +38,6 @@ class Observer:
     def warns(self, message: str) -> None: ...
     def round_ends(self, record: RoundRecord) -> None: ...
     def run_ends(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended."""
-
-    status: str  # finished, budget (spent before the rounds were done), interrupted or diverged
-    framework: str
-    rounds: int
-    sim_time_s: float  # simulated
-    test_accuracy: float | None  # of the last evaluated round
-    balanced_accuracy: float | None
-    best_accuracy: float | None
-    best_round: int | None
-    wall_s: float
-    num_samples: int  # trained on, over all rounds
-    drops: int  # clients past tau, over all rounds
-    bytes: dict[str, int]  # by link, over all rounds
 
 
 class Diverged(Exception):
@@ -80,7 +62,7 @@ def run(
     bench = prepare(config, dataset, model)
     framework = FRAMEWORKS[config.framework](bench.task)
     pace = make_pace(bench, framework)
-    log = _TensorBoard(folder.path) if config.log.tensorboard else None
+    log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
     with Interruptible() as interruptible:
@@ -109,7 +91,7 @@ def run(
             observer.run_ends()
         save_checkpoint(folder.checkpoint_path, state, progress, config)
         save_tensors(folder.last_model_path, exported(framework, state).named())
-        summary = _summary(folder, config, status, progress)
+        summary = summarise(folder, config, status)
         write_json(folder.summary_path, asdict(summary))
     return summary
 
@@ -182,7 +164,7 @@ def _round(
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
         quality = assess(bench, framework, after)
-    record = _record(framework, task, round_index, now_s, line, result, quality, time.perf_counter() - began)
+    record = make_record(framework, task, round_index, now_s, line, result, quality, time.perf_counter() - began)
     if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
         raise Diverged
     return after, record
@@ -214,55 +196,6 @@ def exported(framework: Framework, state: State) -> UnitState:
     return total.mean(models[0])
 
 
-def _record(
-    framework: Framework,
-    task: Task,
-    round_index: int,
-    now_s: float,
-    line: Timeline,
-    result: RoundResult,
-    quality: Quality | None,
-    wall_s: float,
-) -> RoundRecord:
-    return RoundRecord(
-        round=round_index + 1,
-        framework=task.config.framework,
-        sim_time_s=now_s + line.round_s,
-        round_s=line.round_s,
-        wall_s=wall_s,
-        num_samples=result.num_samples,
-        train_loss=result.train_loss,
-        test_loss=quality.loss if quality else None,
-        test_accuracy=quality.accuracy if quality else None,
-        balanced_accuracy=quality.balanced_accuracy if quality else None,
-        recall=list(quality.recall) if quality else None,
-        lr=task.lr(round_index),
-        cuts=list(framework.cuts),
-        started=np.flatnonzero(line.started).tolist(),
-        kept=np.flatnonzero(line.kept).tolist(),
-        dropped=np.flatnonzero(line.dropped).tolist(),
-        straggler=line.straggler if line.straggler >= 0 else None,
-        waiting_s=_rounded(line.waiting_s),
-        phases=_phases(line),
-        allocation={"policy": task.config.allocation.policy},
-        bytes=asdict(result.bytes),
-    )
-
-
-def _phases(line: Timeline) -> dict[str, dict[str, list[float]]]:
-    """Start and end of every phase that takes time."""
-    return {
-        phase: {"start_s": _rounded(start), "end_s": _rounded(end)}
-        for phase, start, end in zip(PHASES, line.start_s, line.end_s)
-        if (end > start).any()
-    }
-
-
-def _rounded(seconds: np.ndarray) -> list[float]:
-    """To seven digits: enough for a chart, and a third of the file."""
-    return [float(f"{value:.7g}") for value in seconds]
-
-
 def _advance(progress: Progress, record: RoundRecord) -> Progress:
     accuracy = record.test_accuracy
     if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
@@ -278,45 +211,3 @@ def _write_round(
         save_tensors(folder.best_model_path, exported(framework, state).named())
     if record.round % config.log.checkpoint_every == 0:
         save_checkpoint(folder.checkpoint_path, state, progress, config)
-
-
-def _summary(folder: RunFolder, config: RunConfig, status: str, progress: Progress) -> Summary:
-    records = folder.rounds()
-    evaluated = [record for record in records if record.test_accuracy is not None]
-    last = evaluated[-1] if evaluated else None
-    links = records[-1].bytes if records else {}
-    return Summary(
-        status=status,
-        framework=config.framework,
-        rounds=progress.rounds_done,
-        sim_time_s=records[-1].sim_time_s if records else 0.0,
-        test_accuracy=last.test_accuracy if last else None,
-        balanced_accuracy=last.balanced_accuracy if last else None,
-        best_accuracy=progress.best_accuracy,
-        best_round=progress.best_round,
-        wall_s=sum(record.wall_s for record in records),
-        num_samples=sum(record.num_samples for record in records),
-        drops=sum(len(record.dropped) for record in records),
-        bytes={link: sum(record.bytes[link] for record in records) for link in links},
-    )
-
-
-class _TensorBoard:
-    """The round's numbers for TensorBoard, beside the other files."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
-        self._open = lambda: SummaryWriter(str(path / "tensorboard"))
-        self._writer: Any = None
-
-    def write(self, record: RoundRecord) -> None:
-        self._writer = self._writer or self._open()  # not before the run folder is there
-        for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
-            if (value := getattr(record, name)) is not None:
-                self._writer.add_scalar(name, value, record.round)
-        for link, count in record.bytes.items():
-            self._writer.add_scalar(f"bytes/{link}", count, record.round)
-        self._writer.flush()
