@@ -50,7 +50,10 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
-    cuts: Literal["max_cut"] | int | tuple[int, ...] = "max_cut"  # one for all, one each, or as deep as each can
+    # One number for all, one each, as deep as each can hold, or the fastest for each under the even allocation.
+    cuts: Literal["max_cut", "fastest"] | int | tuple[int, ...] = "max_cut"
+    # Of frameworks with one cut for all; None: the smallest of the cuts given, else the smallest max_cut.
+    one_cut: Literal["fastest"] | int | None = None
     max_cut: int | tuple[int, ...] | None = None  # None: from storage, or drawn for each client in 3..num_units
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
     cpu_hz: tuple[float, float] = (0.0, 10e10)  # cycles per second
@@ -88,6 +91,7 @@ class NetworkConfig(_Section):
     edge_power_w: float = Field(100.0, gt=0)
     speed_std: float = Field(0.1, ge=0)  # of a client's speed from round to round, relative
     history: str | None = None  # CSV or npz of recorded rounds, played back
+    sample_scale: float = Field(1.0, gt=0)  # samples the clock charges for each one trained on, for runs on a subset
     full_batches: bool = False  # charge whole batches; else the samples that there are
 
 

@@ -237,7 +237,7 @@ class CPSL(InStep):
         if task.config.options.cpsl_cut == "cluster":
             for cluster in self.clusters:
                 for k in cluster:
-                    cuts[k] = shared_cut(task, cluster)
+                    cuts[k] = min(*(task.cuts[j] for j in cluster), task.num_units - 1)
         return tuple(cuts)
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:

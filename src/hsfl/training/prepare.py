@@ -18,9 +18,10 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
+from hsfl.training.cuts import choose_cuts, choose_one_cut
 from hsfl.training.feed import Feed, Images
 from hsfl.training.pace import choose_clusters
-from hsfl.training.world import World, choose_cuts, make_world
+from hsfl.training.world import World, make_world
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,7 @@ class Bench:
     num_classes: int
     class_names: tuple[str, ...]
     world: World
-
-    @property
-    def num_samples(self) -> np.ndarray:
-        """Training samples of each client, [K]."""
-        return np.array([self.task.feed.num_samples(k) for k in range(self.task.num_clients)])
+    num_samples: np.ndarray  # [K] of training, as the clock charges them
 
 
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel | None = None) -> Bench:
@@ -61,15 +58,19 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     model = (own_model or _model(config, train.shape, num_classes)).to(device).eval()
     world = make_world(config, train.shape, num_classes, own_model)
     shares = _shares(config, dataset.train_y)
-    cuts = choose_cuts(config.fleet, world.fleet, model.num_units)
+    batch_size = config.train.batch_size
+    num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
+    num_batches = config.train.local_epochs * num_samples / batch_size
+    cuts = choose_cuts(config.fleet, world, batch_size, num_batches)
+    one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     _check_smallest_batch(config, model, train, shares)
     feed = Feed(train, shares, config.seed, config.data.augment)
     clusters = None
     if config.framework == "cpsl":
-        cut = min(min(cuts), model.num_units - 1)
-        clusters = tuple(choose_clusters(config, world, cut, np.array([len(share) for share in shares])).tolist())
-    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, clusters)
-    return Bench(task, test, num_classes, dataset.classes, world)
+        cut = min(one_cut, model.num_units - 1)
+        clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
+    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters)
+    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 
 
 def _device(name: str) -> torch.device:

@@ -88,45 +88,29 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
 
 def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> np.ndarray:
     """Given, else what storage allows, else as drawn; explicit cuts are taken at their word."""
-    num_units = cost.num_units
     if config.max_cut is not None:
-        return np.array(one_each("fleet.max_cut", config.max_cut, fleet.num_clients, num_units))
+        return _given_max_cuts(config.max_cut, fleet.num_clients, cost.num_units)
     if config.storage_bits is not None:
         low, high = config.storage_bits
         bits = low + (high - low) * stream(seed, "storage").random(fleet.num_clients)
         return devices.max_cuts(cost, bits, config.storage, config.min_cut)
-    if config.file is None and config.cuts != "max_cut":
-        return np.full(fleet.num_clients, num_units)
+    if config.file is None and not isinstance(config.cuts, str):
+        return np.full(fleet.num_clients, cost.num_units)
     return fleet.max_cut
 
 
-def choose_cuts(config: FleetConfig, fleet: Fleet, num_units: int) -> tuple[int, ...]:
-    """The cut of each client [K]: given, or as deep as each client can hold."""
-    if config.cuts == "max_cut":
-        return tuple(int(cut) for cut in fleet.max_cut)
-    cuts = one_each("fleet.cuts", config.cuts, fleet.num_clients, num_units)
-    for k, cut in enumerate(cuts):
-        if cut < config.min_cut:
-            raise InputError(
-                f"fleet.cuts[{k}] is {cut}, below fleet.min_cut = {config.min_cut}; raise it, or lower min_cut"
-            )
-        if cut > fleet.max_cut[k]:
-            raise InputError(f"fleet.cuts[{k}] is {cut} but this client's max_cut is {fleet.max_cut[k]}; lower the cut")
-    return cuts
-
-
-def one_each(name: str, value: int | tuple[int, ...] | str, num_clients: int, num_units: int) -> tuple[int, ...]:
-    """A cut for each client from one number or a list."""
-    cuts = (value,) * num_clients if isinstance(value, int) else value
-    assert not isinstance(cuts, str)
-    if len(cuts) != num_clients:
+def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: int) -> np.ndarray:
+    max_cuts = np.full(num_clients, value) if isinstance(value, int) else np.array(value)
+    if len(max_cuts) != num_clients:
         raise InputError(
-            f"{name} has {len(cuts)} numbers but there are {num_clients} clients; give one number or one each"
+            f"fleet.max_cut has {len(max_cuts)} numbers but there are {num_clients} clients; give one each"
         )
-    for k, cut in enumerate(cuts):
-        if not 0 <= cut <= num_units:
-            raise InputError(f"{name}[{k}] is {cut} but the model has {num_units} units; choose 0..{num_units}")
-    return cuts
+    if (bad := (max_cuts < 0) | (max_cuts > num_units)).any():
+        k = int(bad.argmax())
+        raise InputError(
+            f"fleet.max_cut[{k}] is {max_cuts[k]} but the model has {num_units} units; choose 0..{num_units}"
+        )
+    return max_cuts
 
 
 def make_links(network: NetworkConfig, num_clients: int, seed: int) -> Links:
