@@ -47,18 +47,62 @@ class DataConfig(_Section):
 
 
 class FleetConfig(_Section):
+    """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
+
     num_clients: int = Field(10, ge=1)
-    cuts: Literal["max_cut"] | int | tuple[int, ...] = Field(  # max_cut: as deep as each client can
-        "max_cut", description="one cut for all (3), one for each client ([3, 4, 5]) or max_cut"
-    )
-    max_cut: int | tuple[int, ...] | None = Field(  # None: drawn for each client, uniform in 3..num_units
-        None, description="one for all (5), one for each client ([5, 6, 7])"
-    )
+    # One number for all, one each, as deep as each can hold, or the fastest for each under the even allocation.
+    cuts: Literal["max_cut", "fastest"] | int | tuple[int, ...] = "max_cut"
+    # Of frameworks with one cut for all; None: the smallest of the cuts given, else the smallest max_cut.
+    one_cut: Literal["fastest"] | int | None = None
+    max_cut: int | tuple[int, ...] | None = None  # None: from storage, or drawn for each client in 3..num_units
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
+    cpu_hz: tuple[float, float] = (0.0, 10e10)  # cycles per second
+    cpu_floor_hz: float = Field(0.05e10, gt=0)
+    flops_per_cycle: float = Field(1.0, gt=0)
+    max_power_w: tuple[float, float] = (1.0, 10.0)  # of the uplink
+    heterogeneity: float = Field(1.0, ge=0, le=1)  # 0: all clients equal to the mean
+    storage_bits: tuple[float, float] | None = None  # gives max_cut
+    storage: Literal["training", "parameters"] = "training"  # what must fit
+    file: str | None = None  # JSON or TOML with cpu_hz, max_power_w, and max_cut or storage_bits, lists
+
+
+class NetworkConfig(_Section):
+    """The radio (or measured links) and the servers; the defaults are the paper's."""
+
+    kind: Literal["ofdma", "measured"] = "ofdma"
+    num_subchannels: int = Field(10, ge=1)
+    subchannel_hz: float = Field(1e6, gt=0)
+    noise_w: float = Field(1e-3, gt=0)  # per subchannel
+    fading: Literal["normal", "rayleigh"] = "normal"
+    gain_floor: float = Field(0.01, gt=0)
+    radius_m: float | None = Field(None, gt=0)  # path loss: clients uniform in a disc; None: no path loss
+    positions_m: tuple[tuple[float, float], ...] | None = None  # path loss: a place (x, y) for each client
+    main_m: tuple[float, float] = (0.0, 0.0)
+    edge_m: tuple[float, float] = (0.0, 0.0)
+    path_loss_exponent: float = Field(3.0, gt=0)
+    path_loss_db: float = 30.0  # at one metre
+    main_up_bps: float | tuple[float, ...] | None = None  # of `measured`: one number, or one for each client
+    main_down_bps: float | tuple[float, ...] | None = None
+    edge_up_bps: float | tuple[float, ...] | None = None  # None: as to the main server
+    edge_down_bps: float | tuple[float, ...] | None = None
+    main_hz: float = Field(100e10, gt=0)
+    flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
+    main_power_w: float = Field(100.0, gt=0)
+    edge_power_w: float = Field(100.0, gt=0)
+    speed_std: float = Field(0.1, ge=0)  # of a client's speed from round to round, relative
+    history: str | None = None  # CSV or npz of recorded rounds, played back
+    sample_scale: float = Field(1.0, gt=0)  # samples the clock charges for each one trained on, for runs on a subset
+    full_batches: bool = False  # charge whole batches; else the samples that there are
+
+
+class AllocationConfig(_Section):
+    policy: Literal["even"] = "even"
 
 
 class TrainConfig(_Section):
     rounds: int = Field(10, ge=1)
+    budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
+    tau_s: float | None = Field(None, gt=0)  # clients that take longer are dropped from the round; None: wait
     batch_size: int = Field(256, ge=1)
     local_epochs: int = Field(1, ge=1, le=10_000)
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
@@ -77,9 +121,11 @@ class TrainConfig(_Section):
 class OptionsConfig(_Section):
     """Choices inside single frameworks, as their papers leave them open."""
 
+    fl_needs_storage: bool = False  # FL leaves out clients that cannot hold the whole model
     fsl_average: Literal["both", "server"] = "both"
     psl_cut_gradient: bool = False
     cpsl_clusters: int = Field(2, ge=1)
+    cpsl_clustering: Literal["random", "gibbs"] = "random"
     cpsl_cut: Literal["one", "cluster"] = "one"
     locfedmix_alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
     locfedmix_reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
@@ -97,7 +143,9 @@ class RunConfig(_Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
+    network: NetworkConfig = NetworkConfig()
     train: TrainConfig = TrainConfig()
+    allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
     log: LogConfig = LogConfig()
 
@@ -113,6 +161,14 @@ def presets() -> list[str]:
 def read_config(source: str | Path | None = None, changes: Iterable[str] = ()) -> RunConfig:
     """A preset's name, a .toml or .json file, or nothing (the defaults); then `section.field=value` changes."""
     tree = _read_tree(str(source)) if source is not None else {}
+    for change in changes:
+        _apply(tree, change)
+    return parse_config(tree)
+
+
+def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
+    """The config after `section.field=value` changes."""
+    tree = config.model_dump(mode="json")
     for change in changes:
         _apply(tree, change)
     return parse_config(tree)

@@ -19,7 +19,7 @@ def describe(record: RoundRecord, rounds: int) -> str:
         words.append(f"accuracy {record.test_accuracy:6.2%}")
     if len(record.kept) < len(record.cuts):
         words.append(f"{len(record.kept)} of {len(record.cuts)} clients")
-    words.append(f"{record.num_samples / record.wall_s:,.0f} samples/s")
+    words += [f"{record.sim_time_s:,.0f} s simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
     return "  ".join(words)
 
 
@@ -37,6 +37,9 @@ class Lines(Observer):
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
         self.console.print(heading(config, cuts), soft_wrap=True, highlight=False)
+
+    def warns(self, message: str) -> None:
+        self.console.print(f"[yellow]warning:[/yellow] {message}", soft_wrap=True, highlight=False)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)

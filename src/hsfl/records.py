@@ -26,6 +26,8 @@ PACKAGES = ("hsfl", "torch", "numpy")
 class RoundRecord:
     round: int  # 1, 2, ...
     framework: str
+    sim_time_s: float  # simulated seconds since the run began, at the end of this round
+    round_s: float  # simulated
     wall_s: float
     num_samples: int  # trained on
     train_loss: float | None  # None: nobody trained
@@ -35,7 +37,13 @@ class RoundRecord:
     recall: list[float | None] | None  # by class
     lr: float
     cuts: list[int]  # [K]
-    kept: list[int]  # clients that trained
+    started: list[int]  # clients that took part in the round
+    kept: list[int]  # clients whose update counts
+    dropped: list[int]  # clients that started and passed tau
+    straggler: int | None  # the client with the most work
+    waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
+    phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
+    allocation: dict[str, Any]  # policy, and what it says of its answer
     bytes: dict[str, int]  # by link
 
 
@@ -162,7 +170,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in config.model_dump(mode="json").items():
         flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, Mapping) else {name: value}
-    free = ("train.rounds", "data.dir")
+    free = ("train.rounds", "train.budget_s", "data.dir")
     return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
 
 

@@ -44,7 +44,7 @@ def make_task(
     ends = np.cumsum(counts)
     shares = [np.arange(end - count, end) for count, end in zip(counts, ends)]
     feed = Feed(images(int(ends[-1]), dtype), shares, config.seed)
-    return Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts))
+    return Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts), min(cuts))
 
 
 def train(task: Task, framework: str, kept_by_round: list[list[int]]) -> tuple[UnitState, list[float | None], State]:
@@ -64,4 +64,4 @@ def assert_same(left: UnitState, right: UnitState, tolerance: float = 1e-10) -> 
 
 
 def with_cuts(task: Task, cuts: list[int]) -> Task:
-    return dataclasses.replace(task, cuts=tuple(cuts))
+    return dataclasses.replace(task, cuts=tuple(cuts), one_cut=min(cuts))

@@ -28,6 +28,8 @@ class Task:
     initial: UnitState
     feed: Feed
     cuts: tuple[int, ...]  # [K]
+    one_cut: int  # of frameworks that have one for all
+    clusters: tuple[int, ...] | None = None  # [K] numbers of CPSL's clusters, which take turns in this order
 
     @property
     def num_clients(self) -> int:
@@ -123,7 +125,6 @@ def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def shared_cut(task: Task, clients: Iterable[int] | None = None) -> int:
-    """The one cut that all of these clients can hold; a shared server side keeps at least the last unit."""
-    cuts = [task.cuts[k] for k in (range(task.num_clients) if clients is None else clients)]
-    return min(min(cuts), task.num_units - 1)
+def shared_cut(task: Task) -> int:
+    """The one cut of all clients; a server side that they share keeps at least the last unit."""
+    return min(task.one_cut, task.num_units - 1)

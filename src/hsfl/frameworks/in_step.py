@@ -12,13 +12,13 @@ over its *own* batch, so that its learning rate does not shrink with the number 
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
+from hsfl.network.clusters import random_clusters
 from hsfl.rng import stream
 from hsfl.training.step import Part, server_step
 
@@ -229,7 +229,7 @@ class CPSL(InStep):
     """Clusters take turns: in step within a cluster, heads averaged at its end and handed on with the server side."""
 
     def __init__(self, task: Task) -> None:
-        self.clusters = random_clusters(task)
+        self.clusters = clusters_of(task)
         super().__init__(task)
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
@@ -237,7 +237,7 @@ class CPSL(InStep):
         if task.config.options.cpsl_cut == "cluster":
             for cluster in self.clusters:
                 for k in cluster:
-                    cuts[k] = shared_cut(task, cluster)
+                    cuts[k] = min(*(task.cuts[j] for j in cluster), task.num_units - 1)
         return tuple(cuts)
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
@@ -254,8 +254,11 @@ class CPSL(InStep):
         return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
 
 
-def random_clusters(task: Task) -> list[list[int]]:
-    """Clients in random clusters of nearly equal size, the same in every round."""
-    num_clusters = min(task.config.options.cpsl_clusters, task.num_clients)
-    order = stream(task.config.seed, "clusters").permutation(task.num_clients)
-    return [sorted(part.tolist()) for part in np.array_split(order, num_clusters)]
+def clusters_of(task: Task) -> list[list[int]]:
+    """The clients of each cluster, the same in every round; random ones where the task names none."""
+    numbers = task.clusters
+    if numbers is None:
+        num_clusters = min(task.config.options.cpsl_clusters, task.num_clients)
+        rng = stream(task.config.seed, "clusters")
+        numbers = tuple(random_clusters(task.num_clients, num_clusters, rng).tolist())
+    return [[k for k in range(task.num_clients) if numbers[k] == number] for number in sorted(set(numbers))]

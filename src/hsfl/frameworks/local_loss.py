@@ -30,6 +30,7 @@ class LocFedMix(InStep):
         cut = self.cuts[0]
         decoder = make_decoder(task.model, cut, task.feed.images.shape, task.config.seed)
         decoder.to(task.initial.floats)
+        self.decoder = decoder
         self.decoder_initial = read_state(decoder)
         layout = Layout.of(decoder)
         self.decoders = [Part(decoder, layout, 0, 1, task.config.train) for _ in self.cuts]
@@ -81,23 +82,27 @@ class LocFedMix(InStep):
             self.decoders[k].update()
 
 
+def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, int, int]) -> tuple[int, ...]:
+    """The shape of one sample's smashed data."""
+    first = next(model.parameters(), torch.zeros(0))
+    with torch.no_grad():
+        smashed = model.head(cut).eval()(torch.zeros(1, *input_shape, dtype=first.dtype, device=first.device))
+    return tuple(smashed.shape[1:])
+
+
 def make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, int, int], seed: int) -> SplitModel:
     """From smashed data back to the input: two convolutions around an up-sampling, or one dense layer."""
-    first = next(model.parameters(), torch.zeros(0))
-    head = model.head(cut).eval()
-    with torch.no_grad():
-        smashed = head(torch.zeros(1, *input_shape, dtype=first.dtype, device=first.device))
-    channels, size = input_shape[0], input_shape[1:]
+    smashed, channels = smashed_shape(model, cut, input_shape), input_shape[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "decoder"))
-        if smashed.dim() == 4:
+        if len(smashed) == 3:
             decoder = nn.Sequential(
-                nn.Conv2d(smashed.shape[1], DECODER_CHANNELS, 3, padding=1),
+                nn.Conv2d(smashed[0], DECODER_CHANNELS, 3, padding=1),
                 nn.ReLU(),
-                nn.Upsample(size),
+                nn.Upsample(input_shape[1:]),
                 nn.Conv2d(DECODER_CHANNELS, channels, 3, padding=1),
             )
         else:
-            dense = nn.Linear(smashed[0].numel(), prod(input_shape))
+            dense = nn.Linear(prod(smashed), prod(input_shape))
             decoder = nn.Sequential(nn.Flatten(), dense, nn.Unflatten(1, input_shape))
     return SplitModel({"decoder": decoder})

@@ -173,7 +173,7 @@ class SplitFedV1(CopyPerClient):
     """One cut for all."""
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
-        return (min(task.cuts),) * task.num_clients
+        return (task.one_cut,) * task.num_clients
 
 
 class FSL(SplitFedV1):

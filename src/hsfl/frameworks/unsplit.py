@@ -29,7 +29,7 @@ class CL:
     def __init__(self, task: Task) -> None:
         pooled = replace(task.feed, shares=[np.concatenate(task.feed.shares)])
         pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
-        self.task = replace(task, feed=pooled, cuts=(task.num_units,))
+        self.task = replace(task, feed=pooled)
         self.cuts = (0,) * task.num_clients
         self.part = task.part(0, task.num_units)
         self.raw_bytes = sum(task.feed.num_samples(k) for k in range(task.num_clients)) * _sample_bytes(task)

@@ -65,8 +65,10 @@ class CostTable:
 
     def save(self, path: str | Path) -> None:
         """As JSON, in one move."""
-        table = {name: getattr(self, name).tolist() for name in _arrays(self)}
-        write_json(Path(path), table | {"batch_size": self.batch_size})
+        write_json(Path(path), self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).tolist() for name in _arrays(self)} | {"batch_size": self.batch_size}
 
     @classmethod
     def load(cls, path: str | Path) -> "CostTable":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hsfl.config import FleetConfig, RunConfig
+from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset, load
 from hsfl.data.partition import partition
@@ -18,17 +18,22 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
+from hsfl.training.cuts import choose_cuts, choose_one_cut
 from hsfl.training.feed import Feed, Images
+from hsfl.training.pace import choose_clusters
+from hsfl.training.world import World, make_world
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A task with its test images."""
+    """A task with its test images and the world it takes place in."""
 
     task: Task
     test: Images
     num_classes: int
     class_names: tuple[str, ...]
+    world: World
+    num_samples: np.ndarray  # [K] of training, as the clock charges them
 
 
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel | None = None) -> Bench:
@@ -49,13 +54,23 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     train, test = (_images(dataset, side, config, device) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
     num_classes = len(dataset.classes)
-    model = (model or _model(config, train.shape, num_classes)).to(device).eval()
+    own_model = model
+    model = (own_model or _model(config, train.shape, num_classes)).to(device).eval()
+    world = make_world(config, train.shape, num_classes, own_model)
     shares = _shares(config, dataset.train_y)
-    cuts = choose_cuts(config.fleet, model, config.seed)
+    batch_size = config.train.batch_size
+    num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
+    num_batches = config.train.local_epochs * num_samples / batch_size
+    cuts = choose_cuts(config.fleet, world, batch_size, num_batches)
+    one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     _check_smallest_batch(config, model, train, shares)
     feed = Feed(train, shares, config.seed, config.data.augment)
-    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts)
-    return Bench(task, test, num_classes, dataset.classes)
+    clusters = None
+    if config.framework == "cpsl":
+        cut = min(one_cut, model.num_units - 1)
+        clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
+    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters)
+    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 
 
 def _device(name: str) -> torch.device:
@@ -124,43 +139,3 @@ def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, s
             f"{config.train.batch_size} and the smallest client has {fewest}; raise train.batch_size and "
             "data.min_samples to 2, or set model.norm=group"
         ) from None
-
-
-def choose_cuts(fleet: FleetConfig, model: SplitModel, seed: int) -> tuple[int, ...]:
-    """The cut of each client [K]: given, or as deep as each client can hold."""
-    max_cuts = _max_cuts(fleet, model, seed)
-    wanted = max_cuts if fleet.cuts == "max_cut" else _one_each("fleet.cuts", fleet.cuts, fleet.num_clients)
-    for k, (cut, max_cut) in enumerate(zip(wanted, max_cuts)):
-        model.check_cut(cut, f"fleet.cuts[{k}]")
-        if not fleet.min_cut <= cut:
-            raise InputError(
-                f"fleet.cuts[{k}] is {cut}, below fleet.min_cut = {fleet.min_cut}; raise it, or lower min_cut"
-            )
-        if cut > max_cut:
-            raise InputError(f"fleet.cuts[{k}] is {cut} but this client's max_cut is {max_cut}; lower the cut")
-    return wanted
-
-
-def _max_cuts(fleet: FleetConfig, model: SplitModel, seed: int) -> tuple[int, ...]:
-    model.check_cut(fleet.min_cut, "fleet.min_cut")
-    if fleet.max_cut is None and fleet.cuts != "max_cut":
-        return (model.num_units,) * fleet.num_clients
-    if fleet.max_cut is None:
-        low = max(min(3, model.num_units), fleet.min_cut)
-        drawn = stream(seed, "max_cut").integers(low, model.num_units, size=fleet.num_clients, endpoint=True)
-        return tuple(int(cut) for cut in drawn)
-    max_cuts = _one_each("fleet.max_cut", fleet.max_cut, fleet.num_clients)
-    for k, cut in enumerate(max_cuts):
-        model.check_cut(cut, f"fleet.max_cut[{k}]")
-    return max_cuts
-
-
-def _one_each(name: str, value: int | tuple[int, ...] | str, num_clients: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * num_clients
-    assert not isinstance(value, str)
-    if len(value) != num_clients:
-        raise InputError(
-            f"{name} has {len(value)} numbers but there are {num_clients} clients; give one number or one each"
-        )
-    return value

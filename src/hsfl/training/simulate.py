@@ -3,23 +3,28 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.frameworks.base import Framework, RoundResult, State
+from hsfl.frameworks.base import Framework, State
+from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
+from hsfl.network.clock import Timeline
 from hsfl.records import RoundRecord, RunFolder, check_same_run, write_json
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 from hsfl.training.interrupt import Interruptible
+from hsfl.training.outcome import Summary, TensorBoard, make_record, summarise
+from hsfl.training.pace import Pace
 from hsfl.training.prepare import Bench, prepare
 
 
@@ -30,24 +35,9 @@ class Observer:
     def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None: ...
     def batch_starts(self, client: int, num_samples: int) -> None: ...
     def evaluation_starts(self) -> None: ...
+    def warns(self, message: str) -> None: ...
     def round_ends(self, record: RoundRecord) -> None: ...
     def run_ends(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended."""
-
-    status: str  # finished, interrupted or diverged
-    framework: str
-    rounds: int
-    test_accuracy: float | None  # of the last evaluated round
-    balanced_accuracy: float | None
-    best_accuracy: float | None
-    best_round: int | None
-    wall_s: float
-    num_samples: int  # trained on, over all rounds
-    bytes: dict[str, int]  # by link, over all rounds
 
 
 class Diverged(Exception):
@@ -71,17 +61,24 @@ def run(
         folder.check_free()
     bench = prepare(config, dataset, model)
     framework = FRAMEWORKS[config.framework](bench.task)
-    log = _TensorBoard(folder.path) if config.log.tensorboard else None
+    pace = make_pace(bench, framework)
+    log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
     with Interruptible() as interruptible:
         state, progress = _start(framework, folder, config, resume)
+        now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else pace.upload_s()
         observer.run_starts(config, framework.cuts, progress.rounds_done)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
+                line = pace.round(round_index, choose_clients(config, round_index))
+                if now_s + line.round_s > (config.train.budget_s or math.inf):
+                    status = "budget"
+                    break
+                last = _is_last(config, pace, round_index, now_s + line.round_s)
                 with interruptible():
-                    after, record = _round(bench, framework, state, round_index, observer)
-                state, progress = after, _advance(progress, record)
+                    after, record = _round(bench, framework, state, round_index, now_s, line, last, observer)
+                state, progress, now_s = after, _advance(progress, record), record.sim_time_s
                 _write_round(folder, framework, state, record, progress, config)
                 if log is not None:
                     log.write(record)
@@ -94,7 +91,7 @@ def run(
             observer.run_ends()
         save_checkpoint(folder.checkpoint_path, state, progress, config)
         save_tensors(folder.last_model_path, exported(framework, state).named())
-        summary = _summary(folder, config, status, progress)
+        summary = summarise(folder, config, status)
         write_json(folder.summary_path, asdict(summary))
     return summary
 
@@ -114,33 +111,69 @@ def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: b
     return state, progress
 
 
-def choose_kept(config: RunConfig, round_index: int) -> list[int]:
-    """Who takes part in a round: a random choice of clients_per_round, less those that drop out."""
+def make_pace(bench: Bench, framework: Framework) -> Pace:
+    """The clock of a framework in the bench's world."""
+    task = bench.task
+    clusters = np.zeros(task.num_clients, int) if task.clusters is None else np.array(task.clusters)
+    pace = Pace(task.config, bench.world, framework.cuts, bench.num_samples, clusters)
+    if isinstance(framework, LocFedMix):
+        shape = smashed_shape(task.model, framework.cuts[0], task.feed.images.shape)
+        pace.with_decoder(framework.decoder, shape)
+    return pace
+
+
+def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
+    """Who is to take part in a round: a random choice of clients_per_round, less those that drop out."""
     train, num_clients = config.train, config.fleet.num_clients
     rng = stream(config.seed, "kept", round_index)
     chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
     stays = rng.random(num_clients) >= train.drop_rate
-    return sorted(int(k) for k in chosen if stays[k])
+    return tuple(sorted(int(k) for k in chosen if stays[k]))
+
+
+def _is_last(config: RunConfig, pace: Pace, round_index: int, now_s: float) -> bool:
+    """Whether no round follows, for want of rounds or of simulated seconds."""
+    if round_index + 1 == config.train.rounds:
+        return True
+    if config.train.budget_s is None:
+        return False
+    following = pace.round(round_index + 1, choose_clients(config, round_index + 1))
+    return now_s + following.round_s > config.train.budget_s
 
 
 def _round(
-    bench: Bench, framework: Framework, state: State, round_index: int, observer: Observer
+    bench: Bench,
+    framework: Framework,
+    state: State,
+    round_index: int,
+    now_s: float,
+    line: Timeline,
+    last: bool,
+    observer: Observer,
 ) -> tuple[State, RoundRecord]:
-    """Train one round, look how good the model is now."""
+    """Train one round with the clients that the clock keeps, look how good the model is now."""
     config, task = bench.task.config, bench.task
-    started = time.perf_counter()
-    kept = choose_kept(config, round_index)
+    began = time.perf_counter()
+    kept = np.flatnonzero(line.kept).tolist()
+    if not kept:
+        observer.warns(_nobody(config, line, round_index))
     epochs = config.train.local_epochs
     observer.round_starts(round_index + 1, kept, epochs * sum(task.feed.num_samples(k) for k in kept))
     after, result = framework.round(state, kept, round_index)
     quality = None
-    if (round_index + 1) % config.train.eval_every == 0 or round_index + 1 == config.train.rounds:
+    if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
         quality = assess(bench, framework, after)
-    record = _record(framework, config, task.lr(round_index), round_index, kept, result, quality, started)
+    record = make_record(framework, task, round_index, now_s, line, result, quality, time.perf_counter() - began)
     if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
         raise Diverged
     return after, record
+
+
+def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
+    if line.dropped.any():
+        return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
+    return f"nobody took part in round {round_index + 1}; the model stays as it is"
 
 
 def assess(bench: Bench, framework: Framework, state: State) -> Quality:
@@ -163,33 +196,6 @@ def exported(framework: Framework, state: State) -> UnitState:
     return total.mean(models[0])
 
 
-def _record(
-    framework: Framework,
-    config: RunConfig,
-    lr: float,
-    round_index: int,
-    kept: list[int],
-    result: RoundResult,
-    quality: Quality | None,
-    started: float,
-) -> RoundRecord:
-    return RoundRecord(
-        round=round_index + 1,
-        framework=config.framework,
-        wall_s=time.perf_counter() - started,
-        num_samples=result.num_samples,
-        train_loss=result.train_loss,
-        test_loss=quality.loss if quality else None,
-        test_accuracy=quality.accuracy if quality else None,
-        balanced_accuracy=quality.balanced_accuracy if quality else None,
-        recall=list(quality.recall) if quality else None,
-        lr=lr,
-        cuts=list(framework.cuts),
-        kept=kept,
-        bytes=asdict(result.bytes),
-    )
-
-
 def _advance(progress: Progress, record: RoundRecord) -> Progress:
     accuracy = record.test_accuracy
     if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
@@ -205,43 +211,3 @@ def _write_round(
         save_tensors(folder.best_model_path, exported(framework, state).named())
     if record.round % config.log.checkpoint_every == 0:
         save_checkpoint(folder.checkpoint_path, state, progress, config)
-
-
-def _summary(folder: RunFolder, config: RunConfig, status: str, progress: Progress) -> Summary:
-    records = folder.rounds()
-    evaluated = [record for record in records if record.test_accuracy is not None]
-    last = evaluated[-1] if evaluated else None
-    links = records[-1].bytes if records else {}
-    return Summary(
-        status=status,
-        framework=config.framework,
-        rounds=progress.rounds_done,
-        test_accuracy=last.test_accuracy if last else None,
-        balanced_accuracy=last.balanced_accuracy if last else None,
-        best_accuracy=progress.best_accuracy,
-        best_round=progress.best_round,
-        wall_s=sum(record.wall_s for record in records),
-        num_samples=sum(record.num_samples for record in records),
-        bytes={link: sum(record.bytes[link] for record in records) for link in links},
-    )
-
-
-class _TensorBoard:
-    """The round's numbers for TensorBoard, beside the other files."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
-        self._open = lambda: SummaryWriter(str(path / "tensorboard"))
-        self._writer: Any = None
-
-    def write(self, record: RoundRecord) -> None:
-        self._writer = self._writer or self._open()  # not before the run folder is there
-        for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
-            if (value := getattr(record, name)) is not None:
-                self._writer.add_scalar(name, value, record.round)
-        for link, count in record.bytes.items():
-            self._writer.add_scalar(f"bytes/{link}", count, record.round)
-        self._writer.flush()

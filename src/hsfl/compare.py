@@ -1,0 +1,89 @@
+"""Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
+
+A contender is a framework's name, with changes of its own where wanted: `fl,options.fl_needs_storage=true`. Its runs
+lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hsfl.config import RunConfig, parse_config, with_changes
+from hsfl.errors import InputError, known
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.records import RunFolder, write_json
+from hsfl.training.prepare import prepare
+from hsfl.training.simulate import Observer, choose_clients, make_pace, run
+
+
+def contender(base: RunConfig, label: str) -> RunConfig:
+    """The config of one contender."""
+    name, *changes = _split(label)
+    known("framework", name, FRAMEWORKS)
+    return with_changes(base, [f"framework={json.dumps(name)}", *changes])
+
+
+def _split(label: str) -> list[str]:
+    """At commas outside brackets: `hsfl,fleet.cuts=[3,4]` has two parts."""
+    parts, depth = [""], 0
+    for letter in label:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def compare(
+    base: RunConfig,
+    labels: Sequence[str],
+    out: Path,
+    num_seeds: int = 1,
+    make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+) -> RunConfig:
+    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    if len(set(labels)) < len(labels):
+        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
+    configs = {label: contender(base, label) for label in labels}  # so that a wrong name costs no training
+    if base.train.budget_s is None:
+        budget_s = _budget_s(configs[labels[0]])
+        base = with_changes(base, [f"train.budget_s={budget_s!r}"])
+    _check_folder(out, base)
+    write_json(
+        out / "compare.json", {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
+    )
+    for seed in range(base.seed, base.seed + num_seeds):
+        for label in labels:
+            config = contender(with_changes(base, [f"seed={seed}"]), label)
+            _run(config, out / label.replace("/", "_") / f"seed-{seed}", make_observer(label, seed))
+    return base
+
+
+def _budget_s(config: RunConfig) -> float:
+    """The simulated seconds that the first contender needs for its rounds."""
+    bench = prepare(config)
+    pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
+    rounds = (pace.round(r, choose_clients(config, r)).round_s for r in range(config.train.rounds))
+    return pace.upload_s() + sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
+
+
+def _check_folder(out: Path, base: RunConfig) -> None:
+    """Runs of another config are not mixed in."""
+    stored = out / "compare.json"
+    if stored.exists() and parse_config(json.loads(stored.read_text())["config"]) != base:
+        raise InputError(f"{out} holds a comparison with other settings; choose another --out")
+    if not stored.exists() and out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} already holds something else; choose another --out")
+
+
+def _run(config: RunConfig, path: Path, observer: Observer) -> None:
+    folder = RunFolder(path)
+    if folder.summary_path.exists() and json.loads(folder.summary_path.read_text())["status"] in ("finished", "budget"):
+        return
+    resume = folder.checkpoint_path.exists()
+    if path.exists() and not resume:  # it stopped before its first round ended
+        for name in ("config.json", "environment.json", "rounds.jsonl", "summary.json"):
+            (path / name).unlink(missing_ok=True)
+    if run(config, path, resume, observer).status == "interrupted":
+        raise KeyboardInterrupt

@@ -1,0 +1,168 @@
+"""The world a run takes place in: what cuts cost, who the devices are, which links they have. From a config."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable, measure
+from hsfl.models.units import SplitModel
+from hsfl.models.zoo import build
+from hsfl.network import devices, history
+from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, place
+from hsfl.network.devices import Fleet, Servers
+from hsfl.network.latency import Rates
+from hsfl.rng import stream
+
+OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # tensors of the weights' size that each keeps
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class World:
+    cost: CostTable
+    fleet: Fleet
+    servers: Servers
+    links: Links
+    recorded: RoundDraw | None  # a history [R, ...] that is played back
+    seed: int
+    speed_std: float
+
+    def draw(self, round_index: int) -> RoundDraw:
+        """The speeds and gains of a round, the same for every framework."""
+        if self.recorded is not None:
+            return history.play(self.recorded, round_index)
+        return draw_round(self.fleet, self.links, self.seed, round_index, speed_std=self.speed_std)
+
+
+def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: SplitModel | None = None) -> World:
+    """`model` where it is not the one that the config names."""
+    states = OPTIMIZER_STATES[config.train.optimizer]
+    if model is None:
+        cost = measured_cost(config.model, input_shape, num_classes, config.train.batch_size, states)
+    else:
+        cost = measure(model, input_shape, config.train.batch_size, optimizer_states=states)
+    fleet = make_fleet(config.fleet, cost, config.seed)
+    links = make_links(config.network, fleet.num_clients, config.seed)
+    recorded = None
+    if config.network.history is not None:
+        recorded = history.read(config.network.history, fleet.num_clients)
+        _check_history(recorded, links, config.network.history)
+    network = config.network
+    servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w)
+    return World(cost, fleet, servers, links, recorded, config.seed, network.speed_std)
+
+
+@lru_cache(maxsize=8)
+def measured_cost(model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int) -> CostTable:
+    """The cost table of a model of the zoo; ResNet-18 takes some seconds, so it is remembered."""
+    split_model = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout)
+    return measure(split_model, input_shape, batch_size, optimizer_states=states)
+
+
+def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
+    if config.file is not None:
+        fleet = devices.read(config.file, cost, config.storage, config.min_cut)
+        if fleet.num_clients != config.num_clients:
+            raise InputError(
+                f"fleet.num_clients is {config.num_clients} but {config.file} has {fleet.num_clients} devices; "
+                f"set fleet.num_clients={fleet.num_clients}"
+            )
+    else:
+        fleet = devices.draw(
+            config.num_clients,
+            stream(seed, "fleet"),
+            config.heterogeneity,
+            num_units=cost.num_units,
+            cpu_hz=config.cpu_hz,
+            max_power_w=config.max_power_w,
+            cpu_floor_hz=config.cpu_floor_hz,
+            flops_per_cycle=config.flops_per_cycle,
+            max_cut=(max(3, config.min_cut), max(3, cost.num_units)),
+            min_cut=min(config.min_cut, cost.num_units),
+        )
+    return replace(fleet, max_cut=_max_cuts(config, fleet, cost, seed))
+
+
+def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> np.ndarray:
+    """Given, else what storage allows, else as drawn; explicit cuts are taken at their word."""
+    if config.max_cut is not None:
+        return _given_max_cuts(config.max_cut, fleet.num_clients, cost.num_units)
+    if config.storage_bits is not None:
+        low, high = config.storage_bits
+        bits = low + (high - low) * stream(seed, "storage").random(fleet.num_clients)
+        return devices.max_cuts(cost, bits, config.storage, config.min_cut)
+    if config.file is None and not isinstance(config.cuts, str):
+        return np.full(fleet.num_clients, cost.num_units)
+    return fleet.max_cut
+
+
+def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: int) -> np.ndarray:
+    max_cuts = np.full(num_clients, value) if isinstance(value, int) else np.array(value)
+    if len(max_cuts) != num_clients:
+        raise InputError(
+            f"fleet.max_cut has {len(max_cuts)} numbers but there are {num_clients} clients; give one each"
+        )
+    if (bad := (max_cuts < 0) | (max_cuts > num_units)).any():
+        k = int(bad.argmax())
+        raise InputError(
+            f"fleet.max_cut[{k}] is {max_cuts[k]} but the model has {num_units} units; choose 0..{num_units}"
+        )
+    return max_cuts
+
+
+def make_links(network: NetworkConfig, num_clients: int, seed: int) -> Links:
+    if network.kind == "measured":
+        return Measured(_measured_rates(network, num_clients))
+    return Ofdma(
+        network.num_subchannels,
+        network.subchannel_hz,
+        network.noise_w,
+        network.fading,
+        network.gain_floor,
+        _path_loss(network, num_clients, seed),
+    )
+
+
+def _path_loss(network: NetworkConfig, num_clients: int, seed: int) -> PathLoss | None:
+    if network.positions_m is not None:
+        places = np.array(network.positions_m, float).reshape(-1, 2)
+        if len(places) != num_clients:
+            raise InputError(f"network.positions_m has {len(places)} places for {num_clients} clients; give one each")
+    elif network.radius_m is not None:
+        places = place(num_clients, network.radius_m, stream(seed, "positions"))
+    else:
+        return None
+    main_m, edge_m = np.array(network.main_m), np.array(network.edge_m)
+    return PathLoss(places, main_m, edge_m, network.path_loss_exponent, network.path_loss_db)
+
+
+def _measured_rates(network: NetworkConfig, num_clients: int) -> Rates:
+    """Rates to the edge server are those to the main server where they are not given."""
+    rates = {}
+    for name in RATE_NAMES:
+        value = getattr(network, name)
+        if value is None and name.startswith("edge"):
+            value = getattr(network, name.replace("edge", "main"))
+        if value is None:
+            raise InputError(f"network.kind is 'measured' but network.{name} is not given; give bits per second")
+        array = np.full(num_clients, value, float) if isinstance(value, float | int) else np.array(value, float)
+        if len(array) != num_clients:
+            raise InputError(f"network.{name} has {len(array)} numbers for {num_clients} clients; give one each")
+        rates[name] = array
+    return Rates(**rates)
+
+
+def _check_history(recorded: RoundDraw, links: Links, path: str) -> None:
+    if (recorded.rates is None) != isinstance(links, Ofdma):
+        has, wants = ("gains", "measured") if recorded.rates is None else ("rates", "ofdma")
+        raise InputError(f"network.history {path} has {has} but network.kind is {wants!r}; change the kind")
+    if recorded.main_gain is not None and isinstance(links, Ofdma):
+        columns = recorded.main_gain.shape[-1]
+        if columns != links.num_subchannels:
+            raise InputError(
+                f"network.history {path} has {columns} subchannels but network.num_subchannels is "
+                f"{links.num_subchannels}; set network.num_subchannels={columns}"
+            )

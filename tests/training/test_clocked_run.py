@@ -1,0 +1,207 @@
+"""The clock in a run: who is kept, when a run ends, what a record says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hsfl.config import RunConfig, read_config
+from hsfl.errors import InputError
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.network import history
+from hsfl.network.channel import draw_rounds
+from hsfl.records import RunFolder
+from hsfl.training.cuts import fastest_cuts
+from hsfl.training.prepare import prepare
+from hsfl.training.simulate import Observer, choose_clients, make_pace, run
+
+WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
+
+
+def config(*words: str) -> RunConfig:
+    return read_config(None, [*WORDS, "train.rounds=2", *words])
+
+
+def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
+    bench = prepare(settings)
+    pace = make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    return [pace.round(r, choose_clients(settings, r)) for r in range(count)]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_records_carry_the_clock(framework: str, tmp_path: Path) -> None:
+    settings = config(f"framework={framework}")
+    summary = run(settings, tmp_path / "run")
+    records = RunFolder(tmp_path / "run").rounds()
+    lines = rounds(settings)
+    upload_s = records[0].sim_time_s - records[0].round_s
+    assert (upload_s > 1e-6) == (framework == "cl")
+    assert [record.round_s for record in records] == [line.round_s for line in lines]
+    assert records[1].sim_time_s == pytest.approx(upload_s + sum(line.round_s for line in lines), rel=1e-12)
+    assert summary.sim_time_s == records[1].sim_time_s
+    for record, line in zip(records, lines):
+        ends = [max(phase["end_s"]) for phase in record.phases.values()]
+        assert max(ends) == pytest.approx(line.round_s, rel=1e-6)
+        assert len(record.waiting_s) == 4
+        assert record.straggler in ([None] if framework == "cl" else range(4))  # CL's clients have nothing to do
+        assert record.dropped == []
+        assert record.allocation == {"policy": "even"}
+    assert "NaN" not in (tmp_path / "run" / "rounds.jsonl").read_text()
+
+
+def test_same_draws_for_every_framework() -> None:
+    draws = [prepare(config(f"framework={name}")).world.draw(1) for name in ("hsfl", "fl", "sl")]
+    for other in draws[1:]:
+        assert (draws[0].cpu_hz == other.cpu_hz).all()
+        assert (draws[0].main_gain == other.main_gain).all()
+
+
+def test_tau_drops_the_slow_and_the_average_leaves_them_out(tmp_path: Path) -> None:
+    slow = next(line for line in rounds(config()))
+    tau_s = float(np.sort(slow.finish_s)[-2]) * 1.0001  # all but the slowest finish in time
+    run(config(f"train.tau_s={tau_s}", "train.rounds=1"), tmp_path / "tau")
+    (record,) = RunFolder(tmp_path / "tau").rounds()
+    assert record.dropped == [slow.straggler]
+    assert record.kept == [k for k in range(4) if k != slow.straggler]
+    assert record.round_s < slow.round_s
+    run(config("train.rounds=1", "train.tau_s=1e9"), tmp_path / "patient")
+    assert RunFolder(tmp_path / "patient").rounds()[0].dropped == []
+
+
+def test_tau_that_nobody_meets_warns_and_time_passes(tmp_path: Path) -> None:
+    class Ear(Observer):
+        heard: list[str] = []  # noqa: RUF012
+
+        def warns(self, message: str) -> None:
+            self.heard.append(message)
+
+    run(config("train.tau_s=1e-9"), tmp_path / "run", observer=Ear())
+    records = RunFolder(tmp_path / "run").rounds()
+    assert [record.kept for record in records] == [[], []]
+    assert records[1].sim_time_s > records[0].sim_time_s > 0
+    assert records[0].test_accuracy == records[1].test_accuracy
+    assert "train.tau_s = 1e-09" in Ear.heard[0]
+
+
+def test_budget_excludes_the_round_that_would_cross_it(tmp_path: Path) -> None:
+    first, second, _ = rounds(config(), 3)
+    enough = first.round_s + second.round_s
+    summary = run(config("train.rounds=9", f"train.budget_s={enough * 1.000001}", "train.eval_every=9"), tmp_path / "two")
+    assert (summary.status, summary.rounds) == ("budget", 2)
+    assert summary.test_accuracy is not None  # the last round is evaluated, whatever ended the run
+    summary = run(config("train.rounds=9", f"train.budget_s={enough * 0.999999}"), tmp_path / "one")
+    assert (summary.status, summary.rounds) == ("budget", 1)
+    summary = run(config("train.rounds=9", f"train.budget_s={first.round_s / 2}"), tmp_path / "none")
+    assert (summary.status, summary.rounds, summary.sim_time_s) == ("budget", 0, 0.0)
+
+
+def test_budget_goes_on_after_resume(tmp_path: Path) -> None:
+    lines = rounds(config(), 3)
+    budget_s = sum(line.round_s for line in lines) * 1.000001
+    whole = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "whole")
+    run(config("train.rounds=1", f"train.budget_s={budget_s}"), tmp_path / "parts")
+    parts = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "parts", resume=True)
+    assert (parts.rounds, parts.sim_time_s, parts.test_accuracy) == (whole.rounds, whole.sim_time_s, whole.test_accuracy)
+
+
+def test_fl_with_and_without_storage() -> None:
+    weak = ["framework=fl", "fleet.max_cut=[1,3,2,3]"]
+    (without,) = rounds(config(*weak), 1)
+    (needs,) = rounds(config(*weak, "options.fl_needs_storage=true"), 1)
+    assert without.kept.tolist() == [True] * 4
+    assert needs.kept.tolist() == [False, True, False, True]
+
+
+def test_fastest_cuts_are_the_best_of_all_for_each_client() -> None:
+    settings = config("fleet.cuts=fastest", "fleet.max_cut=[3,2,3,1]")
+    bench = prepare(settings)
+    cuts = bench.task.cuts
+    assert all(1 <= cut <= most for cut, most in zip(cuts, [3, 2, 3, 1]))
+    num_batches = bench.num_samples / 8
+    assert cuts == fastest_cuts(bench.world, 8, num_batches, 1)
+    mean_s = {}
+    for cut in (1, 2, 3):
+        lines = rounds(config(f"fleet.cuts={cut}"), 40)
+        mean_s[cut] = np.mean([line.finish_s for line in lines], axis=0)
+    free = prepare(config("fleet.cuts=fastest", "fleet.max_cut=3")).task.cuts
+    for k, cut in enumerate(free):  # other draws than the search saw, so nearly the best
+        assert mean_s[cut][k] <= min(mean_s[c][k] for c in mean_s) * 1.1
+
+
+def test_one_cut_of_frameworks_with_one_cut() -> None:
+    def cut(*words: str) -> int:
+        return prepare(config("framework=splitfed_v1", *words)).task.one_cut
+
+    assert cut("fleet.max_cut=[3,2,3,2]") == 2
+    assert cut("fleet.max_cut=[3,2,3,2]", "fleet.cuts=fastest") == 2
+    assert cut("fleet.cuts=[3,1,2,3]") == 1
+    assert cut("fleet.max_cut=[3,2,3,2]", "fleet.one_cut=1") == 1
+    assert cut("fleet.max_cut=3", "fleet.one_cut=fastest") in (1, 2, 3)
+    with pytest.raises(InputError, match="max_cut of client 1 is 2"):
+        cut("fleet.max_cut=[3,2,3,2]", "fleet.one_cut=3")
+
+
+def test_measured_links_and_their_errors() -> None:
+    links = ["network.kind=measured", "network.main_up_bps=5e6", "network.main_down_bps=[2e7,2e7,1e7,1e7]"]
+    bench = prepare(config(*links, "fleet.cuts=1"))
+    (line,) = rounds(config(*links, "fleet.cuts=1"), 1)
+    bits = bench.world.cost.smashed_bits[1] * bench.num_samples
+    assert line.phase_s["smashed"] == pytest.approx(bits / 5e6, rel=1e-12)
+    with pytest.raises(InputError, match="network.main_down_bps is not given"):
+        prepare(config(*links[:2]))
+    with pytest.raises(InputError, match="has 4 numbers for 3 clients"):
+        prepare(config(*links, "fleet.num_clients=3"))
+
+
+def test_history_is_played_back(tmp_path: Path) -> None:
+    world = prepare(config()).world
+    history.write(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.npz")
+    played = config(f"network.history={tmp_path / 'history.npz'}")
+    three = rounds(played, 3)
+    assert three[0].round_s == three[2].round_s  # two rounds were recorded; they repeat
+    assert three[0].round_s != rounds(config(), 1)[0].round_s
+    with pytest.raises(InputError, match="network.num_subchannels=10"):
+        prepare(config(f"network.history={tmp_path / 'history.npz'}", "network.num_subchannels=5"))
+
+
+def test_storage_gives_max_cut_and_a_client_without_a_cut_is_named() -> None:
+    enough = prepare(config("fleet.storage_bits=[1e9,1e9]")).world.fleet.max_cut
+    assert (enough == 3).all()
+    with pytest.raises(InputError, match="client 0 has no feasible cut"):
+        prepare(config("fleet.storage_bits=[1e3,1e3]"))
+    parameters = prepare(config("fleet.storage_bits=[7e6,7e6]", "fleet.storage=parameters")).world.fleet.max_cut
+    assert (parameters < 3).all()
+
+
+def test_explicit_fleet(tmp_path: Path) -> None:
+    table = {"cpu_hz": [1e9, 2e9, 3e9, 4e9], "max_power_w": [1, 1, 1, 1], "max_cut": [1, 2, 3, 3]}
+    (tmp_path / "fleet.json").write_text(json.dumps(table))
+    bench = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}"))
+    assert bench.task.cuts == (1, 2, 3, 3)
+    assert bench.world.fleet.cpu_hz.tolist() == table["cpu_hz"]
+    with pytest.raises(InputError, match="set fleet.num_clients=4"):
+        prepare(config(f"fleet.file={tmp_path / 'fleet.json'}", "fleet.num_clients=5"))
+
+
+def test_gibbs_clusters_are_no_slower_than_random_ones() -> None:
+    cpsl = ["framework=cpsl", "fleet.num_clients=6", "options.cpsl_clusters=3", "fleet.cuts=1"]
+    (random,) = rounds(config(*cpsl), 1)
+    (gibbs,) = rounds(config(*cpsl, "options.cpsl_clustering=gibbs"), 1)
+    assert gibbs.round_s <= random.round_s * (1 + 1e-12)
+
+
+def test_subset_with_the_whole_sets_clock() -> None:
+    (plain,) = rounds(config("fleet.cuts=2"), 1)
+    (scaled,) = rounds(config("fleet.cuts=2", "network.sample_scale=10"), 1)
+    for phase in ("smashed", "client_forward"):
+        assert scaled.phase_s[phase] == pytest.approx(10 * plain.phase_s[phase])
+    assert scaled.phase_s["model_up"] == pytest.approx(plain.phase_s["model_up"])
+
+
+def test_position_path_loss() -> None:
+    near_far = ["network.positions_m=[[1,0],[1,0],[1,0],[500,0]]", "network.noise_w=1e-12", "fleet.cuts=1"]
+    (line,) = rounds(config(*near_far, "network.path_loss_exponent=3"), 1)
+    assert line.phase_s["smashed"][3] > 2 * line.phase_s["smashed"][:3].max()
+    with pytest.raises(InputError, match="2 places for 4 clients"):
+        prepare(config("network.positions_m=[[1,0],[1,0]]"))
