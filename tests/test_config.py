@@ -119,7 +119,7 @@ def test_unknown_fields_suggest_the_nearest(change, hint):
         ("model.input=[1,28]", "config model.input is [1, 28]; give three numbers: channels, height and width"),
         ("model.input=28", "config model.input is 28; give three numbers"),
         ("model.input=[1,0,28]", "config model.input is [1, 0, 28]; give three numbers"),
-        ("train=5", "config train is 5 but it is a section; set its fields: train.rounds, train.batch_size"),
+        ("train=5", "config train is 5 but it is a section; set its fields: train.rounds, train.budget_s"),
         ("nonsense", "--set 'nonsense' is not of the form section.field=value"),
         ("=3", "--set '=3' is not of the form section.field=value"),
     ],

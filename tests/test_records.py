@@ -14,6 +14,8 @@ from tests.runs import read_strictly, tiny
 RECORD = RoundRecord(
     round=1,
     framework="hsfl",
+    sim_time_s=3.0,
+    round_s=1.5,
     wall_s=0.5,
     num_samples=10,
     train_loss=1.5,
@@ -23,7 +25,13 @@ RECORD = RoundRecord(
     recall=None,
     lr=0.1,
     cuts=[1, 2],
+    started=[0, 1],
     kept=[0],
+    dropped=[1],
+    straggler=1,
+    waiting_s=[0.5, 0.0],
+    phases={"smashed": {"start_s": [0.0, 0.0], "end_s": [1.0, 1.5]}},
+    allocation={"policy": "even"},
     bytes={"edge_main": 3},
 )
 

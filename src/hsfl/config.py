@@ -50,24 +50,40 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
-    # One number for all, one each, as deep as each can hold, or the fastest for each under the even allocation.
-    cuts: Literal["max_cut", "fastest"] | int | tuple[int, ...] = "max_cut"
-    # Of frameworks with one cut for all; None: the smallest of the cuts given, else the smallest max_cut.
-    one_cut: Literal["fastest"] | int | None = None
-    max_cut: int | tuple[int, ...] | None = None  # None: from storage, or drawn for each client in 3..num_units
+    cuts: Literal["max_cut", "fastest"] | int | tuple[int, ...] = Field(
+        "max_cut",  # as deep as each client can hold; fastest: searched for each under the even allocation
+        description="one cut for all (3), one for each client ([3, 4, 5]), max_cut or fastest",
+    )
+    one_cut: Literal["fastest"] | int | None = Field(
+        None,  # of frameworks with one cut for all: the smallest of the cuts given, else the smallest max_cut
+        description="one cut for all (3) or fastest",
+    )
+    max_cut: int | tuple[int, ...] | None = Field(
+        None,  # from storage, or drawn for each client in 3..num_units
+        description="one for all (5), one for each client ([5, 6, 7])",
+    )
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
-    cpu_hz: tuple[float, float] = (0.0, 10e10)  # cycles per second
+    cpu_hz: tuple[float, float] = Field((0.0, 10e10), description="a range of cycles per second, such as [1e9, 5e9]")
     cpu_floor_hz: float = Field(0.05e10, gt=0)
     flops_per_cycle: float = Field(1.0, gt=0)
-    max_power_w: tuple[float, float] = (1.0, 10.0)  # of the uplink
+    max_power_w: tuple[float, float] = Field((1.0, 10.0), description="a range of watts, such as [1, 10]")  # uplink
     heterogeneity: float = Field(1.0, ge=0, le=1)  # 0: all clients equal to the mean
-    storage_bits: tuple[float, float] | None = None  # gives max_cut
+    storage_bits: tuple[float, float] | None = Field(  # gives max_cut
+        None, description="a range of bits, such as [1e8, 1e9]"
+    )
     storage: Literal["training", "parameters"] = "training"  # what must fit
     file: str | None = None  # JSON or TOML with cpu_hz, max_power_w, and max_cut or storage_bits, lists
 
 
+_Bps = float | tuple[float, ...] | None
+_BPS = Field(None, description="bits per second for all (5e6), one for each client ([5e6, 1e7])")
+
+
 class NetworkConfig(_Section):
-    """The radio (or measured links) and the servers; the defaults are the paper's."""
+    """The radio (or measured links) and the servers; the defaults are the paper's.
+
+    Measured links need `main_up_bps` and `main_down_bps`; those to the edge server are the same unless given.
+    """
 
     kind: Literal["ofdma", "measured"] = "ofdma"
     num_subchannels: int = Field(10, ge=1)
@@ -76,15 +92,17 @@ class NetworkConfig(_Section):
     fading: Literal["normal", "rayleigh"] = "normal"
     gain_floor: float = Field(0.01, gt=0)
     radius_m: float | None = Field(None, gt=0)  # path loss: clients uniform in a disc; None: no path loss
-    positions_m: tuple[tuple[float, float], ...] | None = None  # path loss: a place (x, y) for each client
+    positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
+        None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
+    )
     main_m: tuple[float, float] = (0.0, 0.0)
     edge_m: tuple[float, float] = (0.0, 0.0)
     path_loss_exponent: float = Field(3.0, gt=0)
     path_loss_db: float = 30.0  # at one metre
-    main_up_bps: float | tuple[float, ...] | None = None  # of `measured`: one number, or one for each client
-    main_down_bps: float | tuple[float, ...] | None = None
-    edge_up_bps: float | tuple[float, ...] | None = None  # None: as to the main server
-    edge_down_bps: float | tuple[float, ...] | None = None
+    main_up_bps: _Bps = _BPS
+    main_down_bps: _Bps = _BPS
+    edge_up_bps: _Bps = _BPS
+    edge_down_bps: _Bps = _BPS
     main_hz: float = Field(100e10, gt=0)
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)

@@ -21,7 +21,9 @@ def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: P
     assert summary.test_accuracy > 0.90
 
 
-@pytest.mark.parametrize("option", ["options.fsl_average=server", "options.psl_cut_gradient=true", "options.cpsl_cut=cluster"])
+@pytest.mark.parametrize(
+    "option", ["options.fsl_average=server", "options.psl_cut_gradient=true", "options.cpsl_cut=cluster"]
+)
 def test_options_of_frameworks_learn(option: str, tmp_path: Path) -> None:
     framework = option.removeprefix("options.").partition("_")[0]
     words = [*CNN, "data.name=digits", "fleet.num_clients=4", "fleet.cuts=[2,3,3,4]", "train.rounds=5", option]

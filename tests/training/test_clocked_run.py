@@ -87,7 +87,9 @@ def test_tau_that_nobody_meets_warns_and_time_passes(tmp_path: Path) -> None:
 def test_budget_excludes_the_round_that_would_cross_it(tmp_path: Path) -> None:
     first, second, _ = rounds(config(), 3)
     enough = first.round_s + second.round_s
-    summary = run(config("train.rounds=9", f"train.budget_s={enough * 1.000001}", "train.eval_every=9"), tmp_path / "two")
+    summary = run(
+        config("train.rounds=9", f"train.budget_s={enough * 1.000001}", "train.eval_every=9"), tmp_path / "two"
+    )
     assert (summary.status, summary.rounds) == ("budget", 2)
     assert summary.test_accuracy is not None  # the last round is evaluated, whatever ended the run
     summary = run(config("train.rounds=9", f"train.budget_s={enough * 0.999999}"), tmp_path / "one")
@@ -102,7 +104,11 @@ def test_budget_goes_on_after_resume(tmp_path: Path) -> None:
     whole = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "whole")
     run(config("train.rounds=1", f"train.budget_s={budget_s}"), tmp_path / "parts")
     parts = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "parts", resume=True)
-    assert (parts.rounds, parts.sim_time_s, parts.test_accuracy) == (whole.rounds, whole.sim_time_s, whole.test_accuracy)
+    assert (parts.rounds, parts.sim_time_s, parts.test_accuracy) == (
+        whole.rounds,
+        whole.sim_time_s,
+        whole.test_accuracy,
+    )
 
 
 def test_fl_with_and_without_storage() -> None:
@@ -148,7 +154,7 @@ def test_measured_links_and_their_errors() -> None:
     (line,) = rounds(config(*links, "fleet.cuts=1"), 1)
     bits = bench.world.cost.smashed_bits[1] * bench.num_samples
     assert line.phase_s["smashed"] == pytest.approx(bits / 5e6, rel=1e-12)
-    with pytest.raises(InputError, match="network.main_down_bps is not given"):
+    with pytest.raises(InputError, match=r"network\.main_down_bps is not given"):
         prepare(config(*links[:2]))
     with pytest.raises(InputError, match="has 4 numbers for 3 clients"):
         prepare(config(*links, "fleet.num_clients=3"))
@@ -161,7 +167,7 @@ def test_history_is_played_back(tmp_path: Path) -> None:
     three = rounds(played, 3)
     assert three[0].round_s == three[2].round_s  # two rounds were recorded; they repeat
     assert three[0].round_s != rounds(config(), 1)[0].round_s
-    with pytest.raises(InputError, match="network.num_subchannels=10"):
+    with pytest.raises(InputError, match=r"network\.num_subchannels=10"):
         prepare(config(f"network.history={tmp_path / 'history.npz'}", "network.num_subchannels=5"))
 
 
@@ -180,7 +186,7 @@ def test_explicit_fleet(tmp_path: Path) -> None:
     bench = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}"))
     assert bench.task.cuts == (1, 2, 3, 3)
     assert bench.world.fleet.cpu_hz.tolist() == table["cpu_hz"]
-    with pytest.raises(InputError, match="set fleet.num_clients=4"):
+    with pytest.raises(InputError, match=r"set fleet\.num_clients=4"):
         prepare(config(f"fleet.file={tmp_path / 'fleet.json'}", "fleet.num_clients=5"))
 
 

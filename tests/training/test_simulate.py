@@ -14,7 +14,7 @@ from hsfl.errors import InputError
 from hsfl.models.zoo import build
 from hsfl.records import RunFolder
 from hsfl.training import simulate
-from hsfl.training.prepare import choose_cuts, prepare
+from hsfl.training.prepare import prepare
 
 
 class Diary(simulate.Observer):
@@ -112,14 +112,14 @@ def test_a_round_that_everybody_misses_changes_nothing(tmp_path, framework):
 
 def test_who_takes_part():
     config = tiny("fleet.num_clients=20", "fleet.cuts=1", "train.clients_per_round=8", "train.drop_rate=0.25")
-    rounds = [simulate.choose_kept(config, index) for index in range(200)]
-    assert rounds == [simulate.choose_kept(config, index) for index in range(200)]
-    assert all(kept == sorted(set(kept)) and len(kept) <= 8 for kept in rounds)
+    rounds = [simulate.choose_clients(config, index) for index in range(200)]
+    assert rounds == [simulate.choose_clients(config, index) for index in range(200)]
+    assert all(list(kept) == sorted(set(kept)) and len(kept) <= 8 for kept in rounds)
     assert np.mean([len(kept) for kept in rounds]) == pytest.approx(6, abs=0.3)  # 8 * (1 - 0.25)
     counts = np.bincount(np.concatenate(rounds), minlength=20)
     assert counts.min() > 30  # 60 expected
     everyone = tiny("fleet.num_clients=20", "fleet.cuts=1")
-    assert simulate.choose_kept(everyone, 0) == list(range(20))
+    assert simulate.choose_clients(everyone, 0) == tuple(range(20))
 
 
 def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_path):
@@ -185,24 +185,21 @@ def test_images_are_resized_for_the_model(tmp_path):
     assert x.shape == (3, 1, 16, 12)
 
 
+def cuts(seed=0, num_clients=3, **fleet):
+    """Of the small CNN, which has five units."""
+    config = tiny(f"seed={seed}", "data.limit=700")
+    return prepare(config.model_copy(update={"fleet": FleetConfig(num_clients=num_clients, **fleet)})).task.cuts
+
+
 def test_cuts_are_given_or_as_deep_as_each_can():
-    model = build("cnn", (1, 8, 8), 10)  # five units
-
-    def cuts(**fleet):
-        return choose_cuts(FleetConfig(num_clients=3, **fleet), model, seed=0)
-
     assert cuts(cuts=2) == (2, 2, 2)
     assert cuts(cuts=(1, 5, 3)) == (1, 5, 3)
     assert cuts(max_cut=4) == (4, 4, 4)
     assert cuts(max_cut=(2, 3, 4)) == (2, 3, 4)
     assert cuts(cuts=0, min_cut=0) == (0, 0, 0)
-    drawn = choose_cuts(FleetConfig(num_clients=300), model, seed=0)
+    drawn = cuts(num_clients=300)
     assert set(drawn) == {3, 4, 5}  # 3..num_units
-    assert (
-        drawn
-        == choose_cuts(FleetConfig(num_clients=300), model, seed=0)
-        != choose_cuts(FleetConfig(num_clients=300), model, seed=1)
-    )
+    assert drawn == cuts(num_clients=300) != cuts(num_clients=300, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -212,16 +209,16 @@ def test_cuts_are_given_or_as_deep_as_each_can():
         ({"cuts": (1, 2, -1)}, r"fleet.cuts\[2\] is -1 but the model has 5 units"),
         ({"cuts": (1, 2)}, "fleet.cuts has 2 numbers but there are 3 clients"),
         ({"cuts": (1, 0, 1)}, r"fleet.cuts\[1\] is 0, below fleet.min_cut = 1; raise it, or lower min_cut"),
-        ({"cuts": 4, "max_cut": (4, 3, 4)}, r"fleet.cuts\[1\] is 4 but this client's max_cut is 3; lower the cut"),
+        ({"cuts": 4, "max_cut": (4, 3, 4)}, r"fleet.cuts\[1\] is 4 but max_cut of client 1 is 3; lower the cut"),
         ({"max_cut": 6}, r"fleet.max_cut\[0\] is 6 but the model has 5 units"),
         ({"max_cut": (1, 2)}, "fleet.max_cut has 2 numbers but there are 3 clients"),
         ({"min_cut": 6}, "fleet.min_cut is 6 but the model has 5 units"),
-        ({"min_cut": 3, "max_cut": 2}, r"fleet.cuts\[0\] is 2, below fleet.min_cut = 3"),
+        ({"min_cut": 3, "max_cut": 2}, r"fleet.max_cut\[0\] is 2, below fleet.min_cut = 3"),
     ],
 )
 def test_impossible_cuts(fleet, message):
     with pytest.raises(InputError, match=message):
-        choose_cuts(FleetConfig(num_clients=3, **fleet), build("cnn", (1, 8, 8), 10), seed=0)
+        cuts(**fleet)
 
 
 @pytest.mark.parametrize("change", [("train.batch_size=1",), ("data.limit=3", "data.min_samples=1")])

@@ -56,14 +56,14 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     num_classes = len(dataset.classes)
     own_model = model
     model = (own_model or _model(config, train.shape, num_classes)).to(device).eval()
-    world = make_world(config, train.shape, num_classes, own_model)
     shares = _shares(config, dataset.train_y)
+    _check_smallest_batch(config, model, train, shares)
+    world = make_world(config, train.shape, num_classes, own_model)
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
     num_batches = config.train.local_epochs * num_samples / batch_size
     cuts = choose_cuts(config.fleet, world, batch_size, num_batches)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
-    _check_smallest_batch(config, model, train, shares)
     feed = Feed(train, shares, config.seed, config.data.augment)
     clusters = None
     if config.framework == "cpsl":

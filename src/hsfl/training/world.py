@@ -63,6 +63,8 @@ def measured_cost(model: ModelConfig, input_shape: Shape, num_classes: int, batc
 
 
 def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
+    if config.min_cut > cost.num_units:
+        raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")
     if config.file is not None:
         fleet = devices.read(config.file, cost, config.storage, config.min_cut)
         if fleet.num_clients != config.num_clients:
@@ -81,7 +83,7 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
             cpu_floor_hz=config.cpu_floor_hz,
             flops_per_cycle=config.flops_per_cycle,
             max_cut=(max(3, config.min_cut), max(3, cost.num_units)),
-            min_cut=min(config.min_cut, cost.num_units),
+            min_cut=config.min_cut,
         )
     return replace(fleet, max_cut=_max_cuts(config, fleet, cost, seed))
 
@@ -89,7 +91,7 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
 def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> np.ndarray:
     """Given, else what storage allows, else as drawn; explicit cuts are taken at their word."""
     if config.max_cut is not None:
-        return _given_max_cuts(config.max_cut, fleet.num_clients, cost.num_units)
+        return _given_max_cuts(config.max_cut, fleet.num_clients, cost.num_units, config.min_cut)
     if config.storage_bits is not None:
         low, high = config.storage_bits
         bits = low + (high - low) * stream(seed, "storage").random(fleet.num_clients)
@@ -99,7 +101,7 @@ def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> 
     return fleet.max_cut
 
 
-def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: int) -> np.ndarray:
+def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: int, min_cut: int) -> np.ndarray:
     max_cuts = np.full(num_clients, value) if isinstance(value, int) else np.array(value)
     if len(max_cuts) != num_clients:
         raise InputError(
@@ -110,6 +112,9 @@ def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: i
         raise InputError(
             f"fleet.max_cut[{k}] is {max_cuts[k]} but the model has {num_units} units; choose 0..{num_units}"
         )
+    if (bad := max_cuts < min_cut).any():
+        k = int(bad.argmax())
+        raise InputError(f"fleet.max_cut[{k}] is {max_cuts[k]}, below fleet.min_cut = {min_cut}; client {k} has no cut")
     return max_cuts
 
 

@@ -1,0 +1,1 @@
+"""What runs say, read from their folders: curves, comparisons, figures."""

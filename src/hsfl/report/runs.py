@@ -1,0 +1,118 @@
+"""The runs of a comparison, read from `OUT/LABEL/seed-N/`.
+
+A label is a framework's name, or `framework,field=value` where a setting is varied.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from hsfl.errors import InputError, known
+from hsfl.network.clock import FRAMEWORKS
+from hsfl.records import RoundRecord, RunFolder, read_json
+from hsfl.report.curves import Curve, curve
+
+NAMES = {  # as their papers write them
+    "cl": "CL",
+    "fl": "FL",
+    "sl": "SL",
+    "splitfed_v1": "SplitFed V1",
+    "splitfed_v2": "SplitFed V2",
+    "psl": "PSL",
+    "fsl": "FSL",
+    "locfedmix_sl": "LocFedMix-SL",
+    "cpsl": "CPSL",
+    "hsfl": "HSFL",
+}
+
+
+def run_path(out: str | Path, label: str, seed: int) -> Path:
+    """Where the run of a label and seed lies; what a path cannot hold is written as in an address (`%2F`)."""
+    return Path(out) / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}"
+
+
+def display_name(label: str) -> str:
+    """hsfl -> HSFL; `fl,train.tau_s=60` -> FL, train.tau_s=60."""
+    framework, *settings = label.split(",", 1)
+    return ", ".join([NAMES.get(framework, framework), *settings])
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    label: str
+    seed: int
+    records: list[RoundRecord]
+    status: str  # finished, interrupted, diverged, or unfinished (no summary yet)
+    end_s: float  # how far the last model holds: the budget, if that ended the run, else the end of the last round
+
+    def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
+        return curve(self.records, quantity, over, self.end_s if over == "time" else None)
+
+    def last(self, quantity: str) -> float | None:
+        return next(reversed(self._known(quantity)), None)
+
+    def best(self, quantity: str) -> float | None:
+        return max(self._known(quantity), default=None)
+
+    def accuracy_at(self, sim_time_s: float) -> float | None:
+        value = float(self.curve().at(np.array(sim_time_s)))
+        return None if math.isnan(value) else value
+
+    def _known(self, quantity: str) -> list[float]:
+        return [value for record in self.records if (value := getattr(record, quantity)) is not None]
+
+    @property
+    def sim_time_s(self) -> float:
+        return self.records[-1].sim_time_s if self.records else 0.0
+
+    @property
+    def drops(self) -> int:
+        return sum(len(record.dropped) for record in self.records)
+
+    @cached_property
+    def bytes(self) -> dict[str, int]:
+        """By link, over all rounds."""
+        links = dict.fromkeys(link for record in self.records for link in record.bytes)
+        return {link: sum(record.bytes.get(link, 0) for record in self.records) for link in links}
+
+
+def read_run(path: str | Path, label: str, seed: int) -> Run:
+    folder = RunFolder(path)
+    config, records = folder.config(), folder.rounds()
+    status = read_json(folder.summary_path)["status"] if folder.summary_path.exists() else "unfinished"
+    end_s = records[-1].sim_time_s if records else 0.0
+    budget_s = config.train.budget_s
+    if budget_s is not None and status == "finished" and len(records) < config.train.rounds:
+        end_s = max(end_s, budget_s)
+    return Run(label, seed, records, status, end_s)
+
+
+def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
+    """All runs of a comparison's folder (of these labels, in this order); frameworks in their usual order."""
+    places = {}
+    for path in sorted(Path(out).glob("*/seed-*")):
+        if seed := re.fullmatch(r"seed-(\d+)", path.name):
+            label = path.parent.name.replace("%2F", "/").replace("%25", "%")
+            places[label, int(seed[1])] = path
+    if not places:
+        raise InputError(f"{out} holds no runs; a comparison lies in folders such as {run_path(out, 'hsfl', 0)}")
+    found = sorted({label for label, _ in places}, key=_usual_order)
+    wanted = [known("label", label, found) for label in labels] if labels is not None else found
+    return [
+        read_run(path, label, seed)
+        for wanted_label in wanted
+        for (label, seed), path in sorted(places.items(), key=lambda place: place[0][1])
+        if label == wanted_label
+    ]
+
+
+def _usual_order(label: str) -> tuple[int, str]:
+    framework = label.split(",", 1)[0]
+    return (list(FRAMEWORKS).index(framework) if framework in FRAMEWORKS else len(FRAMEWORKS), label)

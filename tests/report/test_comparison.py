@@ -1,0 +1,199 @@
+import csv
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from hsfl.errors import InputError
+from hsfl.records import RunFolder
+from hsfl.report.comparison import CSV_FIELDS, compare, read_comparison
+from hsfl.report.curves import Estimate
+from hsfl.report.runs import display_name, read_runs, run_path
+from tests.report.fabricated import record, records, write_run
+
+
+@pytest.fixture
+def out(tmp_path):
+    """HSFL's rounds last 10 s and FL's 20 s, or 40 s with seed 1; FL drops client 1 each time."""
+    for seed, gain in enumerate([0.0, 0.1]):
+        write_run(tmp_path, "hsfl", seed, records([0.3 + gain, 0.5 + gain, 0.7 + gain, 0.6 + gain]))
+        write_run(tmp_path, "fl", seed, records([0.3, 0.5], 20.0 * (seed + 1), framework="fl", dropped=[1], kept=[0]))
+    (tmp_path / "figures").mkdir()
+    return tmp_path
+
+
+def test_what_is_summed_up_by_hand(out):
+    comparison = read_comparison(out, target=0.5)
+    assert comparison.labels == ["fl", "hsfl"]
+    assert comparison.reference == "hsfl"
+    assert comparison.common_s == 40
+    fl, hsfl = comparison.results
+    assert fl.seeds == hsfl.seeds == [0, 1]
+    assert hsfl.final_accuracy.mean == pytest.approx(0.65)
+    assert hsfl.final_accuracy.high == pytest.approx(0.65 + 12.7062 * 0.05)
+    assert hsfl.best_accuracy.mean == pytest.approx(0.75)
+    assert hsfl.common_accuracy.mean == pytest.approx(0.65)
+    assert fl.common_accuracy.mean == pytest.approx(0.4)  # 0.5 with seed 0; with seed 1 only one round was over
+    assert hsfl.final_balanced_accuracy == hsfl.final_accuracy
+    assert hsfl.rounds == Estimate(4, 4, 4, 2)
+    assert fl.sim_time_s.mean == 60  # 40 and 80
+    assert (hsfl.time_to_target_s.mean, hsfl.reached) == (20, 2)
+    assert (fl.time_to_target_s.mean, fl.reached) == (60, 2)
+    assert (fl.drops.mean, fl.drops_per_round.mean, hsfl.drops.mean) == (2, 1, 0)
+    assert {link: value.mean for link, value in hsfl.bytes.items()} == {"client_main_up": 400, "edge_main": 40}
+    assert (hsfl.total_bytes.mean, fl.total_bytes.mean) == (440, 220)
+
+
+def test_pairs_are_seed_by_seed(out):
+    """HSFL reaches 0.5 after 20 s in both; FL after 40 and 80 s: ratios 2 and 4, whose geometric mean is sqrt(8)."""
+    (pair,) = read_comparison(out, target=0.5).pairs
+    assert (pair.reference, pair.other, pair.seeds) == ("hsfl", "fl", [0, 1])
+    assert pair.final_accuracy.mean == pytest.approx((0.1 + 0.2) / 2)
+    assert pair.final_accuracy.high == pytest.approx(0.15 + 12.7062 * 0.05)
+    assert pair.speedup.mean == pytest.approx(math.sqrt(8))
+    (turned,) = read_comparison(out, target=0.5, reference="fl").pairs
+    assert turned.speedup.mean == pytest.approx(1 / math.sqrt(8))
+    assert turned.final_accuracy.mean == pytest.approx(-0.15)
+
+
+def test_a_target_that_not_every_seed_reaches(out):
+    comparison = read_comparison(out, target=0.75)
+    fl, hsfl = comparison.results
+    assert hsfl.reached == 1
+    assert hsfl.time_to_target_s == Estimate(30, None, None, 1)
+    assert fl.time_to_target_s == Estimate(None, None, None, 0)
+    assert comparison.pairs[0].speedup.mean is None
+    text = comparison.to_markdown()
+    assert "30 (1 of 2)" in text
+    assert "never" in text
+    assert "1 of 2 seeds reached the target" in text
+
+
+def test_a_budget_lets_the_last_model_hold_to_its_end(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "finished", "train.budget_s=39", "train.rounds=9")
+    write_run(tmp_path, "fl", 0, records([0.4], 25.0), "finished", "train.budget_s=39", "train.rounds=9")
+    comparison = read_comparison(tmp_path)
+    assert comparison.common_s == 39
+    assert comparison.end_together
+    assert "at 39 s" not in comparison.to_markdown()
+
+
+@pytest.mark.parametrize(("status", "rounds"), [("finished", 3), ("interrupted", 9), (None, 9)])
+def test_a_run_that_no_budget_ended_is_known_to_its_last_round(tmp_path, status, rounds):
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), status, "train.budget_s=39", f"train.rounds={rounds}")
+    assert read_runs(tmp_path)[0].end_s == 30
+
+
+def test_a_budget_too_short_for_a_single_round(tmp_path):
+    write_run(tmp_path, "sl", 0, [], "finished", "train.budget_s=30", "train.rounds=9")
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "finished", "train.budget_s=30", "train.rounds=9")
+    comparison = read_comparison(tmp_path, target=0.5)
+    assert comparison.common_s == 30
+    sl = comparison.results[0]
+    assert (sl.final_accuracy.mean, sl.rounds.mean, sl.total_bytes.mean) == (None, 0, 0)
+    assert sl.drops_per_round.mean is None
+    assert "| SL | 1 | - | - | - |" in comparison.to_markdown()
+
+
+def test_unfinished_runs_and_missing_seeds_are_said(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.5]))
+    write_run(tmp_path, "hsfl", 1, records([0.5]), None)
+    write_run(tmp_path, "fl", 1, records([0.5]), "diverged")
+    comparison = read_comparison(tmp_path)
+    assert comparison.pairs[0].seeds == [1]
+    assert "HSFL: 1 of 2 runs unfinished." in comparison.notes
+    assert "FL: 1 of 1 runs diverged." in comparison.notes
+    assert any("not all run with the same seeds" in note for note in comparison.notes)
+    assert "One seed" in read_comparison(tmp_path, labels=["fl"]).notes[0]
+
+
+def test_labels_without_a_common_seed_make_no_pair(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.5]))
+    write_run(tmp_path, "fl", 1, records([0.5]))
+    assert read_comparison(tmp_path).pairs == []
+
+
+def test_the_json_has_no_nan(out):
+    comparison = read_comparison(out, target=0.75)
+    tree = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    assert tree["labels"]["hsfl"]["final_accuracy"]["num"] == 2
+    assert tree["pairs"][0]["other"] == "fl"
+
+
+def test_the_csv_holds_every_round_exactly(tmp_path):
+    rounds = [record(1, None, train_loss=None, kept=[], dropped=[0, 1]), record(2, 0.1 + 0.2, sim_time_s=1 / 3)]
+    write_run(tmp_path, "hsfl,fleet.cuts=[1, 2]", 3, rounds)
+    comparison = read_comparison(tmp_path)
+    comparison.write_csv(tmp_path / "rounds.csv")
+    with (tmp_path / "rounds.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert tuple(first) == CSV_FIELDS
+    assert first["label"] == "hsfl,fleet.cuts=[1, 2]"
+    assert (first["seed"], first["round"], first["kept"], first["dropped"]) == ("3", "1", "0", "2")
+    assert first["test_accuracy"] == first["train_loss"] == ""
+    assert float(second["test_accuracy"]) == 0.1 + 0.2
+    assert float(second["sim_time_s"]) == 1 / 3
+    assert second["bytes"] == "110"
+
+
+def test_everything_is_written_beside_the_runs(out):
+    comparison = read_comparison(out, target=0.5)
+    paths = comparison.write(out)
+    assert [path.name for path in paths] == ["comparison.json", "comparison.md", "rounds.csv"]
+    assert all(path.stat().st_size for path in paths)
+    assert read_comparison(out, target=0.5) == comparison  # what was written is no run
+
+
+def test_the_tables_fit_a_terminal(out):
+    console = Console(width=80, file=io.StringIO())
+    console.print(read_comparison(out, target=0.5).to_rich())
+    text = console.file.getvalue()
+    assert "HSFL" in text
+    assert "seconds to 50 %" in text
+    assert "440" in text
+
+
+def test_markdown_of_a_label_with_a_bar(tmp_path):
+    write_run(tmp_path, "hsfl,data.name=folder:/a|b", 0, records([0.5]))
+    assert "HSFL, data.name=folder:/a\\|b" in read_comparison(tmp_path).to_markdown()
+
+
+@pytest.mark.parametrize("label", ["fl", "fl,data.name=folder:/x/50%2F", "hsfl,fleet.cuts=[1, 2]"])
+def test_labels_survive_their_folders(tmp_path, label):
+    write_run(tmp_path, label, 7, records([0.5]))
+    assert run_path(tmp_path, label, 7).parent.parent == tmp_path
+    assert [(run.label, run.seed) for run in read_runs(tmp_path)] == [(label, 7)]
+
+
+def test_frameworks_in_their_usual_order_or_as_asked(tmp_path):
+    for label in ("hsfl", "splitfed_v1", "cl", "hsfl,fleet.cuts=1"):
+        for seed in (10, 9):
+            write_run(tmp_path, label, seed, records([0.5]))
+    runs = read_runs(tmp_path)
+    assert list(dict.fromkeys(run.label for run in runs)) == ["cl", "splitfed_v1", "hsfl", "hsfl,fleet.cuts=1"]
+    assert [run.seed for run in runs[:2]] == [9, 10]
+    assert [run.label for run in read_runs(tmp_path, ["hsfl", "cl"])] == ["hsfl", "hsfl", "cl", "cl"]
+
+
+def test_names_as_papers_write_them():
+    assert display_name("splitfed_v1") == "SplitFed V1"
+    assert display_name("fl,train.tau_s=60") == "FL, train.tau_s=60"
+
+
+def test_wrong_input_is_named(tmp_path):
+    with pytest.raises(InputError, match="holds no runs"):
+        read_comparison(tmp_path)
+    write_run(tmp_path, "hsfl", 0, records([0.5]))
+    with pytest.raises(InputError, match="label 'hsf' is unknown; did you mean hsfl"):
+        read_comparison(tmp_path, labels=["hsf"])
+    with pytest.raises(InputError, match="label 'fl' is unknown"):
+        read_comparison(tmp_path, reference="fl")
+    with pytest.raises(InputError, match="target is 60"):
+        read_comparison(tmp_path, target=60)
+    with pytest.raises(InputError, match="no runs to compare"):
+        compare([])
+    (RunFolder(run_path(tmp_path, "hsfl", 0)).rounds_path).unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        read_comparison(tmp_path)
