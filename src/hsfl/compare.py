@@ -12,6 +12,7 @@ from hsfl.config import RunConfig, parse_config, with_changes
 from hsfl.errors import InputError, known
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.records import RunFolder, write_json
+from hsfl.report.runs import run_path
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
 
@@ -56,7 +57,7 @@ def compare(
     for seed in range(base.seed, base.seed + num_seeds):
         for label in labels:
             config = contender(with_changes(base, [f"seed={seed}"]), label)
-            _run(config, out / label.replace("/", "_") / f"seed-{seed}", make_observer(label, seed))
+            _run(config, run_path(out, label, seed), make_observer(label, seed))
     return base
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from hsfl.config import RunConfig
 from hsfl.records import RoundRecord
@@ -23,23 +24,23 @@ def describe(record: RoundRecord, rounds: int) -> str:
     return "  ".join(words)
 
 
-def heading(config: RunConfig, cuts: Sequence[int]) -> str:
+def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
     where = f"cuts {' '.join(map(str, cuts))}" if config.framework != "cl" else "data pooled on the server"
-    return f"{config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
+    return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 
 class Lines(Observer):
     """A line a round, with the time left; for files and pipes."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, name: str | None = None) -> None:
+        self.console, self.name = console, name
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
-        self.console.print(heading(config, cuts), soft_wrap=True, highlight=False)
+        self.console.print(heading(config, cuts, self.name), soft_wrap=True, highlight=False)
 
     def warns(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {message}", soft_wrap=True, highlight=False)
+        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
@@ -82,7 +83,7 @@ class Bars(Lines):
         self.bars.stop()
 
 
-def observer(console: Console, quiet: bool = False) -> Observer:
+def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
     if quiet:
         return Observer()
-    return Bars(console) if console.is_terminal else Lines(console)
+    return Bars(console, name) if console.is_terminal else Lines(console, name)

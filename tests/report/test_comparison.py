@@ -72,8 +72,8 @@ def test_a_target_that_not_every_seed_reaches(out):
 
 
 def test_a_budget_lets_the_last_model_hold_to_its_end(tmp_path):
-    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "finished", "train.budget_s=39", "train.rounds=9")
-    write_run(tmp_path, "fl", 0, records([0.4], 25.0), "finished", "train.budget_s=39", "train.rounds=9")
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "budget", "train.budget_s=39", "train.rounds=9")
+    write_run(tmp_path, "fl", 0, records([0.4], 25.0), "budget", "train.budget_s=39", "train.rounds=9")
     comparison = read_comparison(tmp_path)
     assert comparison.common_s == 39
     assert comparison.end_together
@@ -87,8 +87,8 @@ def test_a_run_that_no_budget_ended_is_known_to_its_last_round(tmp_path, status,
 
 
 def test_a_budget_too_short_for_a_single_round(tmp_path):
-    write_run(tmp_path, "sl", 0, [], "finished", "train.budget_s=30", "train.rounds=9")
-    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "finished", "train.budget_s=30", "train.rounds=9")
+    write_run(tmp_path, "sl", 0, [], "budget", "train.budget_s=30", "train.rounds=9")
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "budget", "train.budget_s=30", "train.rounds=9")
     comparison = read_comparison(tmp_path, target=0.5)
     assert comparison.common_s == 30
     sl = comparison.results[0]

@@ -24,6 +24,8 @@ CSV_FIELDS = (
     *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
 )
 
+HOW_ENDED = {"finished": "made all their rounds before the budget was spent"}  # statuses that need more words
+
 
 @dataclass(frozen=True)
 class LabelResult:
@@ -131,12 +133,16 @@ def csv_row(run: Run, record: RoundRecord) -> list[Any]:
     return ["" if values[name] is None else values[name] for name in CSV_FIELDS]
 
 
+def check_target(target: float | None) -> None:
+    if target is not None and not 0 < target <= 1:
+        raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
+
+
 def compare(runs: Sequence[Run], target: float | None = None, reference: str | None = None) -> Comparison:
     """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label."""
     if not runs:
         raise InputError("there are no runs to compare; give at least one")
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
+    check_target(target)
     labels = list(dict.fromkeys(run.label for run in runs))
     if reference is None:
         of_hsfl = [label for label in labels if label.split(",", 1)[0] == "hsfl"]
@@ -214,9 +220,10 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
     if max(len(result.seeds) for result in results) < 2:
         notes = ["One seed: no confidence interval; differences may be luck."]
     for result in results:
-        ends = Counter(run.status for run in runs if run.label == result.label and run.status != "finished")
+        ends = Counter(run.status for run in runs if run.label == result.label and run.status != "budget")
         notes += [
-            f"{display_name(result.label)}: {num} of {len(result.seeds)} runs {end}." for end, num in ends.items()
+            f"{display_name(result.label)}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
+            for end, num in ends.items()
         ]
         if target is not None and 0 < result.reached < len(result.seeds):
             notes.append(

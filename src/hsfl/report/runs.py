@@ -88,9 +88,8 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     config, records = folder.config(), folder.rounds()
     status = read_json(folder.summary_path)["status"] if folder.summary_path.exists() else "unfinished"
     end_s = records[-1].sim_time_s if records else 0.0
-    budget_s = config.train.budget_s
-    if budget_s is not None and status == "finished" and len(records) < config.train.rounds:
-        end_s = max(end_s, budget_s)
+    if status == "budget" and config.train.budget_s is not None:
+        end_s = max(end_s, config.train.budget_s)
     return Run(label, seed, records, status, end_s)
 
 

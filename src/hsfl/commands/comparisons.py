@@ -1,0 +1,74 @@
+"""`hsfl compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
+
+commands = typer.Typer()
+
+DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
+    "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
+    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true` shows FL with and without weak clients"
+)
+def compare(
+    config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
+    frameworks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME[,SECTION.FIELD=VALUE...]",
+            help=f"May be given many times; else {', '.join(DEFAULT)}.",
+        ),
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not run again.")] = Path(
+        "runs/compare"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds; gives confidence intervals.")] = 1,
+    target: Annotated[float | None, typer.Option(help="How long until a framework has this test accuracy?")] = None,
+    data_dir: DataDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Several frameworks on one fleet, one channel, one budget of simulated seconds.
+
+    Without train.budget_s the budget is what the first framework needs for train.rounds rounds. Every framework stops
+    at the budget or at train.rounds, whichever comes first.
+    """
+    console = err_console if as_json else out_console
+    labels = frameworks or list(DEFAULT)
+    with one_line_errors():
+        from hsfl import compare as comparing
+        from hsfl.config import read_config
+        from hsfl.progress import observer
+        from hsfl.report.comparison import check_target, read_comparison
+        from hsfl.report.figure import matplotlib
+        from hsfl.report.plots import write_figures
+
+        check_target(target)
+        matplotlib()  # before hours of training, not after
+        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
+        base = read_config(config, words)
+        try:
+            comparing.compare(
+                base, labels, out, seeds, lambda label, seed: observer(console, quiet, f"{label}, seed {seed}")
+            )
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
+            raise typer.Exit(130) from None
+        comparison = read_comparison(out, target, labels)
+        written = comparison.write(out) + write_figures(comparison, out)
+    if as_json:
+        print_json(comparison.to_json() | {"files": [str(path) for path in written]})
+        return
+    out_console.print(comparison.to_rich())
+    out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)

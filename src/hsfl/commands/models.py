@@ -1,0 +1,74 @@
+"""`hsfl cost`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from hsfl.commands.shared import Json, one_line_errors, out_console, print_json
+from hsfl.errors import InputError
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog="Examples:\n\n- `hsfl cost resnet18 --input 3,32,32`\n"
+    "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`"
+)
+def cost(
+    model: Annotated[str, typer.Argument(help="A model's name.")] = "resnet18",
+    input: Annotated[str, typer.Option(help="Channels, height and width of an image.")] = "3,32,32",
+    classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Mini-batch that the memory is for.")] = 256,
+    norm: Annotated[str, typer.Option(help="batch, group or none")] = "batch",
+    stem: Annotated[str, typer.Option(help="imagenet or cifar")] = "imagenet",
+    save: Annotated[Path | None, typer.Option(help="Write the table as JSON, for hsfl plan.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What every cut of a model costs: FLOPs, bits on the links, memory."""
+    with one_line_errors():
+        from hsfl.models.cost import measure
+        from hsfl.models.zoo import build
+
+        if batch_size < 1:
+            raise InputError(f"--batch-size is {batch_size}; it must be at least 1")
+        shape = _shape(input)
+        split_model = build(model, shape, classes, norm, stem)
+        table = measure(split_model, shape, batch_size)
+        if save is not None:
+            table.save(save)
+    if as_json:
+        print_json(table.to_dict())
+        return
+    columns = ("cut", "client ends with", "client GFLOPs", "server GFLOPs", "smashed", "model", "training memory")
+    title = f"{model} at {input}: per sample, forward and backward; memory for a batch of {batch_size}"
+    rows = Table(*columns, title=title, title_justify="left")
+    for cut in range(table.num_units + 1):
+        rows.add_row(
+            str(cut),
+            split_model.unit_names[cut - 1] if cut else "-",
+            f"{table.client_flops[cut] / 1e9:.4f}",
+            f"{table.server_flops[cut] / 1e9:.4f}",
+            _size(table.smashed_bits[cut]),
+            _size(table.model_bits[cut]),
+            _size(table.memory_bits[cut]) if table.memory_bits is not None else "-",
+        )
+    out_console.print(rows)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    try:
+        channels, height, width = (int(word) for word in text.replace("x", ",").split(","))
+    except ValueError:
+        raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
+    return channels, height, width
+
+
+def _size(bits: float) -> str:
+    num_bytes = bits / 8
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.4g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.4g} GiB"

@@ -1,0 +1,113 @@
+"""`hsfl run`, `hsfl evaluate` and `hsfl export`."""
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.errors import InputError
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "- `hsfl run demo` trains ten clients with different cuts on scikit-learn's digits\n"
+    "- `hsfl run paper-cifar10 --framework fl --out runs/fl --data-dir DIR`\n"
+    "- `hsfl run my.toml --set train.rounds=20 --set fleet.cuts=[3,3,5,10]`\n"
+    "- `hsfl run --resume --out runs/fl` goes on where that run stopped"
+)
+def run(
+    config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
+    changes: Changes = None,
+    framework: Annotated[str | None, typer.Option(help="Short for --set framework=NAME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one under runs/.")] = None,
+    data_dir: DataDir = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model as a config says."""
+    with one_line_errors():
+        from hsfl.config import read_config
+        from hsfl.progress import observer
+        from hsfl.training import simulate
+
+        words = list(changes or [])
+        words += [f"framework={quoted(framework)}"] if framework is not None else []
+        words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
+        if resume and out is None:
+            raise InputError("--resume needs --out, the folder of the run to go on with")
+        if resume and out is not None and not (out / "config.json").is_file():
+            raise InputError(f"{out} holds no run to go on with; leave out --resume to begin one there")
+        source = str(out / "config.json") if out and resume and config is None else config
+        settings = read_config(source, words)
+        folder = (
+            out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{settings.framework}-{Path(settings.data.name).name}"
+        )
+        console = err_console if as_json else out_console
+        summary = simulate.run(settings, folder, resume, observer(console, quiet))
+    if as_json:
+        print_json(asdict(summary) | {"folder": str(folder)})
+    else:
+        _say_end(summary, folder)
+    if summary.status not in ("finished", "budget"):
+        raise typer.Exit(130 if summary.status == "interrupted" else 1)
+
+
+def _say_end(summary: Any, folder: Path) -> None:
+    if summary.best_accuracy is not None:
+        line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
+        out_console.print(line, highlight=False)
+    advice = {
+        "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {folder}",
+        "diverged": f"the loss is not a number in round {summary.rounds + 1}; try a smaller train.lr",
+    }
+    out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True, highlight=False)
+
+
+@commands.command(epilog="Example: `hsfl evaluate runs/fl --which best --json`")
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    which: Annotated[str, typer.Option(help="best or last")] = "last",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Test the model of a run on its test images."""
+    with one_line_errors():
+        from hsfl.export import evaluate_folder
+
+        quality, classes = evaluate_folder(folder, which, data_dir)
+    if as_json:
+        print_json(asdict(quality) | {"classes": list(classes), "which": which})
+        return
+    out_console.print(
+        f"{which} model: accuracy {quality.accuracy:.2%}, balanced accuracy {quality.balanced_accuracy:.2%}, "
+        f"loss {quality.loss:.4f}",
+        highlight=False,
+    )
+    table = Table("class", "recall")
+    for name, recall in zip(classes, quality.recall):
+        table.add_row(name, "-" if recall is None else f"{recall:.1%}")
+    out_console.print(table)
+
+
+@commands.command(epilog="Example: `hsfl export runs/fl --format onnx --to model.onnx`")
+def export(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx")] = "safetensors",
+    to: Annotated[Path | None, typer.Option(help="The file to write; by default in the run's folder.")] = None,
+    which: Annotated[str, typer.Option(help="best or last")] = "last",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as a file for other programs."""
+    with one_line_errors():
+        from hsfl.export import export_folder
+
+        path = export_folder(folder, format, to, which, data_dir)
+    print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True, highlight=False)

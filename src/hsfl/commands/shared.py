@@ -1,0 +1,63 @@
+"""What the commands share: consoles, options, and errors of one line."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hsfl.errors import InputError
+
+# People's words (paths, class names) are printed as they are: no markup, no emoji codes.
+out_console, err_console = (Console(stderr=is_error, markup=False, emoji=False) for is_error in (False, True))
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where the data sets are; else HSFL_DATA.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given many times."),
+]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Wrong input ends a command with one line and exit code 2, without a traceback."""
+    try:
+        yield
+    except InputError as error:
+        _say_error(str(error))
+        raise typer.Exit(2) from None
+    except MemoryError as error:
+        _say_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
+        raise typer.Exit(2) from None
+    except OSError as error:
+        _say_error(f"{error}; check the place and try again")
+        raise typer.Exit(2) from None
+
+
+def _say_error(text: str) -> None:
+    line = Text.assemble(("error:", "red"), " ", " ".join(text.split()))
+    err_console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """JSON has no NaN: a loss that is not a number is null."""
+    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def quoted(text: str) -> str:
+    """A TOML string."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,56 @@
+"""What all figures share: the look, and files that are the same bytes every time.
+
+Matplotlib comes with the extra `report` and is imported where it is used. A figure is a value that nothing else knows
+of: no pyplot, no global state.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hsfl.errors import InputError, known
+from hsfl.records import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
+STYLE = {
+    "font.size": 9.5,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "hsfl",  # the names inside an SVG are random otherwise
+}
+
+
+def matplotlib() -> Any:
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError:
+        raise InputError("figures need matplotlib; pip install 'hsfl[report]'") from None
+    return matplotlib
+
+
+def save(figure: "Figure", path: str | Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
+    """Write `path`.png and `path`.svg (or the formats given), without dates, so that the same figure is the same file."""
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    written = []
+    for kind in formats:
+        words: dict[str, Any] = {"format": known("format", kind, metadata), "metadata": metadata[kind], "dpi": 160}
+        target = Path(f"{path}.{kind}")
+        with matplotlib().rc_context(STYLE):
+            write_atomic(target, partial(figure.savefig, **words, facecolor="white"))
+        written.append(target)
+    return written

@@ -1,0 +1,184 @@
+"""The Gantt chart of a round, in the manner of the paper's Fig. 1(b)."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hsfl.network.clock import PHASES
+from hsfl.records import RoundRecord
+from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib
+from hsfl.report.runs import display_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PHASE_COLOURS = {  # a hue for who works (client, radio, server, model exchange), dark forward and light back
+    "client_forward": "#0072B2",
+    "smashed": "#117755",
+    "server_forward": "#D55E00",
+    "server_backward": "#F5B183",
+    "gradient": "#7FCDB0",
+    "client_backward": "#8CC6EC",
+    "decoder": "#555555",
+    "model_up": "#882255",
+    "model_down": "#D9A5C8",
+}
+PHASE_NAMES = {
+    "client_forward": "client forward",
+    "smashed": "smashed data up",
+    "server_forward": "server forward",
+    "server_backward": "server backward",
+    "gradient": "gradient down",
+    "client_backward": "client backward",
+    "decoder": "decoder (beside)",
+    "model_up": "model up",
+    "model_down": "model down",
+}
+MAX_ROWS = 50  # clients in a Gantt chart
+
+
+def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
+    """One round: a row for each client, a bar for each phase, hatched where the client waits."""
+    mpl = matplotlib()
+    clients = gantt_rows(record)
+    row_inches, font = (np.interp(len(clients), [1, 10, 50], sizes) for sizes in ([0.5, 0.36, 0.2], [9.5, 9.5, 7]))
+    with mpl.rc_context(STYLE):
+        figure = mpl.figure.Figure(figsize=(10, 1.7 + row_inches * len(clients)), layout="constrained")
+        axes = figure.subplots()
+        _draw_phases(axes, record, clients)
+        _draw_waiting(axes, record, clients)
+        _name_rows(axes, record, clients, float(font))
+        _mark_dropped(axes, record, clients, float(font))
+        axes.axvline(record.round_s, color=INK, linewidth=1)
+        axes.set(xlim=(0, record.round_s or 1.0), ylim=(len(clients) - 0.4, -0.6))
+        axes.set_xlabel(
+            "seconds from the start of the round; a bar is a phase in all mini-batches together", fontsize=8.5
+        )
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(_gantt_title(record, clients, title), loc="left", fontsize=10.5, fontweight="bold")
+        handles, names = axes.get_legend_handles_labels()
+        order = sorted(range(len(names)), key=lambda i: names[i].startswith("dropped"))  # stable: the others stay
+        figure.legend(
+            [handles[i] for i in order],
+            [names[i] for i in order],
+            loc="outside lower center",
+            ncols=5,
+            frameon=False,
+            fontsize=8.5,
+        )
+    return figure
+
+
+def gantt_rows(record: RoundRecord) -> list[int]:
+    """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
+    if record.framework == "cl":
+        return [0]
+    everyone = list(range(len(record.cuts)))
+    if len(everyone) <= MAX_ROWS:
+        return everyone
+    started = set(record.started)
+    return sorted(
+        sorted(everyone, key=lambda k: (k != record.straggler, k not in started, record.waiting_s[k]))[:MAX_ROWS]
+    )
+
+
+def gantt_tau_s(record: RoundRecord) -> float | None:
+    """When clients were dropped: where the work of those that were breaks off; None if none was."""
+    work = [times for phase, times in record.phases.items() if phase != "model_down"]
+    return max((times["end_s"][k] for times in work for k in record.dropped), default=None)
+
+
+def waiting_spans(record: RoundRecord, client: int) -> list[tuple[float, float]]:
+    """The parts of the round that no phase of the client covers."""
+    spans = sorted((times["start_s"][client], times["end_s"][client]) for times in record.phases.values())
+    waiting, now_s = [], 0.0
+    for start_s, end_s in [*((a, b) for a, b in spans if b > a), (record.round_s, record.round_s)]:
+        if start_s > now_s:
+            waiting.append((now_s, start_s))
+        now_s = max(now_s, end_s)
+    return waiting
+
+
+def _draw_phases(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
+    for phase in PHASES:
+        if phase not in record.phases:
+            continue
+        start_s, end_s = (np.array(record.phases[phase][name], float)[clients] for name in ("start_s", "end_s"))
+        rows = np.flatnonzero(end_s > start_s)
+        beside = phase == "decoder"  # it runs beside the server's work: a thin bar over it
+        axes.barh(
+            rows + (0.25 if beside else 0.0),
+            (end_s - start_s)[rows],
+            left=start_s[rows],
+            height=0.26 if beside else 0.76,
+            color=PHASE_COLOURS[phase],
+            edgecolor="white",
+            linewidth=0.4,
+            label=PHASE_NAMES[phase],
+            zorder=3 if beside else 2,
+        )
+
+
+def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
+    started = set(record.started)
+    gaps = [(row, a, b) for row, k in enumerate(clients) if k in started for a, b in waiting_spans(record, k)]
+    if gaps:
+        rows, start_s, end_s = (np.array(column) for column in zip(*gaps))
+        axes.barh(
+            rows, end_s - start_s, left=start_s, height=0.76, color="none", edgecolor="#C4C4C4", linewidth=0,
+            hatch="////", label="waiting", zorder=1,
+        )  # fmt: skip
+
+
+def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float) -> None:
+    """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
+    pooled = record.framework == "cl"
+    names = ["main server"] if pooled else [f"client {k}   cut {record.cuts[k]}" for k in clients]
+    axes.set_yticks(range(len(clients)), names, fontsize=font)
+    axes.tick_params(axis="y", length=0)
+    for row, k in enumerate(clients if not pooled else []):
+        straggler, dropped, started = k == record.straggler, k in record.dropped, k in record.started
+        words = {"straggler": straggler, "dropped": dropped, "did not start": not started}
+        axes.annotate(
+            ", ".join(word for word, holds in words.items() if holds),
+            xy=(1, row),
+            xytext=(6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=font,
+            color=ALARM if dropped else INK if started else FAINT,
+            fontweight="bold" if straggler else "normal",
+            annotation_clip=False,
+        )
+        axes.get_yticklabels()[row].set_fontweight("bold" if straggler else "normal")
+
+
+def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: float) -> None:
+    tau_s = gantt_tau_s(record)
+    if tau_s is None:
+        return
+    axes.axvline(tau_s, color=ALARM, linewidth=1, linestyle=(0, (4, 2)))
+    rows = [row for row, k in enumerate(clients) if k in record.dropped]
+    look: dict[str, Any] = {
+        "marker": "X",
+        "color": ALARM,
+        "markeredgecolor": "white",
+        "markersize": font,
+        "linestyle": "none",
+    }
+    axes.plot([tau_s] * len(rows), rows, **look, label=f"dropped at tau = {say_s(tau_s)}", zorder=5, clip_on=False)
+
+
+def _gantt_title(record: RoundRecord, clients: list[int], title: str | None) -> str:
+    name = title or display_name(record.framework)
+    words = f"{name}, round {record.round}: {say_s(record.round_s)}"
+    if len(clients) < len(record.cuts):
+        words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
+    return words
+
+
+def say_s(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
