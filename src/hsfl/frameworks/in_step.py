@@ -46,7 +46,8 @@ class InStep:
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         self.losses, self.link = Losses(), LinkBytes()
         model = self.turn(state.units["model"], kept, round_index)
-        self.link.client_edge_down += sum(model[0:cut].num_bytes for cut in self.cuts)  # dropped clients get it too
+        everyone = range(self.task.num_clients)  # dropped clients get the new head too
+        self.link.client_edge_down += sum(self.head_bytes(k, trained=k in kept) for k in everyone)
         return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
 
     def turn(self, model: UnitState, clients: Sequence[int], round_index: int) -> UnitState:
@@ -67,12 +68,16 @@ class InStep:
         total = self.task.zero_sum(0, self.cuts[clients[0]])
         for k in clients:
             total.add(self.heads[k].state, self.head_weight(k))
-            self.link.client_edge_up += self.heads[k].state.num_bytes
+            self.link.client_edge_up += self.head_bytes(k, trained=True)
         head = total.mean(model[0 : self.cuts[clients[0]]])
         return join(head, self.tail.state)
 
     def head_weight(self, client: int) -> float:
         return self.task.feed.num_samples(client)
+
+    def head_bytes(self, client: int, trained: bool) -> int:
+        """What of a head travels at the end of the round, each way."""
+        return self.heads[client].state.num_bytes
 
     def steps(self, clients: Sequence[int], round_index: int) -> None:
         batches = {k: self.task.batches(k, round_index, self.batch_size(k)) for k in clients}
@@ -154,15 +159,16 @@ class PSL(InStep):
         return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        if not self.own_heads:
-            after, result = super().round(state, kept, round_index)
-            result.bytes.client_edge_up -= sum(self._parameter_bytes(k) for k in kept)  # gradients brought these
-            result.bytes.client_edge_down -= sum(self._parameter_bytes(k) for k in kept)
-            return after, result
-        self.own = dict(state.units)
+        self.own = {name: head for name, head in state.units.items() if name.startswith("head")}
         after, result = super().round(state, kept, round_index)
-        result.bytes.client_edge_up = result.bytes.client_edge_down = 0  # no head travels
-        return State(self.own | after.units), result
+        return State(after.units | self.own), result
+
+    def head_bytes(self, client: int, trained: bool) -> int:
+        """Gradients have brought the parameters already to those that trained; BatchNorm's buffers remain."""
+        if self.own_heads:
+            return 0
+        whole = super().head_bytes(client, trained)
+        return whole - self._parameter_bytes(client) if trained else whole
 
     def _parameter_bytes(self, client: int) -> int:
         return sum(parameter.nbytes for parameter in self.heads[client].parameters())
