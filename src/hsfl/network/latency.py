@@ -15,7 +15,7 @@ Array = np.ndarray
 
 def rate_bps(power_w: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
     """Eq. (7): R = sum_i B log2(1 + p_i g_i / noise), [..., K, I] -> [..., K]. Unowned subchannels have no power."""
-    return subchannel_hz * np.log2(1 + power_w * gain / noise_w).sum(axis=-1)
+    return subchannel_hz * (np.log1p(power_w * gain / noise_w) / np.log(2)).sum(axis=-1)
 
 
 def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
@@ -26,7 +26,7 @@ def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: fl
         out=np.zeros(np.broadcast_shapes(power_w.shape, gain.shape)),
         where=share > 0,
     )
-    return subchannel_hz * (share * np.log2(1 + snr)).sum(axis=-1)
+    return subchannel_hz * (share * np.log1p(snr) / np.log(2)).sum(axis=-1)
 
 
 def seconds(amount: Array, per_second: Array) -> Array:

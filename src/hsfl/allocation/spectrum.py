@@ -1,0 +1,181 @@
+"""Who owns which subchannel: prices of clients, and a descent that moves and swaps subchannels.
+
+Legend: K clients, I subchannels; share [K, I] is 1 where k owns i (or a fraction under bandwidth sharing).
+
+At a deadline T and a price rho of a watt in cycles, a client's price is the least part of the two budgets it needs,
+phi_k(S; T) = min over q of (1 - lam) f / hz + lam q / power. An assignment can keep T only if its prices sum to at most
+1 for every rho; the sum is separable, so a move of one subchannel changes two terms.
+"""
+
+import math
+
+import numpy as np
+
+from hsfl.allocation.compiled import compiled
+from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, respond, solve_fixed, uplink_s
+from hsfl.allocation.stage import Stage
+
+Array = np.ndarray
+
+
+@compiled
+def price(stage: Stage, k: int, share: Array, curve: Array, spare: Array, T: float, rho: float, lam: float) -> float:
+    """phi_k for the shares [I] of one client."""
+    b = stage.subchannel_hz / math.log(2.0)
+    count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+    c = uplink_s(stage, k, curve, count, w0, spare, share, b)
+    return price_after_uplink(stage, k, curve, count, w0, c, T, rho, lam, b)
+
+
+@compiled
+def price_after_uplink(
+    stage: Stage, k: int, curve: Array, count: int, w0: float, c: Array, T: float, rho: float, lam: float, b: float
+) -> float:
+    n, d = stage.cycles[k], stage.down_bits[k]
+    if n == 0.0 and d == 0.0:
+        return 0.0 if c <= T else math.inf
+    f, q, _, _ = respond(curve, count, w0, T - c, n, d, b, rho)
+    total = 0.0
+    if n > 0.0:
+        total += (1.0 - lam) * f / stage.hz
+    if d > 0.0:
+        total += lam * q / stage.power_w
+    return total
+
+
+@compiled
+def needs_subchannel(stage: Stage, k: int) -> bool:
+    return stage.up_bits[k] > 0.0 or stage.edge_bits[k] > 0.0 or stage.down_bits[k] > 0.0
+
+
+@compiled
+def solve_shares(stage: Stage, share: Array, start: float, rho: float) -> tuple[float, float, float]:
+    """(P) of `frequency` for these shares: (T, rho, lam)."""
+    K, subs = share.shape
+    curves = np.empty((K, CURVE_ROWS, subs))
+    counts = np.zeros(K, np.int64)
+    w0s, c = np.ones(K), np.empty(K)
+    everyone = np.ones(K, np.bool_)
+    client_curves(curves, counts, w0s, c, stage, share, everyone)
+    return solve_fixed(stage, curves, counts, w0s, c, everyone, start, rho)
+
+
+@compiled
+def shares_of(owner: Array, K: int) -> Array:
+    """Owners [I] as shares [K, I]."""
+    share = np.zeros((K, owner.shape[0]))
+    for i in range(owner.shape[0]):
+        if owner[i] >= 0:
+            share[owner[i], i] = 1.0
+    return share
+
+
+@compiled
+def first_owner(stage: Stage) -> Array:
+    """A feasible start: in the order of their loads everyone takes its best free subchannel, then round again."""
+    K, subs = stage.start_w.shape
+    owner = np.full(subs, -1)
+    load = np.empty(K)
+    for k in range(K):
+        load[k] = -(stage.up_bits[k] + stage.down_bits[k] + stage.edge_bits[k])
+    queue = np.argsort(load)
+    left = subs
+    while left > 0:
+        for k in queue:
+            if left == 0:
+                break
+            best, best_merit = -1, -math.inf
+            for i in range(subs):
+                merit = -stage.log_start[k, i] - stage.edge_log_start[k, i]
+                if owner[i] < 0 and merit > best_merit:
+                    best, best_merit = i, merit
+            owner[best] = k
+            left -= 1
+    return owner
+
+
+@compiled
+def _descend(
+    stage: Stage,
+    owner: Array,
+    share: Array,
+    phi: Array,
+    counts: Array,
+    curve: Array,
+    spare: Array,
+    T: float,
+    rho: float,
+    lam: float,
+) -> bool:
+    """Moves and swaps that lower the sum of prices at (T, rho), until none does. Returns whether any did."""
+    K, subs = share.shape
+    changed, again = False, True
+    while again:
+        again = False
+        for i in range(subs):
+            k = owner[i]
+            # Move i to the client that gains most by it.
+            if counts[k] > 1 or not needs_subchannel(stage, k):
+                share[k, i] = 0.0
+                loss = price(stage, k, share[k], curve, spare, T, rho, lam)
+                share[k, i] = 1.0
+                best, best_k, best_phi = -1e-13, -1, 0.0
+                if loss < 1e300:
+                    for j in range(K):
+                        if j == k or phi[j] <= 0.0:
+                            continue
+                        share[j, i] = 1.0
+                        gain = price(stage, j, share[j], curve, spare, T, rho, lam)
+                        share[j, i] = 0.0
+                        delta = loss - phi[k] + gain - phi[j]
+                        if delta < best:
+                            best, best_k, best_phi = delta, j, gain
+                if best_k >= 0:
+                    share[k, i], share[best_k, i] = 0.0, 1.0
+                    counts[k] -= 1
+                    counts[best_k] += 1
+                    phi[k], phi[best_k] = loss, best_phi
+                    owner[i] = best_k
+                    changed = again = True
+                    k = best_k
+            for j in range(i + 1, subs):
+                m = owner[j]
+                if m == k:
+                    continue
+                share[k, i], share[k, j], share[m, j], share[m, i] = 0.0, 1.0, 0.0, 1.0
+                one = price(stage, k, share[k], curve, spare, T, rho, lam)
+                if one < phi[k] + phi[m]:
+                    two = price(stage, m, share[m], curve, spare, T, rho, lam)
+                    if one + two - phi[k] - phi[m] < -1e-13:
+                        phi[k], phi[m] = one, two
+                        owner[i], owner[j] = m, k
+                        k = m
+                        changed = again = True
+                        continue
+                share[k, i], share[k, j], share[m, j], share[m, i] = 1.0, 0.0, 1.0, 0.0
+    return changed
+
+
+@compiled
+def local_search(stage: Stage, owner: Array, T: float, rho: float) -> tuple[Array, float, float, float]:
+    """Descent at the current (T, rho), then a new (T, rho), until T stops falling. Returns (owner, T, rho, lam)."""
+    K, subs = stage.start_w.shape
+    curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
+    phi = np.empty(K)
+    owner = owner.copy()
+    share = shares_of(owner, K)
+    T, rho, lam = solve_shares(stage, share, T, rho)
+    best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
+    for _ in range(100):
+        counts = np.zeros(K, np.int64)
+        for i in range(subs):
+            counts[owner[i]] += 1
+        for k in range(K):
+            phi[k] = price(stage, k, share[k], curve, spare, T, rho, lam)
+        if not _descend(stage, owner, share, phi, counts, curve, spare, T, rho, lam):
+            break
+        T, rho, lam = solve_shares(stage, share, T, rho)
+        if not best_T * (1.0 - 1e-12) > T:
+            break
+        best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
+    return best, best_T, best_rho, best_lam
