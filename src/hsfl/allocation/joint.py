@@ -3,6 +3,7 @@
 Legend: K clients, I subchannels.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from hsfl.allocation.tau import keep_within
 from hsfl.errors import InputError
 
 Array = np.ndarray
+StageSolver = Callable[[Stage, Goal, Clock], Any]
 DEFAULT_GAP = 1e-3
 DEFAULT_TIME_LIMIT_S = 10.0
 
@@ -26,34 +28,34 @@ def exact(
     scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Allocation:
     """The default solver: `bandwidth` sharing is convex, `exclusive` is searched with a proof."""
+    return solve_round(scenario, cuts, _solver(scenario), gap, time_limit_s)
+
+
+def solve_round(
+    scenario: Scenario, cuts: Array, solve: StageSolver, gap: float = DEFAULT_GAP, time_limit_s: float = 10.0
+) -> Allocation:
+    """Both stages by one stage solver. Training may leave part of its gap; what it leaves belongs to distribution."""
     cuts = scenario.check_cuts(cuts)
-    clock = Clock(time_limit_s)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
-    solve = _solver(scenario)
+    clock = Clock(time_limit_s)
     kept = np.ones(scenario.num_clients, bool)
-    first = solve(training, Goal(0.9 * gap), _part(clock, 0.7))
+    first = solve(training, Goal(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within(scenario, training, solve, clock)
-        first = solve(only(training, kept), Goal(0.9 * gap), _part(clock, 0.9)) if kept.any() else first
+        kept = keep_within(scenario, training, _solver(scenario), clock)
+        first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
-    # What training left of its gap belongs to distribution, the far shorter stage.
     spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
-    second = solve(distribution, Goal(gap, spare_s), _part(clock, 1.0))
+    second = solve(distribution, Goal(gap, spare_s), clock.part(1.0))
     return assemble(scenario, cuts, kept, training, distribution, first, second, gap, clock)
 
 
-def _solver(scenario: Scenario) -> Any:
+def _solver(scenario: Scenario) -> StageSolver:
     if scenario.sharing == "exclusive":
         return solve_stage
     from hsfl.allocation.bandwidth import solve_stage as solve_shared
 
     return solve_shared
-
-
-def _part(clock: Clock, fraction: float) -> Clock:
-    """A clock for this part of what is left."""
-    return Clock(max(0.0, clock.limit_s - clock.seconds()) * fraction)
 
 
 def assemble(

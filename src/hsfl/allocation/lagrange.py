@@ -4,13 +4,8 @@ Legend: K clients, I subchannels. At a deadline T and a price rho of a watt, for
 
     sum_k min over S of [phi_k(S) + pi(S)] - sum_i pi_i  <=  the least sum of prices over all partitions,
 
-so a value above 1 proves that no assignment keeps T. The inner minimum is over 2^I sets, but phi_k has tangents: with
-its rates' water levels frozen at a set S0, rates are bounded by sums over subchannels, R(S) <= nu P + sum_{i in S} h_i,
-and phi is convex and decreasing in the rates, so
-
-    phi_k(S) >= phi_k(S0) + g(S0) - g(S)   for all S, with equality at S0.                            (tangent)
-
-Hence a set of m subchannels that holds the m smallest pi_i - g_i of its *own* tangent is the best of its size, proven.
+so a value above 1 proves that no assignment keeps T. The inner minimum is over 2^I sets, but phi_k has tangents, and
+a set of m subchannels that holds the m smallest pi_i - g_i of its *own* tangent is the best of its size, proven.
 """
 
 import math
@@ -18,61 +13,12 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, LOG_FLOOR, SHARE, fill_curve, filled_nats, respond, uplink_s
+from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, respond, uplink_s
 from hsfl.allocation.spectrum import needs_subchannel
 from hsfl.allocation.stage import Stage
+from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray
-
-
-@compiled
-def _add_rents(rent: Array, weight: float, start: Array, level: float, b: float) -> None:
-    """rent_i += weight h_i: what a subchannel adds to a rate whose water stands at `level`."""
-    for i in range(rent.shape[0]):
-        if start[i] < level:
-            x = start[i] / level
-            rent[i] += weight * b * (x - 1.0 - math.log(x))
-
-
-@compiled
-def tangent(
-    stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
-) -> tuple[float, bool]:
-    """(phi_k, feasible?) and the rents g [I] of (tangent). Where T is too short: rents and value of c_k instead."""
-    b = stage.subchannel_hz / math.log(2.0)
-    rent[:] = 0.0
-    count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-    c = stage.fixed_s[k]
-    up, up_level, edge, edge_level = 0.0, 1.0, 0.0, 1.0
-    if stage.up_bits[k] > 0.0:
-        nats, u = filled_nats(curve, count, w0, stage.up_power_w[k])
-        up, up_level = stage.up_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
-        c += stage.up_bits[k] / (b * nats)
-    if stage.edge_bits[k] > 0.0:
-        m, e0 = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
-        nats, u = filled_nats(spare, m, e0, stage.up_power_w[k])
-        edge, edge_level = stage.edge_bits[k] / (b * nats * b * nats), e0 * math.exp(u)
-        c += stage.edge_bits[k] / (b * nats)
-    n, d = stage.cycles[k], stage.down_bits[k]
-    f, q, u, a = respond(curve, count, w0, T - c, n, d, b, rho)
-    if c >= T or math.isinf(f) or math.isinf(q) or (n == 0.0 and d == 0.0):
-        _add_rents(rent, up, stage.start_w[k], up_level, b)
-        _add_rents(rent, edge, stage.edge_start_w[k], edge_level, b)
-        return c, False
-    phi, worth, rate, level = 0.0, 0.0, 1.0, 1.0
-    if d > 0.0:
-        level = w0 * math.exp(u)
-        rate = b * (curve[SHARE, a - 1] * u - curve[LOG_FLOOR, a - 1])
-        phi += lam * q / stage.power_w
-        worth = lam * level * rate * rate / (stage.power_w * d * b)
-    if n > 0.0:
-        phi += (1.0 - lam) * f / stage.hz
-        worth = (1.0 - lam) * f * f / (n * stage.hz)
-    if d > 0.0:
-        _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], level, b)
-    _add_rents(rent, worth * up, stage.start_w[k], up_level, b)
-    _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_level, b)
-    return phi, True
 
 
 @compiled

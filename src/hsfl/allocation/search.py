@@ -4,7 +4,7 @@ Legend: K clients, I subchannels. An upper bound comes from local search, a lowe
 assignment keeps the target T = upper (1 - gap). Where the proof fails it hands over the assignment that stopped it,
 which often is the better one, and the target moves. Three oracles for the least sum of prices at (T, lam):
 
-    I <= 12              dynamic programming on subsets, exact; then a walk through what prices cannot exclude
+    I <= 12              dynamic programming on subsets, exact; what prices cannot exclude is walked through
     every client owns one linear assignment, exact
     otherwise            subchannel prices (`lagrange`), a bound
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hsfl.allocation import lagrange, partition
+from hsfl.allocation import cutting, lagrange, partition
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
 from hsfl.allocation.matching import match
@@ -40,6 +40,10 @@ class Clock:
 
     def over(self) -> bool:
         return self.seconds() >= self.limit_s
+
+    def part(self, fraction: float) -> "Clock":
+        """A clock for this part of what is left."""
+        return Clock(max(0.0, self.limit_s - self.seconds()) * fraction)
 
 
 @dataclass(frozen=True)
@@ -162,19 +166,21 @@ def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: O
 
 
 def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> StageAnswer:
-    c = partition.uplink_table(stage)
+    K, subs = stage.start_w.shape
+    pool, used = np.zeros((K, 512), np.int64), np.ones(K, np.int64)
+    pool[:, 0] = shares_of(best.owner, K) @ (1 << np.arange(subs))
 
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
-        phi = partition.price_table(stage, c, T, rho, lam)
-        after = partition.complete(stage, phi)
-        return after[0, -1], partition.best_owner(stage, phi, after)
+        value, owner, _ = cutting.least_sum(stage, pool, used, T, rho, lam, 1000)
+        return value, owner
 
-    leaves = 1000
+    leaves, c = 1000, None
     while True:
         best, lam, proven = _prove_by_prices(stage, best, goal, clock, oracle)
         if proven or goal.reached(best.T_s, best.lower_bound_s):
             return best
         target = goal.target(best.T_s)
+        c = partition.uplink_table(stage) if c is None else c
         phi = partition.price_table(stage, c, target, _rho(stage, lam), lam)
         after = partition.complete(stage, phi)
         while True:

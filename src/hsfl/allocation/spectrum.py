@@ -14,6 +14,7 @@ import numpy as np
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, respond, solve_fixed, uplink_s
 from hsfl.allocation.stage import Stage
+from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray
 
@@ -95,64 +96,123 @@ def first_owner(stage: Stage) -> Array:
 
 
 @compiled
+def _refresh(
+    stage: Stage,
+    k: int,
+    share: Array,
+    phi: Array,
+    rent: Array,
+    work: tuple[Array, ...],
+    T: float,
+    rho: float,
+    lam: float,
+) -> None:
+    """phi_k and the rents of its tangent, for the client's present set."""
+    value, feasible = tangent(stage, k, share[k], T, rho, lam, work[0], work[1], rent[k])
+    phi[k] = value
+    if not feasible:
+        rent[k] = 0.0
+        phi[k] = price(stage, k, share[k], work[0], work[1], T, rho, lam)
+
+
+@compiled
+def _try_move(
+    stage: Stage,
+    i: int,
+    k: int,
+    j: int,
+    share: Array,
+    phi: Array,
+    work: tuple[Array, ...],
+    T: float,
+    rho: float,
+    lam: float,
+) -> bool:
+    """Subchannel i goes from k to j, if that lowers the sum of prices."""
+    share[k, i], share[j, i] = 0.0, 1.0
+    one = price(stage, j, share[j], work[0], work[1], T, rho, lam)
+    if one < phi[k] + phi[j]:
+        two = price(stage, k, share[k], work[0], work[1], T, rho, lam)
+        if one + two - phi[k] - phi[j] < -1e-13:
+            return True
+    share[k, i], share[j, i] = 1.0, 0.0
+    return False
+
+
+@compiled
+def _try_swap(
+    stage: Stage,
+    i: int,
+    k: int,
+    j: int,
+    m: int,
+    share: Array,
+    phi: Array,
+    work: tuple[Array, ...],
+    T: float,
+    rho: float,
+    lam: float,
+) -> bool:
+    """Client k gives i to m and takes j, if that lowers the sum of prices."""
+    share[k, i], share[k, j], share[m, j], share[m, i] = 0.0, 1.0, 0.0, 1.0
+    one = price(stage, k, share[k], work[0], work[1], T, rho, lam)
+    if one < phi[k] + phi[m]:
+        two = price(stage, m, share[m], work[0], work[1], T, rho, lam)
+        if one + two - phi[k] - phi[m] < -1e-13:
+            return True
+    share[k, i], share[k, j], share[m, j], share[m, i] = 1.0, 0.0, 1.0, 0.0
+    return False
+
+
+@compiled
 def _descend(
     stage: Stage,
     owner: Array,
     share: Array,
     phi: Array,
-    counts: Array,
-    curve: Array,
-    spare: Array,
+    rent: Array,
+    work: tuple[Array, ...],
     T: float,
     rho: float,
     lam: float,
 ) -> bool:
-    """Moves and swaps that lower the sum of prices at (T, rho), until none does. Returns whether any did."""
+    """Moves and swaps that lower the sum of prices at (T, rho), until none does. Returns whether any did.
+
+    Tangents bound what a move can gain before it is priced, so most are never priced, and none is missed.
+    """
     K, subs = share.shape
     changed, again = False, True
+    counts = np.zeros(K, np.int64)
+    for i in range(subs):
+        counts[owner[i]] += 1
     while again:
         again = False
         for i in range(subs):
             k = owner[i]
-            # Move i to the client that gains most by it.
             if counts[k] > 1 or not needs_subchannel(stage, k):
-                share[k, i] = 0.0
-                loss = price(stage, k, share[k], curve, spare, T, rho, lam)
-                share[k, i] = 1.0
-                best, best_k, best_phi = -1e-13, -1, 0.0
-                if loss < 1e300:
-                    for j in range(K):
-                        if j == k or phi[j] <= 0.0:
-                            continue
-                        share[j, i] = 1.0
-                        gain = price(stage, j, share[j], curve, spare, T, rho, lam)
-                        share[j, i] = 0.0
-                        delta = loss - phi[k] + gain - phi[j]
-                        if delta < best:
-                            best, best_k, best_phi = delta, j, gain
-                if best_k >= 0:
-                    share[k, i], share[best_k, i] = 0.0, 1.0
-                    counts[k] -= 1
-                    counts[best_k] += 1
-                    phi[k], phi[best_k] = loss, best_phi
-                    owner[i] = best_k
-                    changed = again = True
-                    k = best_k
+                for j in range(K):
+                    if j == k or rent[k, i] - rent[j, i] >= -1e-13:
+                        continue
+                    if _try_move(stage, i, k, j, share, phi, work, T, rho, lam):
+                        counts[k] -= 1
+                        counts[j] += 1
+                        owner[i] = j
+                        _refresh(stage, k, share, phi, rent, work, T, rho, lam)
+                        _refresh(stage, j, share, phi, rent, work, T, rho, lam)
+                        changed = again = True
+                        k = j
+                        if counts[k] == 1:
+                            break
             for j in range(i + 1, subs):
                 m = owner[j]
-                if m == k:
+                if m == k or rent[k, i] - rent[k, j] + rent[m, j] - rent[m, i] >= -1e-13:
                     continue
-                share[k, i], share[k, j], share[m, j], share[m, i] = 0.0, 1.0, 0.0, 1.0
-                one = price(stage, k, share[k], curve, spare, T, rho, lam)
-                if one < phi[k] + phi[m]:
-                    two = price(stage, m, share[m], curve, spare, T, rho, lam)
-                    if one + two - phi[k] - phi[m] < -1e-13:
-                        phi[k], phi[m] = one, two
-                        owner[i], owner[j] = m, k
-                        k = m
-                        changed = again = True
-                        continue
-                share[k, i], share[k, j], share[m, j], share[m, i] = 1.0, 0.0, 1.0, 0.0
+                if _try_swap(stage, i, k, j, m, share, phi, work, T, rho, lam):
+                    owner[i], owner[j] = m, k
+                    _refresh(stage, k, share, phi, rent, work, T, rho, lam)
+                    _refresh(stage, m, share, phi, rent, work, T, rho, lam)
+                    changed = again = True
+                    k = m
     return changed
 
 
@@ -160,19 +220,16 @@ def _descend(
 def local_search(stage: Stage, owner: Array, T: float, rho: float) -> tuple[Array, float, float, float]:
     """Descent at the current (T, rho), then a new (T, rho), until T stops falling. Returns (owner, T, rho, lam)."""
     K, subs = stage.start_w.shape
-    curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
-    phi = np.empty(K)
+    work = (np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)))
+    phi, rent = np.empty(K), np.empty((K, subs))
     owner = owner.copy()
     share = shares_of(owner, K)
     T, rho, lam = solve_shares(stage, share, T, rho)
     best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
     for _ in range(100):
-        counts = np.zeros(K, np.int64)
-        for i in range(subs):
-            counts[owner[i]] += 1
         for k in range(K):
-            phi[k] = price(stage, k, share[k], curve, spare, T, rho, lam)
-        if not _descend(stage, owner, share, phi, counts, curve, spare, T, rho, lam):
+            _refresh(stage, k, share, phi, rent, work, T, rho, lam)
+        if not _descend(stage, owner, share, phi, rent, work, T, rho, lam):
             break
         T, rho, lam = solve_shares(stage, share, T, rho)
         if not best_T * (1.0 - 1e-12) > T:
