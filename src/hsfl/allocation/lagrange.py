@@ -14,24 +14,11 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, respond, uplink_s
-from hsfl.allocation.spectrum import needs_subchannel
+from hsfl.allocation.spectrum import needs_subchannel, sort_by
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray
-
-
-@compiled
-def sort_by(values: Array, order: Array) -> None:
-    """The order [I] of values from the smallest; an order that is nearly right costs little. Ours compiles fast."""
-    for j in range(1, order.shape[0]):
-        item = order[j]
-        value = values[item]
-        at = j
-        while at > 0 and values[order[at - 1]] > value:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = item
 
 
 @compiled
@@ -202,30 +189,53 @@ def workspace(subs: int) -> tuple[Array, ...]:
 
 @compiled
 def dual_value(
-    stage: Stage, pi: Array, T: float, rho: float, lam: float, limit: int, sets: Array, chosen: Array, allowed: Array
+    stage: Stage,
+    group: Array,
+    pi: Array,
+    T: float,
+    rho: float,
+    lam: float,
+    limit: int,
+    sets: Array,
+    picks: Array,
+    chosen: Array,
+    allowed: Array,
 ) -> float:
-    """The bound's left side, with the sets everyone buys in `chosen` [K, I]. Above 1: no assignment keeps T."""
-    K, subs = stage.start_w.shape
+    """The bound's left side; above 1, no assignment keeps T. Rows group[k] to group[k + 1] of the stage are the options
+    of client k (its cuts, or only itself): picks [K] is the row it takes, chosen [K, I] the set it buys.
+    """
+    K, subs = chosen.shape
     work = workspace(subs)
+    buying = np.empty(subs)
     total = -pi.sum()
     for k in range(K):
-        total += buy(stage, k, pi, T, rho, lam, limit, sets[k], chosen[k], work, allowed[k])
+        least = math.inf
+        for row in range(group[k], group[k + 1]):
+            value = buy(stage, row, pi, T, rho, lam, limit, sets[row], buying, work, allowed[k])
+            if value < least:
+                least = value
+                picks[k] = row
+                chosen[k] = buying
+        total += least
+        if least == math.inf:
+            return math.inf
     return total
 
 
 @compiled
-def excess(stage: Stage, chosen: Array, T: float, rho: float) -> float:
+def excess(stage: Stage, picks: Array, chosen: Array, T: float, rho: float) -> float:
     """sum q / power - sum f / hz of the bought sets: the bound's slope in lam."""
     K, subs = chosen.shape
     b = stage.subchannel_hz / math.log(2.0)
     curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
     F, Q = 0.0, 0.0
     for k in range(K):
-        if stage.cycles[k] == 0.0 and stage.down_bits[k] == 0.0:
+        row = picks[k]
+        if stage.cycles[row] == 0.0 and stage.down_bits[row] == 0.0:
             continue
-        count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], chosen[k])
-        c = uplink_s(stage, k, curve, count, w0, spare, chosen[k], b)
-        f, q, _, _ = respond(curve, count, w0, T - c, stage.cycles[k], stage.down_bits[k], b, rho)
+        count, w0 = fill_curve(curve, stage.order[row], stage.start_w[row], stage.log_start[row], chosen[k])
+        c = uplink_s(stage, row, curve, count, w0, spare, chosen[k], b)
+        f, q, _, _ = respond(curve, count, w0, T - c, stage.cycles[row], stage.down_bits[row], b, rho)
         if math.isfinite(f) and math.isfinite(q):
             F += f / stage.hz
             Q += q / stage.power_w
@@ -234,19 +244,29 @@ def excess(stage: Stage, chosen: Array, T: float, rho: float) -> float:
 
 @compiled
 def ascend(
-    stage: Stage, pi: Array, lam: float, T: float, limit: int, sets: Array, allowed: Array, steps: int, both: bool
+    stage: Stage,
+    group: Array,
+    pi: Array,
+    lam: float,
+    T: float,
+    limit: int,
+    sets: Array,
+    allowed: Array,
+    steps: int,
+    both: bool,
 ) -> tuple[float, float, Array]:
-    """Polyak's subgradient steps towards 1 at T. Returns (best value, its lam); pi holds its prices."""
-    K, subs = stage.start_w.shape
+    """Polyak's subgradient steps towards 1 at T. Returns (best value, its lam, its prices)."""
+    K, subs = allowed.shape
     unit = stage.hz / stage.power_w
-    chosen = np.zeros((K, subs))
+    chosen, picks = np.zeros((K, subs)), np.zeros(K, np.int64)
     best, best_lam, best_pi = -math.inf, lam, pi.copy()
     pi = pi.copy()
     relax, stale = 1.0, 0
     slope = np.empty(subs)
+    metric = 0.02 if both else 0.0  # lam is of the order of 1, pi of 1 / I
     for _ in range(steps):
         rho = unit * lam / (1.0 - lam) if both else unit
-        value = dual_value(stage, pi, T, rho, lam, limit, sets, chosen, allowed)
+        value = dual_value(stage, group, pi, T, rho, lam, limit, sets, picks, chosen, allowed)
         if value > best:
             stale = 0 if value > best + 1e-4 * abs(1.0 - best) else stale + 1
             best, best_lam = value, lam
@@ -266,8 +286,7 @@ def ascend(
         slope[:] = -1.0
         for k in range(K):
             slope += chosen[k]
-        pull = excess(stage, chosen, T, rho) if both else 0.0
-        metric = 0.02  # lam is of the order of 1, pi of 1 / I
+        pull = excess(stage, picks, chosen, T, rho) if both else 0.0
         norm = (slope * slope).sum() + metric * pull * pull
         if norm < 1e-18:
             break

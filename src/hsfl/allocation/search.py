@@ -82,7 +82,7 @@ class StageAnswer:
 def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
     """The best assignment, with a proof that no other is better by more than the goal allows."""
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
-    best = StageAnswer(owner, T, rho, lam, _alone_s(stage))
+    best = StageAnswer(owner, T, rho, lam, alone_s(stage))
     if T <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     limit = partition.largest_set(stage)
@@ -93,13 +93,13 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
     return _prove_large(stage, best, goal, clock, limit)
 
 
-def _alone_s(stage: Stage) -> float:
+def alone_s(stage: Stage) -> float:
     """Every client alone in the cell: a first lower bound."""
-    return float(_alone(stage).max())
+    return float(alone_each_s(stage).max())
 
 
 @compiled
-def _alone(stage: Stage) -> Array:
+def alone_each_s(stage: Stage) -> Array:
     """c_k with all subchannels [K]."""
     K, subs = stage.start_w.shape
     b = stage.subchannel_hz / math.log(2.0)
@@ -129,6 +129,7 @@ def _prove_by_prices(
     stage: Stage, best: StageAnswer, goal: Goal, clock: Clock, oracle: Oracle
 ) -> tuple[StageAnswer, float, bool]:
     """Bisection on lam at the target: (best, the lam with the largest sum of prices, proven?)."""
+    K = len(stage.cycles)
     low, high = (1e-9, 1.0 - 1e-9) if _has_trade(stage) else (0.0, 1.0)
     lam, top, top_lam = min(max(best.lam, low), high), -np.inf, best.lam
     target = goal.target(best.T_s)
@@ -147,7 +148,7 @@ def _prove_by_prices(
             lam, top, top_lam = min(max(best.lam, low), high), -np.inf, best.lam
             target = goal.target(best.T_s)
             continue
-        pull = lagrange.excess(stage, shares_of(owner, len(stage.cycles)), target, _rho(stage, lam))
+        pull = lagrange.excess(stage, np.arange(K), shares_of(owner, K), target, _rho(stage, lam))
         low, high = (lam, high) if pull > 0 else (low, lam)
         if high - low < 1e-5 or clock.over():
             break
@@ -196,7 +197,7 @@ def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> S
 
 
 @compiled
-def _single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
+def single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
     """phi_k({i}) [K, I]."""
     K, subs = stage.start_w.shape
     curve, spare, share = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.zeros(subs)
@@ -211,7 +212,7 @@ def _single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
 
 def _one_each(stage: Stage) -> Oracle:
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
-        value, column = match(_single_prices(stage, T, rho, lam))
+        value, column = match(single_prices(stage, T, rho, lam))
         if not np.isfinite(value):
             return value, first_owner(stage)
         owner = np.full(stage.start_w.shape[1], -1)
@@ -224,7 +225,7 @@ def _one_each(stage: Stage) -> Oracle:
 def _prove_large(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock, limit: int) -> StageAnswer:
     """Levels of T between the bounds: prove one by prices of subchannels, or improve the assignment, in turn."""
     K, subs = stage.start_w.shape
-    sets, allowed = np.zeros((K, limit + 1, subs)), np.ones((K, subs))
+    sets, allowed, group = np.zeros((K, limit + 1, subs)), np.ones((K, subs)), np.arange(K + 1)
     pi, lam, trade = np.full(subs, 0.3 / subs), best.lam, _has_trade(stage)
     rng = np.random.default_rng(0)
     fraction, steps, pace = 1.0, 60, 0.0
@@ -233,7 +234,7 @@ def _prove_large(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock, limi
         target = goal.target(best.T_s)
         level = best.lower_bound_s + fraction * (target - best.lower_bound_s)
         began = clock.seconds()
-        value, new_lam, new_pi = lagrange.ascend(stage, pi, lam, level, limit, sets, allowed, steps, trade)
+        value, new_lam, new_pi = lagrange.ascend(stage, group, pi, lam, level, limit, sets, allowed, steps, trade)
         pace = clock.seconds() - began
         if np.isfinite(value):
             pi, lam = new_pi, new_lam

@@ -34,10 +34,13 @@ def _add_rents(rent: Array, weight: float, start: Array, level: float, b: float)
 
 
 @compiled
-def tangent(
+def linearise(
     stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
-) -> tuple[float, bool]:
-    """(phi_k, feasible?) and the rents g [I] of (tangent). Where T is too short: rents and value of c_k instead."""
+) -> tuple[float, bool, float, float, float, float, float]:
+    """(phi_k, feasible?, c_k, worth of a second, f, q, downlink seconds), and the rents g [I] of (tangent) in `rent`.
+
+    Where T is too short, or the client has no price, the rents are those of c_k.
+    """
     b = stage.subchannel_hz / math.log(2.0)
     rent[:] = 0.0
     count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
@@ -57,11 +60,12 @@ def tangent(
     if c >= T or math.isinf(f) or math.isinf(q) or (n == 0.0 and d == 0.0):
         _add_rents(rent, up, stage.start_w[k], up_level, b)
         _add_rents(rent, edge, stage.edge_start_w[k], edge_level, b)
-        return c, False
-    phi, worth, rate, level = 0.0, 0.0, 1.0, 1.0
+        return math.inf, False, c, 0.0, f, q, 0.0
+    phi, worth, rate, level, down_s = 0.0, 0.0, 1.0, 1.0, 0.0
     if d > 0.0:
         level = w0 * math.exp(u)
         rate = b * (curve[SHARE, a - 1] * u - curve[LOG_FLOOR, a - 1])
+        down_s = d / rate
         phi += lam * q / stage.power_w
         worth = lam * level * rate * rate / (stage.power_w * d * b)
     if n > 0.0:
@@ -71,4 +75,13 @@ def tangent(
         _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], level, b)
     _add_rents(rent, worth * up, stage.start_w[k], up_level, b)
     _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_level, b)
-    return phi, True
+    return phi, True, c, worth, f, q, down_s
+
+
+@compiled
+def tangent(
+    stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
+) -> tuple[float, bool]:
+    """(phi_k, True) and its rents; (c_k, False) and the rents of c_k where T is too short or there is no price."""
+    phi, feasible, c, _, _, _, _ = linearise(stage, k, share, T, rho, lam, curve, spare, rent)
+    return (phi, True) if feasible else (c, False)
