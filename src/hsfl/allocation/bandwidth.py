@@ -20,7 +20,7 @@ import numpy as np
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.search import Clock, Goal, alone_each_s, alone_s
-from hsfl.allocation.spectrum import needs_subchannel, solve_shares
+from hsfl.allocation.spectrum import needs_subchannel, smoothed, solve_shares
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import linearise
 
@@ -50,7 +50,7 @@ def first_shares(stage: Stage) -> Array:
     for k in range(K):
         if not needs_subchannel(stage, k):
             continue
-        load = stage.up_bits[k] + stage.down_bits[k] + stage.edge_bits[k]
+        load = stage.up_bits[k] + stage.down_bits[k] + stage.edge_bits[k] + stage.given_bits[k]
         best = stage.log_start[k].min() + stage.edge_log_start[k].min()
         for i in range(subs):
             share[k, i] = load * math.exp(-(stage.log_start[k, i] + stage.edge_log_start[k, i] - best))
@@ -164,12 +164,21 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     best = SharedAnswer(share, *solve_shares(stage, share, 0.0, 0.0), alone_s(stage))
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
-    smooth = _smoothed(stage, goal, best.T_s)
+    load_s = 0.1 * best.T_s
+    smooth = smoothed(stage, load_s)
     new, G = np.zeros(share.shape), np.empty(share.shape)
     seconds, worth, spent = np.empty(len(share)), np.empty(len(share)), np.empty((2, len(share)))
     T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
-    pace, moved = 1.0, True
-    while pace > 1e-9 and not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
+    pace, moved, steps = 1.0, True, 0
+    while not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
+        steps += 1
+        if (smooth.cycles != stage.cycles).any() and (steps % 20 == 0 or pace < 1e-6):
+            load_s = min(load_s, 0.3 * (best.T_s - best.lower_bound_s))  # the load lengthens T by about itself
+            smooth = smoothed(stage, load_s)
+            T, rho, lam = solve_shares(smooth, share, T, rho)
+            pace, moved = 1.0, True
+        elif pace < 1e-9:
+            break
         if moved:
             rents(smooth, share, T, rho, lam, G, seconds, worth, spent)
             bound_s = certify(smooth, stage.cycles, share, lam, G, seconds, worth, spent)
@@ -181,21 +190,12 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
         if moved:
             share, new = new, share
             T, rho, lam = new_T, new_rho, new_lam
-            best = _better(stage, best, share, (T, rho, lam) if smooth is stage else solve_shares(stage, share, T, rho))
+            best = _better(stage, best, share, solve_shares(stage, share, T, rho))
     return replace(best, share=best.share.copy())
 
 
 def _better(stage: Stage, best: SharedAnswer, share: Array, solved: tuple[float, float, float]) -> SharedAnswer:
     return SharedAnswer(share.copy(), *solved, best.lower_bound_s) if solved[0] < best.T_s else best
-
-
-def _smoothed(stage: Stage, goal: Goal, T_s: float) -> Stage:
-    """The stage with a tiny load of cycles for clients that have a deadline only."""
-    idle = (stage.cycles == 0) & (stage.down_bits == 0) & (stage.up_bits + stage.edge_bits + stage.fixed_s > 0)
-    if not idle.any():
-        return stage
-    load = max(0.02 * goal.gap, 1e-7) * T_s * stage.hz / idle.sum()
-    return stage._replace(cycles=np.where(idle, load, stage.cycles))
 
 
 def bound_over_options(stage: Stage, group: Array, value_s: float) -> float:

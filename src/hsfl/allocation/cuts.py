@@ -4,7 +4,7 @@ Legend: K clients, C cuts, S samples, P candidates. minimise over cuts the mean 
 Candidates are judged by local search (`samples.evaluate`), finalists by the exact solver, and the plan by a bound over
 all cuts (`cutbound`).
 
-    descent     from several starts, the change of one client's cut that saves most by prices is tried first; the default
+    descent     change one client's cut at a time, in the order of savings that prices predict; the default
     ga          pymoo's genetic algorithm, as in the paper
     exhaustive  every cut vector, for small cases
 """

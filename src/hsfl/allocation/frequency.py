@@ -115,14 +115,17 @@ def client_curves(
 
 @compiled
 def uplink_s(stage: Stage, k: int, curve: Array, count: int, w0: float, spare: Array, share: Array, b: float) -> float:
-    """c_k: own computation plus both uploads, water-filled; infinite where bits have no subchannel."""
+    """c_k: own computation plus transfers of given power, water-filled; infinite where bits have no subchannel."""
     total = stage.fixed_s[k]
     if count == 0:
-        idle = stage.up_bits[k] == 0.0 and stage.edge_bits[k] == 0.0 and stage.down_bits[k] == 0.0
-        return total if idle else math.inf
+        bits = stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k]
+        return total if bits == 0.0 else math.inf
     if stage.up_bits[k] > 0.0:
         nats, _ = filled_nats(curve, count, w0, stage.up_power_w[k])
         total += stage.up_bits[k] / (b * nats)
+    if stage.given_bits[k] > 0.0:
+        nats, _ = filled_nats(curve, count, w0, stage.given_power_w[k])
+        total += stage.given_bits[k] / (b * nats)
     if stage.edge_bits[k] > 0.0:
         m, e0 = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
         nats, _ = filled_nats(spare, m, e0, stage.up_power_w[k])

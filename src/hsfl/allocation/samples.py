@@ -90,9 +90,10 @@ def with_draws(scenario: Scenario, main_gain: Array, edge_gain: Array, cpu_hz: A
 def training_of(x: Samples, s: int, cuts: Array) -> Stage:
     """`stage.training_stage` of one sample."""
     n = x.num_samples
+    zero = np.zeros(cuts.shape[0])
     return Stage(
         n * x.client_flops[cuts] / x.speed[s], n * x.smashed_bits[cuts], x.model_bits[cuts], x.max_power_w,
-        n * x.server_cycles[cuts], n * x.gradient_bits[cuts], x.start_w[s], x.log_start[s], x.order[s],
+        n * x.server_cycles[cuts], n * x.gradient_bits[cuts], zero, zero, x.start_w[s], x.log_start[s], x.order[s],
         x.edge_start_w[s], x.edge_log_start[s], x.edge_order[s], x.main_hz, x.main_power_w, x.subchannel_hz,
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def distribution_of(x: Samples, s: int, cuts: Array) -> Stage:
     """`stage.distribution_stage` of one sample."""
     zero = np.zeros(cuts.shape[0])
     return Stage(
-        zero, zero, zero, x.max_power_w, zero, x.model_bits[cuts], x.edge_start_w[s], x.edge_log_start[s],
+        zero, zero, zero, x.max_power_w, zero, x.model_bits[cuts], zero, zero, x.edge_start_w[s], x.edge_log_start[s],
         x.edge_order[s], x.edge_start_w[s], x.edge_log_start[s], x.edge_order[s], 1.0, x.edge_power_w, x.subchannel_hz,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def price_after_uplink(
 
 @compiled
 def needs_subchannel(stage: Stage, k: int) -> bool:
-    return stage.up_bits[k] > 0.0 or stage.edge_bits[k] > 0.0 or stage.down_bits[k] > 0.0
+    return stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k] > 0.0
 
 
 @compiled
@@ -91,7 +91,7 @@ def first_owner(stage: Stage) -> Array:
     owner = np.full(subs, -1)
     load = np.empty(K)
     for k in range(K):
-        load[k] = -(stage.up_bits[k] + stage.down_bits[k] + stage.edge_bits[k])
+        load[k] = -(stage.up_bits[k] + stage.down_bits[k] + stage.edge_bits[k] + stage.given_bits[k])
     queue = np.arange(K)
     sort_by(load, queue)
     left = subs
@@ -231,6 +231,28 @@ def _descend(
 
 
 @compiled
+def smoothed(stage: Stage, load_s: float) -> Stage:
+    """The stage with a tiny load of cycles for clients that have bits and a deadline but no price.
+
+    Alone they would only say yes or no to T; with the load their prices rise as they come near it. load_s is what the
+    server would take for all these loads together.
+    """
+    K = stage.cycles.shape[0]
+    cycles = stage.cycles.copy()
+    idle = 0
+    for k in range(K):
+        idle += stage.cycles[k] == 0.0 and stage.down_bits[k] == 0.0 and needs_subchannel(stage, k)
+    for k in range(K):
+        if stage.cycles[k] == 0.0 and stage.down_bits[k] == 0.0 and needs_subchannel(stage, k):
+            cycles[k] = load_s * stage.hz / idle
+    return Stage(
+        stage.fixed_s, stage.up_bits, stage.edge_bits, stage.up_power_w, cycles, stage.down_bits, stage.given_bits,
+        stage.given_power_w, stage.start_w, stage.log_start, stage.order, stage.edge_start_w, stage.edge_log_start,
+        stage.edge_order, stage.hz, stage.power_w, stage.subchannel_hz,
+    )  # fmt: skip
+
+
+@compiled
 def local_search(stage: Stage, owner: Array, T: float, rho: float) -> tuple[Array, float, float, float]:
     """Descent at the current (T, rho), then a new (T, rho), until T stops falling. Returns (owner, T, rho, lam)."""
     K, subs = stage.start_w.shape
@@ -240,13 +262,18 @@ def local_search(stage: Stage, owner: Array, T: float, rho: float) -> tuple[Arra
     share = shares_of(owner, K)
     T, rho, lam = solve_shares(stage, share, T, rho)
     best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
+    smooth = smoothed(stage, 1e-3 * T)
+    T, rho, lam = solve_shares(smooth, share, T, rho)
     for _ in range(100):
         for k in range(K):
-            _refresh(stage, k, share, phi, rent, work, T, rho, lam)
-        if not _descend(stage, owner, share, phi, rent, work, T, rho, lam):
+            _refresh(smooth, k, share, phi, rent, work, T, rho, lam)
+        if not _descend(smooth, owner, share, phi, rent, work, T, rho, lam):
             break
-        T, rho, lam = solve_shares(stage, share, T, rho)
-        if not best_T * (1.0 - 1e-12) > T:
+        new_T, rho, lam = solve_shares(smooth, share, T, rho)
+        true_T, true_rho, true_lam = solve_shares(stage, share, T, rho)
+        if true_T < best_T:
+            best, best_T, best_rho, best_lam = owner.copy(), true_T, true_rho, true_lam
+        if not new_T < T * (1.0 - 1e-12):
             break
-        best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
+        T = new_T
     return best, best_T, best_rho, best_lam

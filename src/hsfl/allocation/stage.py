@@ -22,6 +22,8 @@ class Stage(NamedTuple):
     up_power_w: Array  # [K]
     cycles: Array  # [K] n, work for the server
     down_bits: Array  # [K] d, on `start_w` with a share of `power_w`
+    given_bits: Array  # [K] downlink bits whose power is given, not shared (even power): then d is 0
+    given_power_w: Array  # [K]
     start_w: Array  # [K, I] noise / gain: the water level at which a subchannel starts to carry bits
     log_start: Array  # [K, I]
     order: Array  # [K, I] subchannels from the best
@@ -51,8 +53,9 @@ def _make(
     same = edge_start_w is start_w
     edge_order = order if same else np.argsort(edge_start_w, axis=1, kind="stable")
     edge_log_start = log_start if same else np.log(edge_start_w)
+    zero = np.zeros(len(fixed_s))
     return Stage(
-        fixed_s, up_bits, edge_bits, up_power_w, cycles, down_bits, start_w, log_start, order,
+        fixed_s, up_bits, edge_bits, up_power_w, cycles, down_bits, zero, zero, start_w, log_start, order,
         edge_start_w, edge_log_start, edge_order, float(hz), float(power_w), float(subchannel_hz),
     )  # fmt: skip
 
@@ -101,3 +104,15 @@ def only(stage: Stage, clients: Array) -> Stage:
     return Stage(
         **{name: part[clients] if isinstance(part, np.ndarray) else part for name, part in stage._asdict().items()}
     )
+
+
+def even_cycles(stage: Stage) -> Stage:
+    """The server's cycles divided evenly: its seconds become part of what is fixed."""
+    seconds = stage.cycles * len(stage.cycles) / stage.hz
+    return stage._replace(fixed_s=stage.fixed_s + seconds, cycles=np.zeros(len(seconds)))
+
+
+def even_power(stage: Stage) -> Stage:
+    """The server's power divided evenly among clients: downlinks become links of given power."""
+    each = np.full(len(stage.cycles), stage.power_w / len(stage.cycles))
+    return stage._replace(given_bits=stage.down_bits, given_power_w=each, down_bits=np.zeros(len(each)))

@@ -27,6 +27,8 @@ Array = np.ndarray
 @compiled
 def _add_rents(rent: Array, weight: float, start: Array, level: float, b: float) -> None:
     """rent_i += weight h_i: what a subchannel adds to a rate whose water stands at `level`."""
+    if weight == 0.0:
+        return
     for i in range(rent.shape[0]):
         if start[i] < level:
             x = start[i] / level
@@ -45,11 +47,15 @@ def linearise(
     rent[:] = 0.0
     count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
     c = stage.fixed_s[k]
-    up, up_level, edge, edge_level = 0.0, 1.0, 0.0, 1.0
+    up, up_level, edge, edge_level, given, given_level = 0.0, 1.0, 0.0, 1.0, 0.0, 1.0
     if stage.up_bits[k] > 0.0:
         nats, u = filled_nats(curve, count, w0, stage.up_power_w[k])
         up, up_level = stage.up_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
         c += stage.up_bits[k] / (b * nats)
+    if stage.given_bits[k] > 0.0:
+        nats, u = filled_nats(curve, count, w0, stage.given_power_w[k])
+        given, given_level = stage.given_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
+        c += stage.given_bits[k] / (b * nats)
     if stage.edge_bits[k] > 0.0:
         m, e0 = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
         nats, u = filled_nats(spare, m, e0, stage.up_power_w[k])
@@ -59,6 +65,7 @@ def linearise(
     f, q, u, a = respond(curve, count, w0, T - c, n, d, b, rho)
     if c >= T or math.isinf(f) or math.isinf(q) or (n == 0.0 and d == 0.0):
         _add_rents(rent, up, stage.start_w[k], up_level, b)
+        _add_rents(rent, given, stage.start_w[k], given_level, b)
         _add_rents(rent, edge, stage.edge_start_w[k], edge_level, b)
         return math.inf, False, c, 0.0, f, q, 0.0
     phi, worth, rate, level, down_s = 0.0, 0.0, 1.0, 1.0, 0.0
@@ -74,6 +81,7 @@ def linearise(
     if d > 0.0:
         _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], level, b)
     _add_rents(rent, worth * up, stage.start_w[k], up_level, b)
+    _add_rents(rent, worth * given, stage.start_w[k], given_level, b)
     _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_level, b)
     return phi, True, c, worth, f, q, down_s
 
