@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
+from hsfl.allocation.partition import largest_set
 from hsfl.allocation.search import Clock, Goal, StageAnswer, _prove_large, solve_stage
 from hsfl.allocation.spectrum import first_owner, local_search
-from hsfl.allocation.partition import largest_set
 from hsfl.allocation.stage import distribution_stage, training_stage
 
 

@@ -68,7 +68,10 @@ def test_kkt_on_random_rounds(clients, subchannels):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from([1e-6, 0.5, 0.5, 1.0, 3.0]), min_size=1, max_size=6), st.sampled_from([1e-9, 0.1, 1.0, 50.0]))
+@given(
+    st.lists(st.sampled_from([1e-6, 0.5, 0.5, 1.0, 3.0]), min_size=1, max_size=6),
+    st.sampled_from([1e-9, 0.1, 1.0, 50.0]),
+)
 def test_water_filling_levels_agree(start, power):
     """Every subchannel in use has the same level p + start, every other one starts above it, and the power is spent."""
     start = np.array(start)

@@ -19,7 +19,7 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS
-from hsfl.allocation.search import Clock, Goal, alone_each_s, alone_s
+from hsfl.allocation.search import Clock, Goal, Spent, alone_each_s, alone_s
 from hsfl.allocation.spectrum import needs_subchannel, smoothed, solve_shares
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import linearise
@@ -36,6 +36,7 @@ class SharedAnswer:
     rho: float
     lam: float
     lower_bound_s: float = 0.0
+    spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
 
     @property
     def gap(self) -> float:
@@ -161,7 +162,8 @@ def stiffness(stage: Stage, share: Array, T: float, seconds: Array) -> Array:
 def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     """Shares to a proven gap: steps that shorten T, until the certificate meets the goal or the clock stops."""
     share = first_shares(stage)
-    best = SharedAnswer(share, *solve_shares(stage, share, 0.0, 0.0), alone_s(stage))
+    T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    best = SharedAnswer(share, T, rho, lam, alone_s(stage))
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     load_s = 0.1 * best.T_s
@@ -190,12 +192,14 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
         if moved:
             share, new = new, share
             T, rho, lam = new_T, new_rho, new_lam
-            best = _better(stage, best, share, solve_shares(stage, share, T, rho))
+            best = _better(stage, best, share, T, rho)
     return replace(best, share=best.share.copy())
 
 
-def _better(stage: Stage, best: SharedAnswer, share: Array, solved: tuple[float, float, float]) -> SharedAnswer:
-    return SharedAnswer(share.copy(), *solved, best.lower_bound_s) if solved[0] < best.T_s else best
+def _better(stage: Stage, best: SharedAnswer, share: Array, T: float, rho: float) -> SharedAnswer:
+    """The better of the incumbent and these shares, valued without the tiny loads."""
+    T, rho, lam = solve_shares(stage, share, T, rho)
+    return SharedAnswer(share.copy(), T, rho, lam, best.lower_bound_s) if best.T_s > T else best
 
 
 def bound_over_options(stage: Stage, group: Array, value_s: float) -> float:

@@ -32,13 +32,20 @@ def exact(
     scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Allocation:
     """The default solver: `bandwidth` sharing is convex, `exclusive` is searched with a proof."""
-    return solve_round(scenario, cuts, _solver(scenario), gap, time_limit_s)
+    return solve_round(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
 
 
 def solve_round(
-    scenario: Scenario, cuts: Array, solve: StageSolver, gap: float = DEFAULT_GAP, time_limit_s: float = 10.0
+    scenario: Scenario,
+    cuts: Array,
+    solve: StageSolver,
+    gap: float = DEFAULT_GAP,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    keeper: StageSolver | None = None,
 ) -> Allocation:
-    """Both stages by one stage solver. Training may leave part of its gap; what it leaves belongs to distribution."""
+    """Both stages by one stage solver; `keeper` decides who can keep tau_s, where that takes a faster one.
+    What training leaves of its gap belongs to distribution, the far shorter stage.
+    """
     cuts = scenario.check_cuts(cuts)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     warm_up(scenario)
@@ -46,7 +53,7 @@ def solve_round(
     kept = np.ones(scenario.num_clients, bool)
     first = solve(training, Goal(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within(scenario, training, _solver(scenario), clock)
+        kept = keep_within(scenario, training, keeper or solve, clock)
         first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
@@ -69,7 +76,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
     cuts, goal = np.full(clients, 3), Goal(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
     for stage in (training, distribution):
-        answer = _solver(tiny)(stage, goal, Clock(0.02))
+        answer = stage_solver(tiny)(stage, goal, Clock(0.02))
         spend(stage, _share_of(answer, clients), answer.T_s, answer.rho)
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
@@ -82,7 +89,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
         prices(training, 1e9)
 
 
-def _solver(scenario: Scenario) -> StageSolver:
+def stage_solver(scenario: Scenario) -> StageSolver:
     if scenario.sharing == "exclusive":
         return solve_stage
     from hsfl.allocation.bandwidth import solve_stage as solve_shared
@@ -107,9 +114,10 @@ def assemble(
     share = np.zeros((K, subs))
     if kept.any():
         share[kept] = _share_of(first, int(kept.sum()))
-        hz[kept], up[kept], down[kept], edge_up[kept] = spend(only(training, kept), share[kept], first.T_s, first.rho)
+        spent = first.spent or spend(only(training, kept), share[kept], first.T_s, first.rho)
+        hz[kept], up[kept], down[kept], edge_up[kept] = spent
     edge_share = _share_of(second, K)
-    _, _, edge_down, _ = spend(distribution, edge_share, second.T_s, second.rho)
+    edge_down = (second.spent or spend(distribution, edge_share, second.T_s, second.rho))[2]
     exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
         status=SolveStatus.OPTIMAL,
@@ -196,8 +204,18 @@ def solver_named(name: str) -> Any:
     """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
     if name == "exact":
         return exact
-    if name in ("scip", "paper"):
-        from hsfl.allocation import paper, scip
+    if name == "scip":
+        from hsfl.allocation.scip import solve
 
-        return {"scip": scip.solve, "paper": paper.solve}[name]
-    raise InputError(f"solver is {name!r}; choose exact, paper or scip")
+        return solve
+    if name == "paper":
+        from hsfl.allocation.paper import solve
+
+        return solve
+    from hsfl.allocation.policies import POLICIES, policy
+
+    try:
+        return policy(name).allocate
+    except InputError:
+        rules = ", ".join(POLICIES)
+        raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -12,6 +12,7 @@ from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, fil
 from hsfl.allocation.stage import Stage
 
 Array = np.ndarray
+INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
 
 
 @compiled
@@ -28,7 +29,17 @@ def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, l
         if share[i] > 0.0:
             row[i] = share[i] * max(0.0, rise - (start[i] - w0))
             total += row[i]
-    row *= power_w / total * (1.0 - 4e-16)
+    row *= power_w / total * INSIDE
+
+
+@compiled
+def pour_rows(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
+    """Given downlink power of each client [K], water-filled on its subchannels into down [K, I]."""
+    curve = np.empty((CURVE_ROWS, share.shape[1]))
+    for k in range(share.shape[0]):
+        bits = stage.down_bits[k] + stage.given_bits[k]
+        p = power_w[k] if bits > 0.0 else 0.0
+        pour(p, down[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
 
 
 @compiled
@@ -55,9 +66,9 @@ def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: 
         if n > 0.0 or d > 0.0:
             hz[k], q[k], _, _ = respond(curves[k], counts[k], w0s[k], T - c[k], n, d, b, rho)
     if hz.sum() > 0.0:
-        hz *= stage.hz / hz.sum() * (1.0 - 4e-16)
+        hz *= stage.hz / hz.sum() * INSIDE
     if q.sum() > 0.0:
-        q *= stage.power_w / q.sum() * (1.0 - 4e-16)
+        q *= stage.power_w / q.sum() * INSIDE
     for k in range(K):
         pour(q[k], down[k], curves[k], stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation
-from hsfl.allocation.joint import DEFAULT_GAP, solve_round
+from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, StageAnswer
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage
+from hsfl.errors import InputError
 
 Array = np.ndarray
 TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: what its bound may be wrong by
@@ -35,7 +36,15 @@ class ScipResult:
 
 def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
     """One round by SCIP, to a gap or a time limit."""
-    return solve_round(scenario, cuts, solve_stage, gap, time_limit_s)
+    check_exclusive(scenario)
+    return solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+
+
+def check_exclusive(scenario: Scenario) -> None:
+    if scenario.sharing != "exclusive":
+        raise InputError(
+            f'sharing is "{scenario.sharing}" but solver scip decides who owns each subchannel; use solver exact'
+        )
 
 
 def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:

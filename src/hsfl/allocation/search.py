@@ -25,6 +25,7 @@ from hsfl.allocation.stage import Stage
 
 Array = np.ndarray
 Oracle = Callable[[float, float, float], tuple[float, Array]]
+Spent = tuple[Array, Array, Array, Array]  # server_hz [K]; main up, main down, edge up [K, I]
 PROOF = 1.0 + 1e-11  # a sum of prices above this is above 1 in spite of rounding
 
 
@@ -73,6 +74,7 @@ class StageAnswer:
     rho: float
     lam: float
     lower_bound_s: float = 0.0
+    spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
 
     @property
     def gap(self) -> float:

@@ -75,7 +75,7 @@ def shares_of(owner: Array, K: int) -> Array:
 def sort_by(values: Array, order: Array) -> None:
     """The order [I] of values from the smallest; an order that is nearly right costs little. Ours compiles fast."""
     for j in range(1, order.shape[0]):
-        item = order[j]
+        item = int(order[j])
         value = values[item]
         at = j
         while at > 0 and values[order[at - 1]] > value:
