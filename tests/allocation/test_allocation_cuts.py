@@ -1,6 +1,8 @@
 """Cuts: every method against enumeration, the bound below the best, and a seed that repeats."""
 
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,19 +25,25 @@ def small(seed, clients=3, subchannels=4, num_samples=3, sharing="exclusive"):
     return with_draws(scenario, gains(rng, *shape), gains(rng, *shape), speeds)
 
 
+@cache
+def enumerated(seed):
+    """The least exact mean round over every cut vector."""
+    samples = small(seed, num_samples=2)
+    return min(exact_rounds(samples, cuts).mean() for cuts in all_cuts(samples[0]))
+
+
 @pytest.mark.parametrize("method", ["ga", "descent", "exhaustive"])
 def test_within_half_a_percent_of_enumeration(method):
     """20 small cases; every cut vector is allocated exactly on every sample."""
     for seed in range(20):
-        samples = small(seed, num_samples=2)
-        best = min(exact_rounds(samples, cuts).mean() for cuts in all_cuts(samples[0]))
+        samples, best = small(seed, num_samples=2), enumerated(seed)
         plan = choose_cuts(samples, CutSettings(method=method, seed=seed, population=20, time_limit_s=5))
         assert plan.mean_s <= best * 1.005
         assert plan.lower_bound_s <= best * (1 + 1e-9)
         assert plan.mean_s == pytest.approx(exact_rounds(samples, plan.cuts).mean(), rel=1e-9)
 
 
-@pytest.mark.parametrize(("clients", "subchannels"), [(3, 3), (3, 5), (2, 14)])
+@pytest.mark.parametrize(("clients", "subchannels"), [(3, 3), (3, 5), (2, 7)])
 def test_the_bound_holds_for_all_cuts(clients, subchannels):
     for seed in range(3):
         samples = small(seed, clients, subchannels, num_samples=1)
@@ -52,7 +60,7 @@ def test_a_seed_repeats_and_progress_is_told():
     assert (one.cuts == two.cuts).all()
     assert one.evaluations == two.evaluations
     assert seen[0][0] == "generation"
-    assert all(b <= a for (_, a), (_, b) in zip(seen, seen[1:], strict=False))
+    assert all(b <= a for (_, a), (_, b) in pairwise(seen))
 
 
 def test_first_population_has_scls():

@@ -51,12 +51,12 @@ def test_the_bound_for_many_subchannels_holds_on_few(scenario, cut):
         assert answer.T_s >= best * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("clients", "subchannels"), [(1, 4), (5, 10), (10, 10), (4, 12), (14, 14), (8, 20)])
+@pytest.mark.parametrize(("clients", "subchannels"), [(1, 4), (5, 10), (10, 10), (4, 12), (20, 20), (8, 20)])
 def test_random_rounds_reach_the_gap(clients, subchannels):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels)
-        answer = exact(scenario, random_cuts(rng, scenario), gap=1e-3 if subchannels <= 14 else 0.05)
+        answer = exact(scenario, random_cuts(rng, scenario), gap=1e-3 if clients != 8 else 0.05)
         check(scenario, answer)
         assert answer.status is SolveStatus.OPTIMAL
 

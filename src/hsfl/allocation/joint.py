@@ -13,7 +13,7 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
-from hsfl.allocation.partition import MAX_SUBCHANNELS, complete, price_table, search_leaves, uplink_table
+from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
@@ -64,14 +64,14 @@ def solve_round(
 
 def warm_up(scenario: Scenario) -> None:
     """Compile (or load) what this scenario needs, so that `seconds` and time limits count solving alone."""
-    subs = scenario.num_subchannels
-    size = "few" if subs <= MAX_SUBCHANNELS else "each" if subs == scenario.num_clients else "many"
+    clients, subs = scenario.num_clients, scenario.num_subchannels
+    size = "few" if few(clients, subs) else "each" if subs == clients else "many"
     _compile(scenario.sharing, size, scenario.tau_s is not None)
 
 
 @cache
 def _compile(sharing: str, size: str, drops: bool) -> None:
-    clients, subs = {"few": (2, 3), "each": (13, 13), "many": (2, 13)}[size if sharing == "exclusive" else "few"]
+    clients, subs = {"few": (2, 3), "each": (19, 19), "many": (2, 19)}[size if sharing == "exclusive" else "few"]
     tiny = random_scenario(np.random.default_rng(0), clients, subs, sharing)
     cuts, goal = np.full(clients, 3), Goal(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)

@@ -4,8 +4,8 @@ Legend: K clients, I subchannels. An upper bound comes from local search, a lowe
 assignment keeps the target T = upper (1 - gap). Where the proof fails it hands over the assignment that stopped it,
 which often is the better one, and the target moves. Three oracles for the least sum of prices at (T, lam):
 
-    I <= 12              dynamic programming on subsets, exact; what prices cannot exclude is walked through
-    every client owns one linear assignment, exact
+    few subchannels      dynamic programming on subsets, exact; what prices cannot exclude is walked through
+    one for each client  linear assignment, exact
     otherwise            subchannel prices (`lagrange`), a bound
 """
 
@@ -88,7 +88,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
     if T <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     limit = partition.largest_set(stage)
-    if stage.start_w.shape[1] <= partition.MAX_SUBCHANNELS:
+    if partition.few(*stage.start_w.shape):
         return _prove_small(stage, best, goal, clock)
     if limit == 1:
         return _prove_by_prices(stage, best, goal, clock, _one_each(stage))[0]

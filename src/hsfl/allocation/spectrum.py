@@ -96,16 +96,15 @@ def first_owner(stage: Stage) -> Array:
     sort_by(load, queue)
     left = subs
     while left > 0:
-        for k in queue:
-            if left == 0:
-                break
+        for position in range(min(K, left)):
+            k = int(queue[position])
             best, best_merit = -1, -math.inf
             for i in range(subs):
                 merit = -stage.log_start[k, i] - stage.edge_log_start[k, i]
                 if owner[i] < 0 and merit > best_merit:
                     best, best_merit = i, merit
             owner[best] = k
-            left -= 1
+        left -= min(K, left)
     return owner
 
 
