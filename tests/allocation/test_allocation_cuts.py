@@ -37,7 +37,8 @@ def test_within_half_a_percent_of_enumeration(method):
     """20 small cases; every cut vector is allocated exactly on every sample."""
     for seed in range(20):
         samples, best = small(seed, num_samples=2), enumerated(seed)
-        plan = choose_cuts(samples, CutSettings(method=method, seed=seed, population=20, time_limit_s=5))
+        settings = CutSettings(method=method, seed=seed, population=12, patience=6, bound=method == "descent")
+        plan = choose_cuts(samples, settings)
         assert plan.mean_s <= best * 1.005
         assert plan.lower_bound_s <= best * (1 + 1e-9)
         assert plan.mean_s == pytest.approx(exact_rounds(samples, plan.cuts).mean(), rel=1e-9)

@@ -11,18 +11,35 @@ The mean over samples bounds the mean round of any cuts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from hsfl.allocation import lagrange
+from hsfl.allocation import cutting, lagrange
 from hsfl.allocation.bandwidth import bound_over_options
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.matching import match
+from hsfl.allocation.partition import few
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, single_prices
 from hsfl.allocation.stage import Stage, training_stage
 
 Array = np.ndarray
+
+
+@cache
+def warm_up_bound(sharing: str, many: bool) -> None:
+    """Compile (or load) before any clock runs."""
+    if sharing == "exclusive":
+        for subs in (2, 3):
+            tiny = random_scenario(np.random.default_rng(0), 2, subs)
+            stage, group = options(tiny)
+            tests = [_by_matching(stage, group)] if subs == 2 else [_by_tables(stage, group, 2)]
+            if many:
+                tests.append(_by_prices(stage, group, subs, 2))
+            for test in tests:
+                test(1e9)
 
 
 def options(scenario: Scenario) -> tuple[Stage, Array]:
@@ -72,6 +89,8 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> flo
     every_row = needy == sample.num_clients and _rows_need(stage).all()
     if limit == 1 and every_row:
         test = _by_matching(stage, group)
+    elif every_row and few(*sample.main_gain.shape):
+        test = _by_tables(stage, group, limit)
     else:
         test = _by_prices(stage, group, sample.num_subchannels, limit)
     seconds = max(0.05, (clock.limit_s - clock.seconds()) / num_samples)
@@ -125,6 +144,30 @@ def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
             picks = np.array(
                 [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)], np.int64
             )
+            pull = lagrange.excess(stage, picks, chosen, T_s, rho)
+            low, high = (lam, high) if pull > 0 else (low, lam)
+            lam = 0.5 * (low + high)
+        return False
+
+    return test
+
+
+def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+    """Few subchannels: dynamic programming on subsets, with the minimum over cuts in the tables; bisection on lam."""
+    clients = len(group) - 1
+    pool, used = np.zeros((clients, 512), np.int64), np.zeros(clients, np.int64)
+    unit = stage.hz / stage.power_w
+    start = [0.5]
+
+    def test(T_s: float) -> bool:
+        low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
+        for _ in range(8):
+            rho = unit * lam / (1.0 - lam)
+            value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
+            if value > 1.0 + 1e-11:
+                start[0] = lam
+                return True
+            chosen = (np.arange(clients)[:, None] == owner).astype(float)
             pull = lagrange.excess(stage, picks, chosen, T_s, rho)
             low, high = (lam, high) if pull > 0 else (low, lam)
             lam = 0.5 * (low + high)

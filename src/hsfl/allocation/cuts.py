@@ -16,9 +16,10 @@ from itertools import product
 import numpy as np
 
 from hsfl import rng as streams
-from hsfl.allocation.cutbound import bound_over_cuts
+from hsfl.allocation.cutbound import bound_over_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact, warm_up
+from hsfl.allocation.partition import few
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock
 from hsfl.errors import InputError
@@ -77,6 +78,8 @@ def choose_cuts(
         raise InputError(f"method is {settings.method!r}; choose {', '.join(METHODS)}")
     fitness = Fitness(samples, settings.threads)
     warm_up(samples[0])
+    if settings.bound:
+        warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
     clock = Clock(settings.time_limit_s)
     METHODS[settings.method](fitness, settings, clock, progress or (lambda what, step, best: None))
     cuts, round_s = _finalists(samples, fitness, settings)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS
-from hsfl.allocation.partition import best_owner, complete, largest_set, popcount
+from hsfl.allocation.partition import best_owner, complete, popcount
 from hsfl.allocation.spectrum import needs_subchannel
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import tangent
@@ -59,67 +59,102 @@ def _price_set(
 
 
 @compiled
-def start_table(stage: Stage) -> Array:
-    """Prices are at least zero; sets that are too large, or empty where bits must travel, are excluded."""
-    K, subs = stage.start_w.shape
-    limit = largest_set(stage)
+def start_row(subs: int, limit: int) -> Array:
+    """Prices are at least zero; the empty set, and sets that leave too few for others, are excluded. [2^I]"""
     row = np.zeros(1 << subs)
     row[0] = math.inf
     for mask in range(1, 1 << subs):
         if popcount(mask) > limit:
             row[mask] = math.inf
-    phi = np.empty((K, 1 << subs))
-    for k in range(K):
-        phi[k] = row
-    return phi
+    return row
+
+
+@compiled
+def _price_mask(
+    stage: Stage,
+    first: int,
+    last: int,
+    mask: int,
+    T: float,
+    rho: float,
+    lam: float,
+    rows: Array,
+    table: Array,
+    sums: Array,
+    work: tuple[Array, ...],
+    share: Array,
+) -> tuple[float, int]:
+    """A set priced for all options of a client (rows first to last): (the least price, its row); tangents join."""
+    for i in range(share.shape[0]):
+        share[i] = (mask >> i) & 1
+    least, pick = math.inf, first
+    for row in range(first, last):
+        price = _price_set(stage, row, share, T, rho, lam, rows[row], sums, work)
+        rows[row, mask] = max(rows[row, mask], price)
+        if price < least:
+            least, pick = price, row
+    for m in range(table.shape[0]):
+        table[m] = rows[first, m]
+        for row in range(first + 1, last):
+            table[m] = min(table[m], rows[row, m])
+    return least, pick
 
 
 @compiled
 def least_sum(
-    stage: Stage, pool: Array, used: Array, T: float, rho: float, lam: float, rounds: int
-) -> tuple[float, Array, bool]:
-    """(a lower bound of the least sum of prices, its partition, whether it is the minimum itself).
+    stage: Stage, group: Array, limit: int, pool: Array, used: Array, T: float, rho: float, lam: float, rounds: int
+) -> tuple[float, Array, Array, bool]:
+    """(a lower bound of the least sum of prices, its owners, the rows they take, whether it is the minimum itself).
 
-    pool [K, P] holds masks priced before, used [K] how many; both grow. The sets of the incumbent are a good start.
+    Rows group[k] to group[k + 1] of the stage are the options of client k (its cuts, or only itself). pool [K, P] holds
+    masks priced before, used [K] how many; both grow. The sets of the incumbent are a good start.
     """
-    K, subs = stage.start_w.shape
+    K, subs = group.shape[0] - 1, stage.start_w.shape[1]
     work = (np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.empty(subs))
-    phi, sums, share = start_table(stage), np.empty(1 << subs), np.empty(subs)
+    sums, share, needy = np.empty(1 << subs), np.empty(subs), np.empty(K, np.bool_)
+    rows, table = np.empty((group[K], 1 << subs)), np.empty((K, 1 << subs))
+    picks = group[:K].copy()
+    rows[:] = start_row(subs, limit)
     for k in range(K):
-        if not needs_subchannel(stage, k):
-            t = T - stage.fixed_s[k]
-            if t <= 0.0:
-                phi[k, 0] = math.inf if stage.cycles[k] > 0.0 or t < 0.0 else 0.0
-            else:
-                phi[k, 0] = (1.0 - lam) * stage.cycles[k] / t / stage.hz
+        needy[k] = needs_subchannel(stage, group[k])
+        table[k] = rows[group[k]]
+        if not needy[k]:
+            table[k, 0] = _price_alone(stage, group[k], T, lam)
             continue
         for p in range(used[k]):
-            for i in range(subs):
-                share[i] = (pool[k, p] >> i) & 1
-            _price_set(stage, k, share, T, rho, lam, phi[k], sums, work)
+            _price_mask(stage, group[k], group[k + 1], pool[k, p], T, rho, lam, rows, table[k], sums, work, share)
     value, owner = 0.0, np.full(subs, -1)
     for _ in range(rounds):
-        after = complete(stage, phi)
+        after = complete(needy, table)
         value = after[0, (1 << subs) - 1]
         if value > 1.0 + 1e-11:
-            return value, owner, False
-        owner = best_owner(stage, phi, after)
+            return value, owner, picks, False
+        owner = best_owner(needy, table, after)
         exact = True
         for k in range(K):
-            if not needs_subchannel(stage, k):
+            if not needy[k]:
                 continue
             mask = 0
             for i in range(subs):
-                share[i] = 1.0 if owner[i] == k else 0.0
                 mask |= (1 << i) if owner[i] == k else 0
-            known = phi[k, mask]
-            price = _price_set(stage, k, share, T, rho, lam, phi[k], sums, work)
+            known = table[k, mask]
+            price, picks[k] = _price_mask(
+                stage, group[k], group[k + 1], mask, T, rho, lam, rows, table[k], sums, work, share
+            )
             if price > known + 1e-12:
-                phi[k, mask] = price
                 exact = False
                 if used[k] < pool.shape[1]:
                     pool[k, used[k]] = mask
                     used[k] += 1
         if exact:
-            return value, owner, True
-    return value, owner, False
+            return value, owner, picks, True
+    return value, owner, picks, False
+
+
+@compiled
+def _price_alone(stage: Stage, k: int, T: float, lam: float) -> float:
+    """phi_k of a client without bits."""
+    t = T - stage.fixed_s[k]
+    if t < 0.0 or (t == 0.0 and stage.cycles[k] > 0.0):
+        return math.inf
+    return (1.0 - lam) * stage.cycles[k] / t / stage.hz if stage.cycles[k] > 0.0 else 0.0

@@ -4,13 +4,25 @@ Legend: K clients, I subchannels, S samples, P candidates.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
 from hsfl.allocation import samples as packed
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray
+
+
+@cache
+def _compile() -> None:
+    """Compile (or load) before any clock runs."""
+    tiny = packed.pack([random_scenario(np.random.default_rng(0), 2, 2)])
+    cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
+    packed.warm_owners(tiny, cuts[0], owners)
+    packed.evaluate_all(tiny, cuts, owners)
+    packed.predict(tiny, cuts[0], owners, none, cuts[0], cuts[0])
 
 
 class Fitness:
@@ -18,6 +30,7 @@ class Fitness:
 
     def __init__(self, scenarios: Sequence[Scenario], threads: int = 1) -> None:
         self.samples = packed.pack(scenarios)
+        _compile()
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]
         self.threads = threads

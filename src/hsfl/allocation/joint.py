@@ -13,7 +13,7 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
-from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table
+from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table, who_needs
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
@@ -52,6 +52,8 @@ def solve_round(
     clock = Clock(time_limit_s)
     kept = np.ones(scenario.num_clients, bool)
     first = solve(training, Goal(0.9 * gap), clock.part(0.7))
+    if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
+        first = min(first, solve(training, Goal(gap, tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s)
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
         kept = keep_within(scenario, training, keeper or solve, clock)
         first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
@@ -81,7 +83,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
             phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
-            search_leaves(stage, phi, complete(stage, phi), answer.T_s, rho, 1)
+            search_leaves(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
             excess(stage, np.arange(clients), shares_of(answer.owner, clients), answer.T_s, rho)
         elif sharing == "exclusive":
             improve(stage, answer, np.random.default_rng(0), Clock(0.02), 0.01)

@@ -45,12 +45,18 @@ def _expand(mask: int, share: Array) -> None:
 
 
 @compiled
+def who_needs(stage: Stage) -> Array:
+    """needy [K]."""
+    needy = np.empty(stage.cycles.shape[0], np.bool_)
+    for k in range(needy.shape[0]):
+        needy[k] = needs_subchannel(stage, k)
+    return needy
+
+
+@compiled
 def largest_set(stage: Stage) -> int:
     """How many subchannels one client may own at most, since every other one with bits needs one."""
-    needy = 0
-    for k in range(stage.start_w.shape[0]):
-        needy += needs_subchannel(stage, k)
-    return stage.start_w.shape[1] - max(needy - 1, 0)
+    return stage.start_w.shape[1] - max(who_needs(stage).sum() - 1, 0)
 
 
 @compiled
@@ -93,22 +99,25 @@ def price_table(stage: Stage, c: Array, T: float, rho: float, lam: float) -> Arr
 
 
 @compiled
-def complete(stage: Stage, phi: Array) -> Array:
-    """after [K + 1, 2^I]: least sum of prices of clients k.. that divide exactly the mask among them."""
+def complete(needy: Array, phi: Array) -> Array:
+    """after [K + 1, 2^I]: least sum of prices of clients k.. that divide exactly the mask among them.
+
+    needy [K] says who needs a subchannel; the others get none.
+    """
     K, size = phi.shape
-    _, subs = stage.start_w.shape
+    subs = popcount(size - 1)
     after = np.full((K + 1, size), math.inf)
     after[K, 0] = 0.0
     needy_after = 0
-    needy = 0
+    in_all = 0
     for k in range(K):
-        needy += needs_subchannel(stage, k)
+        in_all += 1 if needy[k] else 0
     for k in range(K - 1, -1, -1):
-        here = 1 if needs_subchannel(stage, k) else 0
-        before = needy - needy_after - here
+        here = 1 if needy[k] else 0
+        before = in_all - needy_after - here
         for mask in range(size):
             bits = popcount(mask)
-            if k == 0 and mask != size - 1 and needy > 0:
+            if k == 0 and mask != size - 1 and in_all > 0:
                 continue
             if bits < needy_after + here or bits > subs - before:
                 continue
@@ -127,19 +136,19 @@ def complete(stage: Stage, phi: Array) -> Array:
                     part = (part - 1) & mask
             after[k, mask] = best
         needy_after += here
-    if needy == 0:
+    if in_all == 0:
         after[0, size - 1] = after[0, 0]
     return after
 
 
 @compiled
-def best_owner(stage: Stage, phi: Array, after: Array) -> Array:
+def best_owner(needy: Array, phi: Array, after: Array) -> Array:
     """The partition behind after[0, all], as owners [I]."""
     K, size = phi.shape
-    owner = np.full(stage.start_w.shape[1], -1)
+    owner = np.full(popcount(size - 1), -1)
     mask = size - 1
     for k in range(K):
-        if not needs_subchannel(stage, k):
+        if not needy[k]:
             continue
         part = mask
         while part:

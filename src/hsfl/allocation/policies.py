@@ -11,6 +11,7 @@ What it does not decide by rule stays optimal given the rules.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from hsfl import rng as streams
 from hsfl.allocation import bandwidth
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.cuts import CutSettings, Progress, choose_cuts, rcls, scls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
-from hsfl.allocation.stage import Stage, even_cycles, even_power
+from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -61,6 +63,8 @@ class Policy:
             return exact(scenario, cuts, gap, time_limit_s)
         if scenario.sharing == "bandwidth" and self.subchannels == "greedy":
             raise InputError(f'policy {self.name} deals whole subchannels but sharing is "bandwidth"; use another one')
+
+        _compile()
 
         def solve(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer | bandwidth.SharedAnswer:
             return self._solve(scenario, stage, goal, clock)
@@ -99,6 +103,15 @@ class Policy:
         if self.power == "even":
             pour_rows(stage, share, np.full(clients, stage.power_w / clients * INSIDE), down)
         return hz, up, down, edge
+
+
+@cache
+def _compile() -> None:
+    """Compile (or load) what only rules need, before any clock runs."""
+    stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
+    share = np.eye(2)
+    pour_rows(stage, share, np.ones(2), np.zeros((2, 2)))
+    uplink_powers(stage, share, np.zeros((2, 2)), np.zeros((2, 2)))
 
 
 POLICIES = {

@@ -155,13 +155,14 @@ def _prove_by_prices(
         if high - low < 1e-5 or clock.over():
             break
         lam = 0.5 * (low + high)
-    return _bound_at(stage, best, goal, top_lam, oracle), top_lam, False
+    return _bound_at(stage, best, goal, top_lam, oracle, clock), top_lam, False
 
 
-def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: Oracle) -> StageAnswer:
-    """The largest T that one price excludes, by bisection between the bound and the value."""
-    low, high = best.lower_bound_s, best.T_s
-    while high - low > max(0.1 * goal.gap, 1e-9) * high:
+def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: Oracle, clock: Clock) -> StageAnswer:
+    """The largest T that one price excludes, by bisection; a few steps even where the time is over."""
+    low, high, steps = best.lower_bound_s, best.T_s, 0
+    while high - low > max(0.1 * goal.gap, 1e-9) * high and (steps < 6 or not clock.over()):
+        steps += 1
         middle = 0.5 * (low + high)
         value, _ = oracle(middle, _rho(stage, lam), lam)
         low, high = (middle, high) if value > PROOF else (low, middle)
@@ -172,10 +173,15 @@ def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> S
     K, subs = stage.start_w.shape
     pool, used = np.zeros((K, 512), np.int64), np.ones(K, np.int64)
     pool[:, 0] = shares_of(best.owner, K) @ (1 << np.arange(subs))
+    group, limit = np.arange(K + 1), partition.largest_set(stage)
+
+    rounds = 200 if subs <= 12 else 4  # between looks at the clock
 
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
-        value, owner, _ = cutting.least_sum(stage, pool, used, T, rho, lam, 1000)
-        return value, owner
+        while True:
+            value, owner, _, exact = cutting.least_sum(stage, group, limit, pool, used, T, rho, lam, rounds)
+            if exact or value > PROOF or clock.over() or used.max() == pool.shape[1]:
+                return value, owner
 
     leaves, c = 1000, None
     while True:
@@ -185,7 +191,7 @@ def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> S
         target = goal.target(best.T_s)
         c = partition.uplink_table(stage) if c is None else c
         phi = partition.price_table(stage, c, target, _rho(stage, lam), lam)
-        after = partition.complete(stage, phi)
+        after = partition.complete(partition.who_needs(stage), phi)
         while True:
             owner, T, exhausted = partition.search_leaves(stage, phi, after, target, _rho(stage, lam), leaves)
             if exhausted:
