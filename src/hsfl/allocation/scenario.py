@@ -3,66 +3,18 @@
 Legend: K clients, I subchannels, C cuts (num_units + 1).
 """
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, one_line
 from hsfl.errors import InputError
 
 Array = np.ndarray
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=0, strict=True)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Cost(_Part):
-    client_flops: list[Amount]
-    server_flops: list[Amount]
-    smashed_bits: list[Amount]
-    gradient_bits: list[Amount]
-    model_bits: list[Amount]
-
-
-class _Clients(_Part):
-    cpu_hz: list[Positive]
-    flops_per_cycle: Positive | list[Positive] = 1.0
-    max_power_w: list[Positive]
-    max_cut: list[Whole]
-    num_batches: list[Positive]
-
-
-class _Servers(_Part):
-    main_hz: Positive
-    flops_per_cycle: Positive = 1.0
-    main_power_w: Positive
-    edge_power_w: Positive
-
-
-class _Channel(_Part):
-    subchannel_hz: Positive
-    noise_w: Positive
-    main_gain: list[list[Positive]]
-    edge_gain: list[list[Positive]]
-
-
-class _File(_Part):
-    batch_size: Annotated[int, Field(gt=0, strict=True)]
-    tau_s: Positive | None = None
-    sharing: Literal["exclusive", "bandwidth"] = "exclusive"
-    cost: _Cost
-    clients: _Clients
-    min_cut: Whole = 1
-    servers: _Servers
-    channel: _Channel
 
 
 @dataclass(frozen=True)
@@ -124,9 +76,9 @@ class Scenario:
         if not isinstance(data, dict):
             raise InputError(f"scenario is a {type(data).__name__}; it must be an object with cost, clients, ...")
         try:
-            file = _File.model_validate(data)
+            file = ScenarioFile.model_validate(data)
         except ValidationError as error:
-            raise InputError(_one_line(error)) from None
+            raise InputError(one_line(error)) from None
         clients, cost, servers, channel = file.clients, file.cost, file.servers, file.channel
         num_clients = len(clients.cpu_hz)
         per_cycle = clients.flops_per_cycle
@@ -134,7 +86,7 @@ class Scenario:
             batch_size=file.batch_size,
             tau_s=file.tau_s,
             sharing=file.sharing,
-            **{name: np.array(getattr(cost, name), float) for name in _Cost.model_fields},
+            **{name: np.array(getattr(cost, name), float) for name in COST_FIELDS},
             cpu_hz=np.array(clients.cpu_hz, float),
             client_flops_per_cycle=np.array(per_cycle if isinstance(per_cycle, list) else [per_cycle] * num_clients),
             max_power_w=np.array(clients.max_power_w, float),
@@ -158,7 +110,7 @@ class Scenario:
             "batch_size": self.batch_size,
             "tau_s": self.tau_s,
             "sharing": self.sharing,
-            "cost": {name: getattr(self, name).tolist() for name in _Cost.model_fields},
+            "cost": {name: getattr(self, name).tolist() for name in COST_FIELDS},
             "clients": {
                 "cpu_hz": self.cpu_hz.tolist(),
                 "flops_per_cycle": self.client_flops_per_cycle.tolist(),
@@ -237,7 +189,7 @@ def _check_lengths(s: Scenario) -> None:
                 f"clients.{by_name.get(field, field)} has {size} entries but clients.cpu_hz has {s.num_clients}; "
                 "give one for each client"
             )
-    for field in _Cost.model_fields:
+    for field in COST_FIELDS:
         size = len(getattr(s, field))
         if size != s.num_cuts:
             raise InputError(f"cost.{field} has {size} entries but cost.model_bits has {s.num_cuts}; one for each cut")
@@ -273,7 +225,7 @@ def _check_numbers(s: Scenario) -> None:
     }
     for name, value in positive.items():
         _check_sign(name, np.asarray(value, float), lambda x: x > 0, "a positive number")
-    for field in _Cost.model_fields:
+    for field in COST_FIELDS:
         _check_sign(f"cost.{field}", getattr(s, field), lambda x: x >= 0, "zero or more")
     if s.tau_s is not None:
         _check_sign("tau_s", np.asarray(s.tau_s, float), lambda x: x > 0, "a positive number, or null for no limit")
@@ -300,45 +252,3 @@ def _check_cuts(s: Scenario) -> None:
                 f"clients.max_cut[{k}] is {cut} but min_cut is {s.min_cut}, so no cut fits client {k}; "
                 "raise its max_cut, lower min_cut or leave the client out"
             )
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first problem of a file: the field, the value, the way out."""
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    name = _name(first["loc"])
-    kind, value = first["type"], first.get("input")
-    if kind == "missing":
-        return f"{name} is missing; add it to the scenario"
-    if kind == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.0)
-        return f"{name} is not a field of a scenario; did you mean {near[0]}?"
-    wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Input should have ")
-    return f"{name} is {_short(value)}; it must be {wanted}"
-
-
-def _known_keys(path: tuple[int | str, ...]) -> list[str]:
-    parts: dict[tuple[int | str, ...], type[_Part]] = {
-        (): _File,
-        ("cost",): _Cost,
-        ("clients",): _Clients,
-        ("servers",): _Servers,
-        ("channel",): _Channel,
-    }
-    return list(parts[path].model_fields)
-
-
-def _name(path: tuple[int | str, ...]) -> str:
-    """clients.cpu_hz[3]; the names of alternatives that pydantic adds are left out."""
-    words = ""
-    for part in path:
-        if isinstance(part, int):
-            words += f"[{part}]"
-        elif not part.startswith(("constrained", "list[", "float")):
-            words += f".{part}" if words else part
-    return words
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
-    return text if len(text) < 60 else text[:57] + "..."
