@@ -11,14 +11,14 @@ import numpy as np
 from hsfl.models.cost import CostTable
 
 Array = np.ndarray
+LN2 = np.log(2)
 
 
 def rate_bps(power_w: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
     """Eq. (7): R = sum_i B log2(1 + p_i g_i / noise), [..., K, I] -> [..., K]. Unowned subchannels have no power."""
     snr = np.multiply(power_w, gain, dtype=float)
     snr *= 1 / noise_w
-    snr += 1
-    return subchannel_hz * sum_last(np.log2(snr, out=snr))
+    return subchannel_hz / LN2 * sum_last(np.log1p(snr, out=snr))  # log1p: exact for weak signals too
 
 
 def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: float, noise_w: float) -> Array:
@@ -26,7 +26,7 @@ def shared_rate_bps(power_w: Array, share: Array, gain: Array, subchannel_hz: fl
     power_w, share, gain = np.asarray(power_w, float), np.asarray(share, float), np.asarray(gain, float)
     shape = np.broadcast_shapes(power_w.shape, share.shape, gain.shape)
     snr = np.divide(power_w * gain, share * noise_w, out=np.zeros(shape), where=share > 0)
-    return subchannel_hz * (share * np.log2(1 + snr)).sum(axis=-1)
+    return subchannel_hz * (share * np.log1p(snr)).sum(axis=-1) / LN2
 
 
 def sum_last(array: Array) -> Array:

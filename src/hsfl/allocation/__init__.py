@@ -1,0 +1,1 @@
+"""The optimiser: cuts once, cycles, subchannels and power every round, with a proven gap. Knows no torch."""

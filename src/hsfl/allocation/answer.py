@@ -1,0 +1,191 @@
+"""The answer of `hsfl allocate`: an allocation with its proof, checked against the constraints it must keep.
+
+Legend: K clients, I subchannels.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.scenario import Scenario
+from hsfl.models.cost import CostTable
+from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
+
+Array = np.ndarray
+PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
+
+
+class SolveStatus(StrEnum):
+    """How a solve ended; `advice` is the sentence for people."""
+
+    OPTIMAL = "optimal"
+    TIME_LIMIT = "time_limit"
+    DROPPED = "dropped"
+    HEURISTIC = "heuristic"
+
+    @property
+    def advice(self) -> str:
+        return {
+            SolveStatus.OPTIMAL: "optimal within the gap that was asked for",
+            SolveStatus.TIME_LIMIT: "stopped at the time limit; gap is the proven distance to the optimum",
+            SolveStatus.DROPPED: "some clients cannot finish within tau_s and sit this round out; bound and gap are "
+            "for the clients kept",
+            SolveStatus.HEURISTIC: "a rule without a proof chose part of this; gap is the proven distance to the "
+            "optimum of the same cuts",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Who gets what in one round. Exactly one of owner and share is set, by the scenario's sharing."""
+
+    status: SolveStatus
+    cuts: Array  # [K]
+    kept: Array  # [K] bool
+    server_hz: Array  # [K]
+    owner: Array | None  # [I], -1: nobody
+    edge_down_owner: Array | None  # [I]
+    share: Array | None  # [K, I]
+    edge_down_share: Array | None  # [K, I]
+    main_up_power_w: Array  # [K, I]
+    main_down_power_w: Array  # [K, I]
+    edge_up_power_w: Array  # [K, I]
+    edge_down_power_w: Array  # [K, I]
+    phases: dict[str, Array]  # [K] each: seconds of one mini-batch, model transfers once; nan where a client is dropped
+    round_s: float
+    lower_bound_s: float
+    gap: float
+    seconds: float
+    cuts_lower_bound_s: float | None = field(default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the answer's file."""
+        owners = (
+            {"owner": self.owner.tolist(), "edge_down_owner": self.edge_down_owner.tolist()}
+            if self.owner is not None and self.edge_down_owner is not None
+            else {"share": _list(self.share), "edge_down_share": _list(self.edge_down_share)}
+        )
+        answer = {
+            "status": self.status.value,
+            "cuts": self.cuts.tolist(),
+            "kept": self.kept.tolist(),
+            "server_hz": self.server_hz.tolist(),
+            **owners,
+            "main_up_power_w": self.main_up_power_w.tolist(),
+            "main_down_power_w": self.main_down_power_w.tolist(),
+            "edge_up_power_w": self.edge_up_power_w.tolist(),
+            "edge_down_power_w": self.edge_down_power_w.tolist(),
+            "phases": {name: [_number(x) for x in values] for name, values in self.phases.items()},
+            "round_s": self.round_s,
+            "lower_bound_s": self.lower_bound_s,
+            "gap": self.gap,
+            "seconds": self.seconds,
+        }
+        if self.cuts_lower_bound_s is not None:
+            answer["cuts_lower_bound_s"] = self.cuts_lower_bound_s
+        return answer
+
+    def write(self, path: str | Path) -> None:
+        """The answer as a JSON file, whole or not at all."""
+        path = Path(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(self.to_dict(), file, allow_nan=False)
+                file.write("\n")
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _list(values: Array | None) -> list[Any] | None:
+    return None if values is None else values.tolist()
+
+
+def _number(value: float) -> float | None:
+    """JSON has no nan: a client that sits out has no phase."""
+    return None if np.isnan(value) else float(value)
+
+
+def rates(scenario: Scenario, allocation: Allocation) -> Rates:
+    """Eq. (7) for the four links, from the powers alone (and the shares, where bands are shared)."""
+    s, a = scenario, allocation
+
+    def rate(power: Array, gain: Array, share: Array | None) -> Array:
+        if share is None:
+            return rate_bps(power, gain, s.subchannel_hz, s.noise_w)
+        return shared_rate_bps(power, share, gain, s.subchannel_hz, s.noise_w)
+
+    return Rates(
+        main_up_bps=rate(a.main_up_power_w, s.main_gain, a.share),
+        main_down_bps=rate(a.main_down_power_w, s.main_gain, a.share),
+        edge_up_bps=rate(a.edge_up_power_w, s.edge_gain, a.share),
+        edge_down_bps=rate(a.edge_down_power_w, s.edge_gain, a.edge_down_share),
+    )
+
+
+def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
+    """Eqs. (6) and (8) to (11) for an allocation."""
+    s = scenario
+    zero = np.zeros(s.num_cuts)
+    cost = CostTable(
+        s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits
+    )  # forward and backward are one number here
+    return phases(
+        cost,
+        allocation.cuts,
+        s.batch_size,
+        s.cpu_hz * s.client_flops_per_cycle,
+        allocation.server_hz * s.server_flops_per_cycle,
+        rates(s, allocation),
+    )
+
+
+def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Array], float]:
+    """(phases by name, round_s) by the latency equations: max over kept of N (A + U + S + D) + E, plus max M."""
+    p = phases_of(scenario, allocation)
+    whole_s = client_round_s(p, scenario.num_batches)
+    by_name = {name: np.array(getattr(p, name), float) for name in PHASE_NAMES}
+    for name in PHASE_NAMES[:-1]:
+        by_name[name][~allocation.kept] = np.nan
+    training_s = whole_s[allocation.kept].max() if allocation.kept.any() else 0.0
+    return by_name, float(training_s + p.model_down_s.max())
+
+
+def violation(scenario: Scenario, allocation: Allocation) -> float:
+    """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where all hold exactly."""
+    s, a = scenario, allocation
+    worst = [0.0]
+    if ((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any():
+        worst.append(np.inf)
+    for part in (a.server_hz, a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w, a.edge_down_power_w):
+        worst.append(np.inf if not np.isfinite(part).all() or (part < 0).any() else 0.0)
+    worst.append(a.server_hz.sum() / s.main_hz - 1)  # C2, C3
+    worst.append((a.main_up_power_w.sum(axis=1) / s.max_power_w - 1).max())  # C4
+    worst.append((a.edge_up_power_w.sum(axis=1) / s.max_power_w - 1).max())
+    worst.append(a.main_down_power_w.sum() / s.main_power_w - 1)  # C5
+    worst.append(a.edge_down_power_w.sum() / s.edge_power_w - 1)
+    training, distribution = _shares(a)
+    for share in (training, distribution):
+        worst.append((share.sum(axis=0) - 1).max())
+        worst.append(-share.min())
+    for power in (a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w):
+        worst.append(np.inf if (power[training == 0] > 0).any() else 0.0)
+    worst.append(np.inf if (a.edge_down_power_w[distribution == 0] > 0).any() else 0.0)
+    return float(max(worst))
+
+
+def _shares(a: Allocation) -> tuple[Array, Array]:
+    if a.owner is None or a.edge_down_owner is None:
+        assert a.share is not None
+        assert a.edge_down_share is not None
+        return a.share, a.edge_down_share
+    clients = np.arange(len(a.cuts))[:, None]
+    return (clients == a.owner).astype(float), (clients == a.edge_down_owner).astype(float)

@@ -1,0 +1,85 @@
+"""`hsfl allocate`: one round from explicit numbers. Imports no torch."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hsfl.allocation.answer import Allocation
+from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, allocate
+from hsfl.allocation.scenario import Scenario
+from hsfl.errors import InputError
+
+app = typer.Typer(add_completion=False)
+
+
+def parse_cuts(text: str | None) -> list[int] | None:
+    """3,4,3 -> [3, 4, 3]."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--cuts is {text!r}; give one whole number for each client, such as 3,4,3") from None
+
+
+def report(answer: Allocation, console: Console) -> None:
+    """The answer for people: one line for the round, one row for each client."""
+    console.print(
+        f"round {answer.round_s:.6g} s, at least {answer.lower_bound_s:.6g} s is needed "
+        f"(gap {100 * answer.gap:.3g} %), solved in {1e3 * answer.seconds:.3g} ms: {answer.status.advice}",
+        highlight=False,
+    )
+    if answer.cuts_lower_bound_s is not None:
+        console.print(f"no cuts can beat {answer.cuts_lower_bound_s:.6g} s", highlight=False)
+    table = Table("client", "cut", "server Gcycles/s", "subchannels", *(n.removesuffix("_s") for n in answer.phases))
+    for k, cut in enumerate(answer.cuts):
+        times = [f"{values[k]:.4g}" for values in answer.phases.values()]
+        table.add_row(str(k), str(cut), f"{answer.server_hz[k] / 1e9:.4g}", _owned(answer, k), *times)
+    console.print(table)
+
+
+def _owned(answer: Allocation, k: int) -> str:
+    if not answer.kept[k]:
+        return "sits out"
+    if answer.owner is not None:
+        return ",".join(str(i) for i, owner in enumerate(answer.owner) if owner == k)
+    assert answer.share is not None
+    return f"{answer.share[k].sum():.3g} in all"
+
+
+@app.command("allocate")
+def allocate_command(
+    scenario: Annotated[Path, typer.Argument(help="scenario file (JSON)")],
+    cuts: Annotated[str | None, typer.Option(help="a cut for each client, such as 3,4,3; chosen if not given")] = None,
+    solver: Annotated[str, typer.Option(help="exact, paper, scip, or a baseline's rule such as ecfa")] = "exact",
+    time_limit_s: Annotated[
+        float, typer.Option(help="stop then, with the best and its proven gap")
+    ] = DEFAULT_TIME_LIMIT_S,
+    gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = DEFAULT_GAP,
+    seed: Annotated[int, typer.Option(help="for choosing cuts")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
+) -> None:
+    """Allocate cycles, subchannels and power for one round, with a proven gap."""
+    try:
+        answer = allocate(Scenario.read(scenario), parse_cuts(cuts), solver, time_limit_s, gap, seed)
+        if out is not None:
+            answer.write(out)
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(f"--out {out} cannot be written ({error.strerror}); choose another place", err=True)
+        raise typer.Exit(2) from None
+    if json_:
+        typer.echo(json.dumps(answer.to_dict(), allow_nan=False))
+    else:
+        report(answer, Console())
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,57 @@
+"""`compiled`: numba's njit with a cache that knows all our sources, or none where nothing can be written.
+
+numba's own cache looks at the file of a function only: a cached caller would keep the old code of a callee whose file
+has changed. So the cache lives in a directory named by the content of this package.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Our loops run over a handful of subchannels: vectorising them makes the code a third slower, and slower to compile.
+os.environ.setdefault("NUMBA_OPT", "1")
+os.environ.setdefault("NUMBA_LOOP_VECTORIZE", "0")
+
+import numba
+
+_CONFIG: Any = numba.config
+_HERE = Path(__file__).parent
+
+
+@cache
+def cache_dir() -> str:
+    """Where compiled code is kept: NUMBA_CACHE_DIR, or beside the source, or in the user's cache; empty: nowhere."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(_HERE.glob("*.py")):
+        digest.update(source.name.encode() + source.read_bytes())
+    name = f"numba-{digest.hexdigest()[:16]}"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "hsfl"
+    places = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else [_HERE / "__pycache__", user]
+    for parent in places:
+        path = parent / name
+        try:
+            if not path.is_dir():
+                path.mkdir(parents=True)
+                for other in set(parent.glob("numba-*")) - {path}:
+                    shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            continue
+        if os.access(path, os.W_OK):
+            return str(path)
+    return ""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile in nopython mode. `error_model="numpy"`: x/0 is inf, as in the equations, and not an exception."""
+    directory, before = cache_dir(), _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = directory
+    try:
+        return numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True)
+    except RuntimeError:  # numba found no place to write after all
+        return numba.njit(function, error_model="numpy", nogil=True)
+    finally:
+        _CONFIG.CACHE_DIR = before

@@ -1,0 +1,193 @@
+"""A lower bound over all cuts: how far a plan can be from the best one at most.
+
+Legend: K clients, I subchannels, S samples; an option of a client is one of its feasible cuts, a row of the stage.
+
+In every sample the cuts may be chosen anew (which only helps), and each client's price takes the minimum over its cuts
+before the minimum over assignments: T is excluded if, for some price of power, no assignment keeps the sum of
+min_l phi_k(S, l; T) within 1. Model distribution enters through a client alone: round >= T_k + M_k, and M_k is at least
+the download with all subchannels and all of the edge server's power, so option l has only T - M_k(l) left to train.
+The mean over samples bounds the mean round of any cuts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from hsfl.allocation import cutting, lagrange
+from hsfl.allocation.bandwidth import bound_over_options
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import exact
+from hsfl.allocation.matching import match
+from hsfl.allocation.partition import few
+from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.search import Clock, single_prices
+from hsfl.allocation.stage import Stage, training_stage
+
+Array = np.ndarray
+
+
+@cache
+def warm_up_bound(sharing: str, many: bool) -> None:
+    """Compile (or load) before any clock runs."""
+    if sharing == "exclusive":
+        for subs in (2, 3):
+            tiny = random_scenario(np.random.default_rng(0), 2, subs)
+            stage, group = options(tiny)
+            tests = [_by_matching(stage, group)] if subs == 2 else [_by_tables(stage, group, 2)]
+            if many:
+                tests.append(_by_prices(stage, group, subs, 2))
+            for test in tests:
+                test(1e9)
+
+
+def options(scenario: Scenario) -> tuple[Stage, Array]:
+    """The training stage with a row for every client and cut, and where each client's rows begin [K + 1]."""
+    s = scenario
+    per_client = [s.feasible_cuts(k) for k in range(s.num_clients)]
+    rows = np.repeat(np.arange(s.num_clients), [len(c) for c in per_client])
+    repeated = replace(
+        s,
+        cpu_hz=s.cpu_hz[rows],
+        client_flops_per_cycle=s.client_flops_per_cycle[rows],
+        max_power_w=s.max_power_w[rows],
+        num_batches=s.num_batches[rows],
+        max_cut=s.max_cut[rows],
+        main_gain=s.main_gain[rows],
+        edge_gain=s.edge_gain[rows],
+    )
+    cuts = np.concatenate(per_client)
+    stage = training_stage(repeated, cuts)
+    download_s = s.model_bits[cuts] / alone_rate_bps(repeated.edge_gain, s)
+    group = np.concatenate([[0], np.cumsum([len(c) for c in per_client])])
+    return stage._replace(fixed_s=stage.fixed_s + download_s), group
+
+
+def alone_rate_bps(gain: Array, s: Scenario) -> Array:
+    """The edge server's whole power water-filled over all subchannels, for each row of gains."""
+    start = np.sort(s.noise_w / gain, axis=1)
+    counts = np.arange(1, start.shape[1] + 1)
+    level = (s.edge_power_w + np.cumsum(start, axis=1)) / counts
+    active = (level > start).sum(axis=1)  # sorted, so the active ones come first
+    level = level[np.arange(len(start)), active - 1]
+    return s.subchannel_hz * np.log2(np.maximum(level[:, None] / start, 1.0)).sum(axis=1)
+
+
+def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
+    """Mean over samples of the bound; `cuts` are good ones, where the search starts from."""
+    return float(np.mean([_bound(sample, cuts, clock, len(samples)) for sample in samples]))
+
+
+def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> float:
+    stage, group = options(sample)
+    value_s = exact(sample, cuts, time_limit_s=1.0).round_s
+    if sample.sharing == "bandwidth":
+        return bound_over_options(stage, group, value_s)
+    needy = _needy(stage, group)
+    limit = sample.num_subchannels - max(needy - 1, 0)
+    every_row = needy == sample.num_clients and _rows_need(stage).all()
+    if limit == 1 and every_row:
+        test = _by_matching(stage, group)
+    elif every_row and few(*sample.main_gain.shape):
+        test = _by_tables(stage, group, limit)
+    else:
+        test = _by_prices(stage, group, sample.num_subchannels, limit)
+    seconds = max(0.05, (clock.limit_s - clock.seconds()) / num_samples)
+    return _largest_excluded(test, value_s, Clock(seconds))
+
+
+def _rows_need(stage: Stage) -> Array:
+    return (stage.up_bits > 0) | (stage.edge_bits > 0) | (stage.down_bits > 0)
+
+
+def _needy(stage: Stage, group: Array) -> int:
+    """Clients that need a subchannel whatever their cut."""
+    return int(np.logical_and.reduceat(_rows_need(stage), group[:-1]).sum())
+
+
+def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: Clock) -> float:
+    """Bisection between nothing and a value that is attained; to 0.1 %, or until the time is over."""
+    low, high, step = 0.0, value_s, 0.02
+    while high - low > 1e-3 * high and not clock.over():
+        middle = max(high * (1 - step), 0.5 * (low + high)) if low == 0.0 else 0.5 * (low + high)
+        if low == 0.0 and step > 0.9:
+            break
+        if test(middle):
+            low = middle
+        else:
+            high = middle
+            step *= 2
+    return low
+
+
+def _trade(stage: Stage) -> bool:
+    return bool(((stage.cycles > 0) & (stage.down_bits > 0)).any())
+
+
+def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
+    """Everyone owns one subchannel: cheapest cut for every pair, then a linear assignment; bisection on lam."""
+    unit = stage.hz / stage.power_w
+    start = [0.5]
+
+    def test(T_s: float) -> bool:
+        low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
+        for _ in range(12):
+            rho = unit * lam / (1.0 - lam)
+            prices = single_prices(stage, T_s, rho, lam)
+            value, column = match(np.minimum.reduceat(prices, group[:-1], axis=0))
+            if value > 1.0 + 1e-11:
+                start[0] = lam
+                return True
+            chosen = np.zeros((len(group) - 1, prices.shape[1]))
+            chosen[np.arange(len(column)), column] = 1.0
+            picks = np.array(
+                [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)], np.int64
+            )
+            pull = lagrange.excess(stage, picks, chosen, T_s, rho)
+            low, high = (lam, high) if pull > 0 else (low, lam)
+            lam = 0.5 * (low + high)
+        return False
+
+    return test
+
+
+def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+    """Few subchannels: dynamic programming on subsets, with the minimum over cuts in the tables; bisection on lam."""
+    clients = len(group) - 1
+    pool, used = np.zeros((clients, 512), np.int64), np.zeros(clients, np.int64)
+    unit = stage.hz / stage.power_w
+    start = [0.5]
+
+    def test(T_s: float) -> bool:
+        low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
+        for _ in range(8):
+            rho = unit * lam / (1.0 - lam)
+            value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
+            if value > 1.0 + 1e-11:
+                start[0] = lam
+                return True
+            chosen = (np.arange(clients)[:, None] == owner).astype(float)
+            pull = lagrange.excess(stage, picks, chosen, T_s, rho)
+            low, high = (lam, high) if pull > 0 else (low, lam)
+            lam = 0.5 * (low + high)
+        return False
+
+    return test
+
+
+def _by_prices(stage: Stage, group: Array, subs: int, limit: int) -> Callable[[float], bool]:
+    """Prices of subchannels, with the minimum over cuts inside what a client buys."""
+    clients = len(group) - 1
+    sets, allowed = np.zeros((len(stage.cycles), limit + 1, subs)), np.ones((clients, subs))
+    state: list = [np.full(subs, 0.3 / subs), 0.5]
+
+    def test(T_s: float) -> bool:
+        value, lam, pi = lagrange.ascend(
+            stage, group, state[0], state[1], T_s, limit, sets, allowed, 150, _trade(stage)
+        )
+        if np.isfinite(value):
+            state[:] = [pi, lam]
+        return value > 1.0 + 1e-9
+
+    return test

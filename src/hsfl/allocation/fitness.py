@@ -1,0 +1,81 @@
+"""The mean round of candidate cuts, remembered: what every method of `cuts` asks.
+
+Legend: K clients, I subchannels, S samples, P candidates.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from hsfl.allocation import samples as packed
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.scenario import Scenario
+
+Array = np.ndarray
+
+
+@cache
+def _compile() -> None:
+    """Compile (or load) before any clock runs."""
+    tiny = packed.pack([random_scenario(np.random.default_rng(0), 2, 2)])
+    cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
+    packed.warm_owners(tiny, cuts[0], owners)
+    packed.evaluate_all(tiny, cuts, owners)
+    packed.predict(tiny, cuts[0], owners, none, cuts[0], cuts[0])
+
+
+class Fitness:
+    """Mean seconds of cut vectors [P, K] -> [P], by local search (exclusive) or shares to 0.5 % (bandwidth)."""
+
+    def __init__(self, scenarios: Sequence[Scenario], threads: int = 1) -> None:
+        self.samples = packed.pack(scenarios)
+        _compile()
+        self.scenarios = list(scenarios)
+        self.scenario = scenarios[0]
+        self.threads = threads
+        self.evaluations = 0
+        self.known: dict[tuple[int, ...], float] = {}
+        shape = (2, len(scenarios), self.scenario.num_subchannels)
+        self.owners = np.full(shape, -1)
+        if self.scenario.sharing == "exclusive":
+            start = np.full(self.scenario.num_clients, self.scenario.min_cut)
+            packed.warm_owners(self.samples, start, self.owners)
+
+    def __call__(self, cuts: Array) -> Array:
+        rows = [tuple(row) for row in np.asarray(cuts, np.int64).tolist()]
+        new = list(dict.fromkeys(row for row in rows if row not in self.known))
+        if new:
+            values = self._evaluate(np.array(new, np.int64)).mean(axis=1)
+            self.evaluations += len(new)
+            self.known.update(zip(new, values.tolist(), strict=True))
+        return np.array([self.known[row] for row in rows])
+
+    def _evaluate(self, cuts: Array) -> Array:
+        if self.scenario.sharing == "exclusive":
+            return packed.evaluate_all(self.samples, cuts, self.owners, self.threads)
+        from hsfl.allocation.joint import exact
+
+        return np.array([[exact(s, c, gap=5e-3, time_limit_s=5.0).round_s for s in self.scenarios] for c in cuts])
+
+    def predict(self, cuts: Array) -> Array:
+        """About how many seconds another cut of each client would save [K, C]."""
+        s = self.scenario
+        lowest = np.full(s.num_clients, s.min_cut)
+        if s.sharing == "exclusive":
+            shares = np.zeros((0, 0, 0, 0))
+        else:
+            shares = self._shares(cuts)
+        return packed.predict(self.samples, cuts, self.owners, shares, lowest, s.max_cut)
+
+    def _shares(self, cuts: Array) -> Array:
+        """Shares of both stages for these cuts [2, S, K, I]."""
+        from hsfl.allocation.joint import exact
+
+        answers = [exact(s, cuts, gap=5e-3, time_limit_s=5.0) for s in self.scenarios]
+        return np.stack([[a.share for a in answers], [a.edge_down_share for a in answers]])
+
+    def best(self, count: int) -> list[Array]:
+        """The best distinct cut vectors seen."""
+        ranked = sorted(self.known, key=lambda row: (self.known[row], row))
+        return [np.array(row) for row in ranked[:count]]

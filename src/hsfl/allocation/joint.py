@@ -1,0 +1,223 @@
+"""One round, allocated: both stages solved, clients dropped where tau_s asks for it, the answer re-evaluated.
+
+Legend: K clients, I subchannels.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, violation
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.lagrange import excess
+from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table, who_needs
+from hsfl.allocation.powers import spend
+from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
+from hsfl.allocation.spectrum import shares_of
+from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
+from hsfl.allocation.tau import keep_within, prices
+from hsfl.errors import InputError
+
+Array = np.ndarray
+StageSolver = Callable[[Stage, Goal, Clock], Any]
+DEFAULT_GAP = 1e-3
+DEFAULT_TIME_LIMIT_S = 10.0
+
+
+def exact(
+    scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
+) -> Allocation:
+    """The default solver: `bandwidth` sharing is convex, `exclusive` is searched with a proof."""
+    return solve_round(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
+
+
+def solve_round(
+    scenario: Scenario,
+    cuts: Array,
+    solve: StageSolver,
+    gap: float = DEFAULT_GAP,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    keeper: StageSolver | None = None,
+) -> Allocation:
+    """Both stages by one stage solver; `keeper` decides who can keep tau_s, where that takes a faster one.
+    What training leaves of its gap belongs to distribution, the far shorter stage.
+    """
+    cuts = scenario.check_cuts(cuts)
+    training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
+    warm_up(scenario)
+    clock = Clock(time_limit_s)
+    kept = np.ones(scenario.num_clients, bool)
+    first = solve(training, Goal(0.9 * gap), clock.part(0.7))
+    if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
+        first = min(first, solve(training, Goal(gap, tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s)
+    if scenario.tau_s is not None and first.T_s > scenario.tau_s:
+        kept = keep_within(scenario, training, keeper or solve, clock)
+        first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
+    if not kept.any():
+        first = replace(first, T_s=0.0, lower_bound_s=0.0)
+    spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
+    second = solve(distribution, Goal(gap, spare_s), clock.part(1.0))
+    return assemble(scenario, cuts, kept, training, distribution, first, second, gap, clock)
+
+
+def warm_up(scenario: Scenario) -> None:
+    """Compile (or load) what this scenario needs, so that `seconds` and time limits count solving alone."""
+    clients, subs = scenario.num_clients, scenario.num_subchannels
+    size = "few" if few(clients, subs) else "each" if subs == clients else "many"
+    _compile(scenario.sharing, size, scenario.tau_s is not None)
+
+
+@cache
+def _compile(sharing: str, size: str, drops: bool) -> None:
+    clients, subs = {"few": (2, 3), "each": (19, 19), "many": (2, 19)}[size if sharing == "exclusive" else "few"]
+    tiny = random_scenario(np.random.default_rng(0), clients, subs, sharing)
+    cuts, goal = np.full(clients, 3), Goal(1e-12)
+    training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
+    for stage in (training, distribution):
+        answer = stage_solver(tiny)(stage, goal, Clock(0.02))
+        spend(stage, _share_of(answer, clients), answer.T_s, answer.rho)
+        if sharing == "exclusive" and size == "few":
+            rho = stage.hz / stage.power_w
+            phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
+            search_leaves(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
+            excess(stage, np.arange(clients), shares_of(answer.owner, clients), answer.T_s, rho)
+        elif sharing == "exclusive":
+            improve(stage, answer, np.random.default_rng(0), Clock(0.02), 0.01)
+    if drops:
+        prices(training, 1e9)
+
+
+def stage_solver(scenario: Scenario) -> StageSolver:
+    if scenario.sharing == "exclusive":
+        return solve_stage
+    from hsfl.allocation.bandwidth import solve_stage as solve_shared
+
+    return solve_shared
+
+
+def assemble(
+    scenario: Scenario,
+    cuts: Array,
+    kept: Array,
+    training: Stage,
+    distribution: Stage,
+    first: StageAnswer,
+    second: StageAnswer,
+    gap: float,
+    clock: Clock,
+) -> Allocation:
+    """Both stage answers as one allocation, with round_s from the latency equations."""
+    K, subs = scenario.num_clients, scenario.num_subchannels
+    hz, up, down, edge_up = np.zeros(K), np.zeros((K, subs)), np.zeros((K, subs)), np.zeros((K, subs))
+    share = np.zeros((K, subs))
+    if kept.any():
+        share[kept] = _share_of(first, int(kept.sum()))
+        spent = first.spent or spend(only(training, kept), share[kept], first.T_s, first.rho)
+        hz[kept], up[kept], down[kept], edge_up[kept] = spent
+    edge_share = _share_of(second, K)
+    edge_down = (second.spent or spend(distribution, edge_share, second.T_s, second.rho))[2]
+    exclusive = scenario.sharing == "exclusive"
+    draft = Allocation(
+        status=SolveStatus.OPTIMAL,
+        cuts=cuts,
+        kept=kept,
+        server_hz=hz,
+        owner=_owner(share) if exclusive else None,
+        edge_down_owner=_owner(edge_share) if exclusive else None,
+        share=None if exclusive else share,
+        edge_down_share=None if exclusive else edge_share,
+        main_up_power_w=up,
+        main_down_power_w=down,
+        edge_up_power_w=edge_up,
+        edge_down_power_w=edge_down,
+        phases={},
+        round_s=0.0,
+        lower_bound_s=0.0,
+        gap=0.0,
+        seconds=0.0,
+    )
+    return finish(scenario, draft, first.lower_bound_s + second.lower_bound_s, gap, clock.seconds())
+
+
+def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:
+    """Phases, round_s, gap and status from the equations; an allocation that breaks a constraint never leaves."""
+    broken = violation(scenario, draft)
+    assert broken <= 1e-9, f"the solver broke a constraint by {broken}"
+    phases, round_s = evaluate(scenario, draft)
+    lower_bound_s = min(lower_bound_s, round_s)
+    reached = (round_s - lower_bound_s) / round_s if round_s > 0 else 0.0
+    status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    if not draft.kept.all():
+        status = SolveStatus.DROPPED
+    return replace(
+        draft,
+        status=status,
+        phases=phases,
+        round_s=round_s,
+        lower_bound_s=lower_bound_s,
+        gap=reached,
+        seconds=seconds,
+    )
+
+
+def _share_of(answer: Any, num_clients: int) -> Array:
+    return answer.share if hasattr(answer, "share") else shares_of(answer.owner, num_clients)
+
+
+def _owner(share: Array) -> Array:
+    return np.where(share.any(axis=0), share.argmax(axis=0), -1)
+
+
+def allocate(
+    scenario: Scenario,
+    cuts: Any = None,
+    solver: str = "exact",
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    gap: float = DEFAULT_GAP,
+    seed: int = 0,
+) -> Allocation:
+    """Allocate one round by a named solver. Without cuts, the scenario itself is the one sample for choosing them."""
+    scenario = scenario.checked()
+    check_settings(time_limit_s, gap)
+    solve = solver_named(solver)
+    if cuts is not None:
+        return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
+    from hsfl.allocation.cuts import CutSettings, choose_cuts
+
+    clock = Clock(time_limit_s)
+    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.8 * time_limit_s))
+    answer = solve(scenario, plan.cuts, gap=gap, time_limit_s=max(0.1, time_limit_s - clock.seconds()))
+    bound_s = min(plan.lower_bound_s, answer.round_s)
+    return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
+
+
+def check_settings(time_limit_s: float, gap: float) -> None:
+    if not time_limit_s > 0:
+        raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
+    if not 0 <= gap < 1:
+        raise InputError(f"gap is {gap}; give a fraction from 0 to below 1, such as 0.001")
+
+
+def solver_named(name: str) -> Any:
+    """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
+    if name == "exact":
+        return exact
+    if name == "scip":
+        from hsfl.allocation.scip import solve
+
+        return solve
+    if name == "paper":
+        from hsfl.allocation.paper import solve
+
+        return solve
+    from hsfl.allocation.policies import POLICIES, policy
+
+    try:
+        return policy(name).allocate
+    except InputError:
+        rules = ", ".join(POLICIES)
+        raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -1,0 +1,82 @@
+"""From shares and a deadline to cycles and watts on every subchannel, inside the budgets.
+
+Legend: K clients, I subchannels.
+"""
+
+import math
+
+import numpy as np
+
+from hsfl.allocation.compiled import compiled
+from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, filled_nats, respond
+from hsfl.allocation.stage import Stage
+
+Array = np.ndarray
+INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
+
+
+@compiled
+def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> None:
+    """Water-filling of `power_w` into row [I]: p_i = s_i (w - start_i) where positive, summing to power_w."""
+    row[:] = 0.0
+    count, w0 = fill_curve(curve, order, start, log_start, share)
+    if count == 0 or power_w <= 0.0:
+        return
+    _, u = filled_nats(curve, count, w0, power_w)
+    rise = w0 * math.expm1(u)  # the level above the best subchannel's start; keeps digits at low signal
+    total = 0.0
+    for i in order:
+        if share[i] > 0.0:
+            row[i] = share[i] * max(0.0, rise - (start[i] - w0))
+            total += row[i]
+    row *= power_w / total * INSIDE
+
+
+@compiled
+def pour_rows(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
+    """Given downlink power of each client [K], water-filled on its subchannels into down [K, I]."""
+    curve = np.empty((CURVE_ROWS, share.shape[1]))
+    for k in range(share.shape[0]):
+        bits = stage.down_bits[k] + stage.given_bits[k]
+        p = power_w[k] if bits > 0.0 else 0.0
+        pour(p, down[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+
+
+@compiled
+def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
+    """Every client's full power, water-filled on its subchannels, towards both servers [K, I]."""
+    curve = np.empty((CURVE_ROWS, share.shape[1]))
+    for k in range(share.shape[0]):
+        p = stage.up_power_w[k]
+        pour(p, main[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+        pour(p, edge[k], curve, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share[k])
+
+
+@compiled
+def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: Array) -> None:
+    """Cycles [K] and downlink power [K, I] at (T, rho), stretched to spend both budgets."""
+    K, subs = share.shape
+    b = stage.subchannel_hz / math.log(2.0)
+    curves, counts, w0s, c = np.empty((K, CURVE_ROWS, subs)), np.zeros(K, np.int64), np.ones(K), np.empty(K)
+    client_curves(curves, counts, w0s, c, stage, share, np.ones(K, np.bool_))
+    q = np.zeros(K)
+    for k in range(K):
+        n, d = stage.cycles[k], stage.down_bits[k]
+        hz[k] = 0.0
+        if n > 0.0 or d > 0.0:
+            hz[k], q[k], _, _ = respond(curves[k], counts[k], w0s[k], T - c[k], n, d, b, rho)
+    if hz.sum() > 0.0:
+        hz *= stage.hz / hz.sum() * INSIDE
+    if q.sum() > 0.0:
+        q *= stage.power_w / q.sum() * INSIDE
+    for k in range(K):
+        pour(q[k], down[k], curves[k], stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+
+
+def spend(stage: Stage, share: Array, T_s: float, rho: float) -> tuple[Array, Array, Array, Array]:
+    """(server_hz [K], main up, main down, edge up [K, I]) of the shares at their deadline and price."""
+    hz, shape = np.zeros(len(stage.cycles)), share.shape
+    up, down, edge = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    uplink_powers(stage, share, up, edge)
+    downlink(stage, share, T_s, rho, hz, down)
+    return hz, up, down, edge

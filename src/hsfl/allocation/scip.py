@@ -1,0 +1,163 @@
+"""The solver `scip`: both stages given to SCIP as convex MINLPs, the reference and the yardstick.
+
+Legend: K clients, I subchannels. Variables: x binary ownership, z power as a fraction of its budget, r rates in nats
+(r <= sum of ln(1 + P z / start)), f cycles as a fraction of the server's, T in units of a rough guess. SCIP is feasible
+only to its tolerance, so its assignment is taken, cycles and powers are solved again by our equations for it, and
+round_s is ours.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation
+from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
+from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.search import Clock, Goal, StageAnswer
+from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
+from hsfl.allocation.stage import Stage
+from hsfl.errors import InputError
+
+Array = np.ndarray
+TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: what its bound may be wrong by
+
+
+@dataclass(frozen=True)
+class ScipResult:
+    """What SCIP said: its assignment (or None), the cycles and downlink power it chose, and its bound in seconds."""
+
+    owner: Array | None  # [I]
+    hz: Array  # [K]
+    down_w: Array  # [K, I]
+    bound_s: float
+
+
+def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
+    """One round by SCIP, to a gap or a time limit."""
+    check_exclusive(scenario)
+    return solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+
+
+def check_exclusive(scenario: Scenario) -> None:
+    if scenario.sharing != "exclusive":
+        raise InputError(
+            f'sharing is "{scenario.sharing}" but solver scip decides who owns each subchannel; use solver exact'
+        )
+
+
+def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
+    """SCIP's assignment, with our optimal cycles and powers for it, and SCIP's bound."""
+    start = first_owner(stage)
+    guess_s, rho, lam = solve_shares(stage, shares_of(start, len(stage.cycles)), 0.0, 0.0)
+    if guess_s <= 0.0:
+        return StageAnswer(start, guess_s, rho, lam)
+    result = run(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
+    owner = start if result.owner is None else result.owner
+    T, rho, lam = solve_shares(stage, shares_of(owner, len(stage.cycles)), 0.0, 0.0)
+    if not math.isfinite(T):  # a set that SCIP's tolerance left without a subchannel
+        owner, T = start, guess_s
+    return StageAnswer(owner, T, rho, lam, min(result.bound_s, T))
+
+
+def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:
+    """Build and solve the MINLP. With cycles_s [K] the server's seconds are given and only P is decided (`paper`)."""
+    from pyscipopt import Model
+
+    model = Model()
+    model.hideOutput()
+    model.setParam("limits/time", max(time_limit_s, 1e-3))
+    model.setParam("limits/gap", gap)
+    clients, subs = stage.start_w.shape
+    T = model.addVar("T", lb=0.0, ub=1.0)
+    x = [[model.addVar(vtype="B") for _ in range(subs)] for _ in range(clients)]
+    for i in range(subs):
+        model.addCons(sum(x[k][i] for k in range(clients)) <= 1)
+    f = _cycles(model, stage, cycles_s)
+    down: dict[int, list[Any]] = {}
+    for k in range(clients):
+        _deadline(model, stage, k, guess_s, T, x[k], f, down, cycles_s)
+    if down:
+        model.addCons(sum(z for row in down.values() for z in row) <= 1)
+    model.setObjective(T, "minimize")
+    model.optimize()
+    return _read(model, stage, guess_s, x, f, down)
+
+
+def _cycles(model: Any, stage: Stage, cycles_s: Array | None) -> dict[int, Any]:
+    """C2 and C3, as fractions of the server's cycles."""
+    if cycles_s is not None:
+        return {}
+    f = {k: model.addVar(lb=1e-7, ub=1.0) for k in np.flatnonzero(stage.cycles > 0).tolist()}
+    if f:
+        model.addCons(sum(f.values()) <= 1)
+    return f
+
+
+def _deadline(
+    model: Any,
+    stage: Stage,
+    k: int,
+    guess_s: float,
+    T: Any,
+    x: list[Any],
+    f: dict[int, Any],
+    down: dict[int, list[Any]],
+    cycles_s: Array | None,
+) -> None:
+    """c_k + n_k / f_k + d_k / R_k <= T for one client, times in units of guess_s."""
+    b = stage.subchannel_hz / math.log(2.0)
+    total: Any = stage.fixed_s[k] / guess_s
+    links = (
+        (stage.up_bits[k], stage.up_power_w[k], stage.start_w[k], False),
+        (stage.edge_bits[k], stage.up_power_w[k], stage.edge_start_w[k], False),
+        (stage.down_bits[k], stage.power_w, stage.start_w[k], True),
+    )
+    for bits, power_w, start_w, shared in links:
+        if bits <= 0.0:
+            continue
+        z, rate = _rate(model, power_w, start_w, x)
+        if shared:
+            down[k] = z
+        else:
+            model.addCons(sum(z) <= 1)  # C4
+        total = total + bits / (b * guess_s) / rate
+    if cycles_s is not None:
+        total = total + cycles_s[k] / guess_s
+    elif k in f:
+        total = total + stage.cycles[k] / (stage.hz * guess_s) / f[k]
+    model.addCons(total <= T)
+
+
+def _rate(model: Any, power_w: float, start_w: Array, x: list[Any]) -> tuple[list[Any], Any]:
+    """Powers z_i <= x_i as fractions of power_w, and a rate in nats below the sum of log terms."""
+    from pyscipopt import log
+
+    ratios = power_w / start_w
+    z = [model.addVar(lb=0.0, ub=1.0) for _ in x]
+    for own, part in zip(x, z, strict=True):
+        model.addCons(part <= own)
+    rate = model.addVar(lb=1e-6, ub=float(np.log1p(ratios).sum()))
+    model.addCons(rate <= sum(log(1 + float(ratio) * part) for ratio, part in zip(ratios, z, strict=True)))
+    return z, rate
+
+
+def _read(
+    model: Any, stage: Stage, guess_s: float, x: list[list[Any]], f: dict[int, Any], down: dict[int, list[Any]]
+) -> ScipResult:
+    clients, subs = stage.start_w.shape
+    bound_s = max(0.0, model.getDualbound() * guess_s) * (1.0 - TOLERANCE)
+    if not math.isfinite(bound_s) or model.getStatus() == "infeasible":
+        bound_s = 0.0
+    hz, down_w = np.zeros(clients), np.zeros((clients, subs))
+    if model.getNSols() == 0:
+        return ScipResult(None, hz, down_w, bound_s)
+    best = model.getBestSol()
+    owns = np.array([[model.getSolVal(best, x[k][i]) > 0.5 for i in range(subs)] for k in range(clients)])
+    owner = np.where(owns.any(axis=0), owns.argmax(axis=0), -1)
+    for k, part in f.items():
+        hz[k] = model.getSolVal(best, part) * stage.hz
+    for k, row in down.items():
+        down_w[k] = [max(0.0, model.getSolVal(best, z)) * stage.power_w * owns[k, i] for i, z in enumerate(row)]
+    return ScipResult(owner, hz, down_w, bound_s)

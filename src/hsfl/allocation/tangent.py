@@ -1,0 +1,95 @@
+"""Tangents of a client's price: a lower bound on all sets of subchannels, exact at one of them.
+
+Legend: I subchannels, S a set of them, phi_k(S) the price of client k (see `spectrum`).
+
+A water-filled rate is R(S) = min over nu of nu P + sum_{i in S} h_i(nu), with h_i(nu) = max_p [b ln(1 + p / start_i)
+- nu p] >= 0. Freeze the levels nu of the three rates (up, edge up, down) at those of a set S0: every rate is at most a
+sum over subchannels, with equality at S0. And phi_k is convex and decreasing in the three rates (1 / R is convex, and
+so is 1 over the positive concave time that is left), so its linearisation at the rates of S0 gives
+
+    phi_k(S) >= phi_k(S0) + g(S0) - g(S)  for all S, equality at S0;  g_i = -sum over rates of dphi/dR h_i    (tangent)
+
+The rents g_i say what subchannel i is worth to client k. The same holds for fractions s_i in place of sets, which is
+why these are also the gradients of the bandwidth-sharing problem.
+"""
+
+import math
+
+import numpy as np
+
+from hsfl.allocation.compiled import compiled
+from hsfl.allocation.frequency import LOG_FLOOR, SHARE, fill_curve, filled_nats, respond
+from hsfl.allocation.stage import Stage
+
+Array = np.ndarray
+
+
+@compiled
+def _add_rents(rent: Array, weight: float, start: Array, level: float, b: float) -> None:
+    """rent_i += weight h_i: what a subchannel adds to a rate whose water stands at `level`."""
+    if weight == 0.0:
+        return
+    for i in range(rent.shape[0]):
+        if start[i] < level:
+            x = start[i] / level
+            rent[i] += weight * b * (x - 1.0 - math.log(x))
+
+
+@compiled
+def linearise(
+    stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
+) -> tuple[float, bool, float, float, float, float, float]:
+    """(phi_k, feasible?, c_k, worth of a second, f, q, downlink seconds), and the rents g [I] of (tangent) in `rent`.
+
+    Where T is too short, or the client has no price, the rents are those of c_k.
+    """
+    b = stage.subchannel_hz / math.log(2.0)
+    rent[:] = 0.0
+    count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+    c = stage.fixed_s[k]
+    up, up_level, edge, edge_level, given, given_level = 0.0, 1.0, 0.0, 1.0, 0.0, 1.0
+    if stage.up_bits[k] > 0.0:
+        nats, u = filled_nats(curve, count, w0, stage.up_power_w[k])
+        up, up_level = stage.up_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
+        c += stage.up_bits[k] / (b * nats)
+    if stage.given_bits[k] > 0.0:
+        nats, u = filled_nats(curve, count, w0, stage.given_power_w[k])
+        given, given_level = stage.given_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
+        c += stage.given_bits[k] / (b * nats)
+    if stage.edge_bits[k] > 0.0:
+        m, e0 = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
+        nats, u = filled_nats(spare, m, e0, stage.up_power_w[k])
+        edge, edge_level = stage.edge_bits[k] / (b * nats * b * nats), e0 * math.exp(u)
+        c += stage.edge_bits[k] / (b * nats)
+    n, d = stage.cycles[k], stage.down_bits[k]
+    f, q, u, a = respond(curve, count, w0, T - c, n, d, b, rho)
+    if c >= T or math.isinf(f) or math.isinf(q) or (n == 0.0 and d == 0.0):
+        _add_rents(rent, up, stage.start_w[k], up_level, b)
+        _add_rents(rent, given, stage.start_w[k], given_level, b)
+        _add_rents(rent, edge, stage.edge_start_w[k], edge_level, b)
+        return math.inf, False, c, 0.0, f, q, 0.0
+    phi, worth, rate, level, down_s = 0.0, 0.0, 1.0, 1.0, 0.0
+    if d > 0.0:
+        level = w0 * math.exp(u)
+        rate = b * (curve[SHARE, a - 1] * u - curve[LOG_FLOOR, a - 1])
+        down_s = d / rate
+        phi += lam * q / stage.power_w
+        worth = lam * level * rate * rate / (stage.power_w * d * b)
+    if n > 0.0:
+        phi += (1.0 - lam) * f / stage.hz
+        worth = (1.0 - lam) * f * f / (n * stage.hz)
+    if d > 0.0:
+        _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], level, b)
+    _add_rents(rent, worth * up, stage.start_w[k], up_level, b)
+    _add_rents(rent, worth * given, stage.start_w[k], given_level, b)
+    _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_level, b)
+    return phi, True, c, worth, f, q, down_s
+
+
+@compiled
+def tangent(
+    stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
+) -> tuple[float, bool]:
+    """(phi_k, True) and its rents; (c_k, False) and the rents of c_k where T is too short or there is no price."""
+    phi, feasible, c, _, _, _, _ = linearise(stage, k, share, T, rho, lam, curve, spare, rent)
+    return (phi, True) if feasible else (c, False)

@@ -1,0 +1,98 @@
+"""Cuts: every method against enumeration, the bound below the best, and a seed that repeats."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from allocation_instances import all_cuts
+
+from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
+from hsfl.allocation.draw import gains, random_scenario
+from hsfl.allocation.fitness import Fitness
+from hsfl.allocation.samples import evaluate_all, with_draws
+from hsfl.errors import InputError
+
+
+def small(seed, clients=3, subchannels=4, num_samples=3, sharing="exclusive"):
+    """S samples of a fleet with at most four cuts a client."""
+    rng = np.random.default_rng(seed)
+    scenario = random_scenario(rng, clients, subchannels, sharing=sharing)
+    scenario = replace(scenario, max_cut=rng.integers(2, 5, clients))
+    shape = (num_samples, clients, subchannels)
+    speeds = scenario.cpu_hz * rng.uniform(0.8, 1.2, (num_samples, clients))
+    return with_draws(scenario, gains(rng, *shape), gains(rng, *shape), speeds)
+
+
+@cache
+def enumerated(seed):
+    """The least exact mean round over every cut vector."""
+    samples = small(seed, num_samples=2)
+    return min(exact_rounds(samples, cuts).mean() for cuts in all_cuts(samples[0]))
+
+
+@pytest.mark.parametrize("method", ["ga", "descent", "exhaustive"])
+def test_within_half_a_percent_of_enumeration(method):
+    """20 small cases; every cut vector is allocated exactly on every sample."""
+    for seed in range(20):
+        samples, best = small(seed, num_samples=2), enumerated(seed)
+        settings = CutSettings(method=method, seed=seed, population=12, patience=6, bound=method == "descent")
+        plan = choose_cuts(samples, settings)
+        assert plan.mean_s <= best * 1.005
+        assert plan.lower_bound_s <= best * (1 + 1e-9)
+        assert plan.mean_s == pytest.approx(exact_rounds(samples, plan.cuts).mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("clients", "subchannels"), [(3, 3), (3, 5), (2, 7)])
+def test_the_bound_holds_for_all_cuts(clients, subchannels):
+    for seed in range(3):
+        samples = small(seed, clients, subchannels, num_samples=1)
+        plan = choose_cuts(samples, CutSettings(seed=seed, time_limit_s=3))
+        for cuts in all_cuts(samples[0]):
+            assert plan.lower_bound_s <= exact_rounds(samples, cuts)[0] * (1 + 1e-9)
+
+
+def test_a_seed_repeats_and_progress_is_told():
+    samples, seen = small(1), []
+    settings = CutSettings(method="ga", seed=5, population=12, bound=False)
+    one = choose_cuts(samples, settings, lambda what, step, best: seen.append((what, best)))
+    two = choose_cuts(samples, settings)
+    assert (one.cuts == two.cuts).all()
+    assert one.evaluations == two.evaluations
+    assert seen[0][0] == "generation"
+    assert all(b <= a for (_, a), (_, b) in pairwise(seen))
+
+
+def test_first_population_has_scls():
+    fitness = Fitness(small(2))
+    from hsfl.allocation.cuts import _starts
+
+    starts = _starts(fitness, 0, 10)
+    assert (starts == scls(fitness.scenario)).all(axis=1).any()
+    assert len(starts) == 10
+
+
+def test_threads_change_nothing():
+    fitness = Fitness(small(3))
+    cuts = np.array(all_cuts(fitness.scenario))
+    one, two = (evaluate_all(fitness.samples, cuts, fitness.owners, threads) for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_shared_bands_choose_cuts_too():
+    samples = small(4, clients=4, subchannels=2, num_samples=1, sharing="bandwidth")
+    plan = choose_cuts(samples, CutSettings(patience=2))
+    best = min(exact_rounds(samples, cuts).mean() for cuts in all_cuts(samples[0]))
+    assert plan.mean_s <= best * 1.01
+    assert plan.lower_bound_s <= best
+
+
+def test_samples_must_be_of_one_fleet():
+    one = small(0)
+    with pytest.raises(InputError, match=r"samples\[1\].main_hz differs"):
+        choose_cuts([one[0], replace(one[1], main_hz=1.0)])
+    with pytest.raises(InputError, match="samples is empty"):
+        choose_cuts([])
+    with pytest.raises(InputError, match="method is 'luck'"):
+        choose_cuts(one, CutSettings(method="luck"))

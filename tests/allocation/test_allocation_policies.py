@@ -1,0 +1,76 @@
+"""Baselines: each changes what it says, stays feasible, and never beats the exact solver on its own sample."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.joint import exact
+from hsfl.allocation.policies import POLICIES, policy
+from hsfl.errors import InputError
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "ecfa+etra", "gtra+ecfa+etra", "scls+ecfa"])
+@pytest.mark.parametrize("sharing", ["exclusive", "bandwidth"])
+def test_no_baseline_beats_exact(name, sharing):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        scenario = random_scenario(rng, 4, 6, sharing=sharing)
+        cuts = random_cuts(rng, scenario)
+        if sharing == "bandwidth" and policy(name).subchannels == "greedy":
+            with pytest.raises(InputError, match="deals whole subchannels"):
+                policy(name).allocate(scenario, cuts)
+            continue
+        answer = policy(name).allocate(scenario, cuts)
+        assert violation(scenario, answer) <= 1e-9
+        assert evaluate(scenario, answer)[1] == answer.round_s
+        best = exact(scenario, cuts)
+        assert best.lower_bound_s <= answer.round_s * (1 + 1e-12)
+        assert answer.lower_bound_s <= best.round_s * (1 + 1e-12)
+
+
+def test_each_changes_one_decision():
+    rng = np.random.default_rng(0)
+    scenario = random_scenario(rng, 4, 6)
+    cuts = random_cuts(rng, scenario)
+    np.testing.assert_allclose(policy("ecfa").allocate(scenario, cuts).server_hz, scenario.main_hz / 4)
+    etra = policy("etra").allocate(scenario, cuts)
+    np.testing.assert_allclose(etra.main_down_power_w.sum(axis=1), scenario.main_power_w / 4)
+    np.testing.assert_allclose(etra.edge_down_power_w.sum(axis=1), scenario.edge_power_w / 4)
+    assert np.ptp(etra.server_hz) > 0
+    even = policy("even").allocate(scenario, cuts)
+    assert sorted(np.bincount(even.owner)) == [1, 1, 2, 2]
+    assert etra.status is SolveStatus.HEURISTIC
+    assert (policy("scls").choose([scenario]) == scenario.max_cut.min()).all()
+    random = policy("rcls").choose([scenario], CutSettings(seed=3))
+    assert ((random >= scenario.min_cut) & (random <= scenario.max_cut)).all()
+    assert (random == policy("rcls").choose([scenario], CutSettings(seed=3))).all()
+    assert np.ptp(policy("cpsl").choose([scenario])) == 0
+
+
+def test_policies_drop_clients_at_tau():
+    rng = np.random.default_rng(2)
+    scenario = random_scenario(rng, 4, 6)
+    cuts = scenario.max_cut
+    tau = replace(scenario, tau_s=0.6 * exact(scenario, cuts).round_s)
+    for name in ("proposed", "ecfa", "gtra", "etra", "even"):
+        answer = policy(name).allocate(tau, cuts)
+        assert answer.status is SolveStatus.DROPPED
+        assert violation(tau, answer) <= 1e-9
+        finish = answer.round_s - answer.phases["model_down_s"].max()
+        assert finish <= tau.tau_s * (1 + 1e-9)
+
+
+def test_nobody_can_keep_a_tiny_tau():
+    scenario = replace(random_scenario(np.random.default_rng(2), 3, 4), tau_s=1e-6)
+    answer = exact(scenario, scenario.max_cut)
+    assert not answer.kept.any()
+    assert answer.round_s == answer.phases["model_down_s"].max()
+
+
+def test_unknown_policy():
+    with pytest.raises(InputError, match="policy is 'best'"):
+        policy("best")

@@ -1,0 +1,131 @@
+"""The scenario file: what is read is what was written, and every mistake is one line that names the field."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hsfl.allocation.commands import app
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.scenario import Scenario
+from hsfl.errors import InputError
+
+GOOD = random_scenario(np.random.default_rng(0), 3, 4).to_dict()
+
+
+def broken(path, value):
+    """GOOD with one field changed; value `...` removes it."""
+    data = copy.deepcopy(GOOD)
+    *parents, last = path
+    place = data
+    for part in parents:
+        place = place[part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return data
+
+
+def test_round_trip(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(GOOD))
+    assert Scenario.read(tmp_path / "a.json").to_dict() == GOOD
+
+
+def test_defaults_are_the_documented_ones():
+    data = copy.deepcopy(GOOD)
+    for key in ("tau_s", "sharing", "min_cut"):
+        del data[key]
+    data["clients"]["flops_per_cycle"] = 2.0
+    scenario = Scenario.from_dict(data)
+    assert (scenario.tau_s, scenario.sharing, scenario.min_cut) == (None, "exclusive", 1)
+    assert scenario.client_flops_per_cycle.tolist() == [2.0, 2.0, 2.0]
+
+
+BAD = {
+    "missing field": (("clients", "cpu_hz"), ..., "clients.cpu_hz is missing"),
+    "missing part": (("channel",), ..., "channel is missing"),
+    "unknown key": (("clients", "cpu_h"), [1], "clients.cpu_h is not a field of a scenario; did you mean cpu_hz?"),
+    "unknown top key": (("taus",), 1, "did you mean tau_s?"),
+    "short list": (("clients", "max_power_w"), [1.0], "clients.max_power_w has 1 entries but clients.cpu_hz has 3"),
+    "short cost": (("cost", "smashed_bits"), [1.0], "cost.smashed_bits has 1 entries"),
+    "negative gain": (("channel", "main_gain", 1, 2), -1.0, "channel.main_gain[1][2] is -1.0"),
+    "zero gain": (("channel", "edge_gain", 0, 0), 0.0, "channel.edge_gain[0][0] is 0.0"),
+    "nan speed": (("clients", "cpu_hz", 0), float("nan"), "clients.cpu_hz[0] is NaN"),
+    "zero power": (("clients", "max_power_w", 2), 0, "clients.max_power_w[2] is 0"),
+    "zero server power": (("servers", "main_power_w"), 0, "servers.main_power_w is 0"),
+    "infinite cycles": (("servers", "main_hz"), float("inf"), "servers.main_hz is Infinity"),
+    "text": (("servers", "main_hz"), "fast", 'servers.main_hz is "fast"'),
+    "ragged": (("channel", "main_gain", 1), [1.0], "channel.main_gain[1] has 1 entries"),
+    "rows": (("channel", "edge_gain"), [[1.0] * 4], "channel.edge_gain has 1 rows for 3 clients"),
+    "other width": (("channel", "edge_gain"), [[1.0] * 5] * 3, "channel.edge_gain has 5 subchannels"),
+    "cut too deep": (("clients", "max_cut", 1), 99, "clients.max_cut[1] is 99 but cost has cuts 0 to 10"),
+    "no cut": (("clients", "max_cut", 1), 0, "clients.max_cut[1] is 0 but min_cut is 1, so no cut fits client 1"),
+    "fractional cut": (("clients", "max_cut", 1), 2.5, "clients.max_cut[1] is 2.5"),
+    "sharing": (("sharing",), "free", 'sharing is "free"'),
+    "tau": (("tau_s",), -3, "tau_s is -3"),
+    "negative cost": (("cost", "model_bits", 3), -8, "cost.model_bits[3] is -8"),
+    "flops_per_cycle list": (("clients", "flops_per_cycle"), [1.0], "clients.flops_per_cycle has 1 entries"),
+    "negative flops_per_cycle": (("clients", "flops_per_cycle"), -1.0, "clients.flops_per_cycle is -1.0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_name_field_and_value(case, tmp_path):
+    path, value, message = BAD[case]
+    data = broken(path, value)
+    with pytest.raises(InputError) as error:
+        Scenario.from_dict(data)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    result = CliRunner().invoke(app, [str(tmp_path / "a.json")])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_more_clients_than_subchannels():
+    data = broken(("channel", "main_gain"), [[1.0]] * 3)
+    data["channel"]["edge_gain"] = [[1.0]] * 3
+    with pytest.raises(InputError, match='set sharing to "bandwidth"'):
+        Scenario.from_dict(data)
+    data["sharing"] = "bandwidth"
+    assert Scenario.from_dict(data).num_subchannels == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "3", '"x"', "[" * 100_000])
+def test_files_that_are_no_scenario(content, tmp_path):
+    (tmp_path / "a.json").write_text(content)
+    result = CliRunner().invoke(app, [str(tmp_path / "a.json")])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_missing_file_and_directory(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        result = CliRunner().invoke(app, [str(path)])
+        assert result.exit_code == 2
+        assert "cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cuts", "1,2"], "cuts has 2 entries for 3 clients"),
+        (["--cuts", "1,2,99"], "cuts[2] is 99 but client 2 can take 1 to"),
+        (["--cuts", "1,2,x"], "--cuts is '1,2,x'"),
+        (["--cuts", "1,1,1", "--solver", "magic"], "solver is 'magic'"),
+        (["--cuts", "1,1,1", "--gap", "2"], "gap is 2.0"),
+        (["--cuts", "1,1,1", "--time-limit-s", "0"], "time_limit_s is 0.0"),
+        (["--cuts", "1,1,1", "--out", "/nowhere/a.json"], "--out /nowhere/a.json cannot be written"),
+    ],
+)
+def test_bad_options(options, message, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(GOOD))
+    result = CliRunner().invoke(app, [str(tmp_path / "a.json"), *options])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
