@@ -65,7 +65,7 @@ def _budget_s(config: RunConfig) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
     bench = prepare(config)
     pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
-    rounds = (pace.round(r, choose_clients(config, r)).round_s for r in range(config.train.rounds))
+    rounds = (pace.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
     return pace.upload_s() + sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
 
 

@@ -50,9 +50,9 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
-    cuts: Literal["max_cut", "fastest"] | int | tuple[int, ...] = Field(
-        "max_cut",  # as deep as each client can hold; fastest: searched for each under the even allocation
-        description="one cut for all (3), one for each client ([3, 4, 5]), max_cut or fastest",
+    cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
+        "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
+        description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
     )
     one_cut: Literal["fastest"] | int | None = Field(
         None,  # of frameworks with one cut for all: the smallest of the cuts given, else the smallest max_cut
@@ -114,7 +114,15 @@ class NetworkConfig(_Section):
 
 
 class AllocationConfig(_Section):
-    policy: Literal["even"] = "even"
+    """Who gets which cycles, subchannels and power, and how `fleet.cuts = "planned"` are found."""
+
+    policy: str = "even"  # or proposed, rcls, scls, ecfa, gtra, etra; names joined by + change several decisions
+    cuts: Literal["descent", "ga", "exhaustive"] = "descent"  # how cuts are searched
+    samples: int = Field(20, ge=1)  # rounds that a plan averages over
+    sharing: Literal["auto", "exclusive", "bandwidth"] = "auto"  # bandwidth when clients outnumber subchannels
+    gap: float = Field(1e-3, gt=0, lt=1)  # proven distance to the optimum at which a round's solve stops
+    time_limit_s: float = Field(10.0, gt=0)  # of a round's solve, in real seconds
+    plan_time_limit_s: float = Field(60.0, gt=0)  # of the search for cuts
 
 
 class TrainConfig(_Section):

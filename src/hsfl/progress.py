@@ -20,8 +20,12 @@ def describe(record: RoundRecord, rounds: int) -> str:
         words.append(f"accuracy {record.test_accuracy:6.2%}")
     if len(record.kept) < len(record.cuts):
         words.append(f"{len(record.kept)} of {len(record.cuts)} clients")
-    words += [f"{record.sim_time_s:,.0f} s simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
+    words += [f"{_brief(record.sim_time_s)} s simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
     return "  ".join(words)
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:

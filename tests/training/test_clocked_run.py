@@ -26,7 +26,7 @@ def config(*words: str) -> RunConfig:
 def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
     pace = make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
-    return [pace.round(r, choose_clients(settings, r)) for r in range(count)]
+    return [pace.round(r, choose_clients(settings, r))[0] for r in range(count)]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hsfl.config import FleetConfig
+from hsfl.config import AllocationConfig, FleetConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import draw_rounds
 from hsfl.network.clock import even_phases
@@ -14,8 +14,12 @@ Array = np.ndarray
 SAMPLES = 50  # rounds that a search looks at; none of them is one that the run will draw
 
 
-def choose_cuts(config: FleetConfig, world: World, batch_size: int, num_batches: Array) -> tuple[int, ...]:
+def choose_cuts(
+    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+) -> tuple[int, ...]:
     """The cut of each client [K]."""
+    if config.cuts == "planned":
+        return planned_cuts(config, allocation, world, batch_size, num_batches)
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
@@ -24,6 +28,16 @@ def choose_cuts(config: FleetConfig, world: World, batch_size: int, num_batches:
     for k, cut in enumerate(cuts):
         _check(f"fleet.cuts[{k}]", cut, config.min_cut, world.fleet, k)
     return cuts
+
+
+def planned_cuts(
+    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+) -> tuple[int, ...]:
+    if allocation.policy == "even":
+        raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
+    from hsfl.training.allocating import plan_cuts  # here, because compiling takes seconds
+
+    return tuple(plan_cuts(world, allocation, batch_size, num_batches, config.min_cut).cuts.tolist())
 
 
 def choose_one_cut(

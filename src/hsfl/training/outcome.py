@@ -38,6 +38,7 @@ def make_record(
     round_index: int,
     now_s: float,
     line: Timeline,
+    says: dict[str, Any],
     result: RoundResult,
     quality: Quality | None,
     wall_s: float,
@@ -62,7 +63,7 @@ def make_record(
         straggler=line.straggler if line.straggler >= 0 else None,
         waiting_s=_rounded(line.waiting_s),
         phases=_phases(line),
-        allocation={"policy": task.config.allocation.policy},
+        allocation=says,
         bytes=asdict(result.bytes),
     )
 

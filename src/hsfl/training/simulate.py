@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,13 +72,13 @@ def run(
         observer.run_starts(config, framework.cuts, progress.rounds_done)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
-                line = pace.round(round_index, choose_clients(config, round_index))
+                line, says = pace.round(round_index, choose_clients(config, round_index))
                 if now_s + line.round_s > (config.train.budget_s or math.inf):
                     status = "budget"
                     break
                 last = _is_last(config, pace, round_index, now_s + line.round_s)
                 with interruptible():
-                    after, record = _round(bench, framework, state, round_index, now_s, line, last, observer)
+                    after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
                 state, progress, now_s = after, _advance(progress, record), record.sim_time_s
                 _write_round(folder, framework, state, record, progress, config)
                 if log is not None:
@@ -137,7 +138,7 @@ def _is_last(config: RunConfig, pace: Pace, round_index: int, now_s: float) -> b
         return True
     if config.train.budget_s is None:
         return False
-    following = pace.round(round_index + 1, choose_clients(config, round_index + 1))
+    following, _ = pace.round(round_index + 1, choose_clients(config, round_index + 1))
     return now_s + following.round_s > config.train.budget_s
 
 
@@ -148,6 +149,7 @@ def _round(
     round_index: int,
     now_s: float,
     line: Timeline,
+    says: dict[str, Any],
     last: bool,
     observer: Observer,
 ) -> tuple[State, RoundRecord]:
@@ -164,7 +166,7 @@ def _round(
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
         quality = assess(bench, framework, after)
-    record = make_record(framework, task, round_index, now_s, line, result, quality, time.perf_counter() - began)
+    record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
     if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
         raise Diverged
     return after, record
