@@ -13,6 +13,7 @@ from typing import Any
 __version__ = version("hsfl")
 
 _HOMES = {
+    "allocate": "hsfl.allocation",
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",

@@ -33,7 +33,7 @@ def cost(
 
         if batch_size < 1:
             raise InputError(f"--batch-size is {batch_size}; it must be at least 1")
-        shape = _shape(input)
+        shape = read_shape(input)
         split_model = build(model, shape, classes, norm, stem)
         table = measure(split_model, shape, batch_size)
         if save is not None:
@@ -50,14 +50,14 @@ def cost(
             split_model.unit_names[cut - 1] if cut else "-",
             f"{table.client_flops[cut] / 1e9:.4f}",
             f"{table.server_flops[cut] / 1e9:.4f}",
-            _size(table.smashed_bits[cut]),
-            _size(table.model_bits[cut]),
-            _size(table.memory_bits[cut]) if table.memory_bits is not None else "-",
+            size_of(table.smashed_bits[cut]),
+            size_of(table.model_bits[cut]),
+            size_of(table.memory_bits[cut]) if table.memory_bits is not None else "-",
         )
     out_console.print(rows)
 
 
-def _shape(text: str) -> tuple[int, int, int]:
+def read_shape(text: str) -> tuple[int, int, int]:
     try:
         channels, height, width = (int(word) for word in text.replace("x", ",").split(","))
     except ValueError:
@@ -65,7 +65,7 @@ def _shape(text: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _size(bits: float) -> str:
+def size_of(bits: float) -> str:
     num_bytes = bits / 8
     for unit in ("B", "KiB", "MiB"):
         if num_bytes < 1024:

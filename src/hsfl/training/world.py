@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable, measure
-from hsfl.models.units import SplitModel
-from hsfl.models.zoo import build
 from hsfl.network import devices, history
 from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, place
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
 from hsfl.rng import stream
+
+if TYPE_CHECKING:
+    from hsfl.models.units import SplitModel
 
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # tensors of the weights' size that each keeps
 Shape = tuple[int, int, int]
@@ -37,13 +39,18 @@ class World:
         return draw_round(self.fleet, self.links, self.seed, round_index, speed_std=self.speed_std)
 
 
-def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: SplitModel | None = None) -> World:
+def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "SplitModel | None" = None) -> World:
     """`model` where it is not the one that the config names."""
     states = OPTIMIZER_STATES[config.train.optimizer]
     if model is None:
         cost = measured_cost(config.model, input_shape, num_classes, config.train.batch_size, states)
     else:
         cost = measure(model, input_shape, config.train.batch_size, optimizer_states=states)
+    return world_of(config, cost)
+
+
+def world_of(config: RunConfig, cost: CostTable) -> World:
+    """The world around a cost table."""
     fleet = make_fleet(config.fleet, cost, config.seed)
     links = make_links(config.network, fleet.num_clients, config.seed)
     recorded = None
@@ -58,6 +65,8 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: S
 @lru_cache(maxsize=8)
 def measured_cost(model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int) -> CostTable:
     """The cost table of a model of the zoo; ResNet-18 takes some seconds, so it is remembered."""
+    from hsfl.models.zoo import build  # here, so that a world from a saved cost table needs no torch
+
     split_model = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout)
     return measure(split_model, input_shape, batch_size, optimizer_states=states)
 
