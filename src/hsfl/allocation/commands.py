@@ -65,16 +65,10 @@ def allocate_command(
     out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
 ) -> None:
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
-    try:
+    with one_line_errors():
         answer = allocate(Scenario.read(scenario), parse_cuts(cuts), solver, time_limit_s, gap, seed)
         if out is not None:
             answer.write(out)
-    except InputError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
-    except OSError as error:
-        typer.echo(f"--out {out} cannot be written ({error.strerror}); choose another place", err=True)
-        raise typer.Exit(2) from None
     if json_:
         typer.echo(json.dumps(answer.to_dict(), allow_nan=False))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from hsfl.commands.models import read_shape, size_of
 from hsfl.commands.shared import Changes, Json, err_console, one_line_errors, out_console, print_json
@@ -92,7 +92,13 @@ def read_device(text: str) -> dict[str, float]:
 def _show_device(rows: list[dict[str, Any]], best: int | None) -> None:
     titles = {"client": "client", "smashed": "up", "server": "server", "gradient": "down", "model_up": "model up"}
     table = Table(
-        "cut", *titles.values(), "model down", "round", "memory", title="seconds of a round", title_justify="left"
+        "cut",
+        *titles.values(),
+        "model down",
+        "round",
+        Column("memory", no_wrap=True),
+        title="seconds of a round",
+        title_justify="left",
     )
     for row in rows:
         times = [f"{row['seconds'][name]:.3g}" for name in (*titles, "model_down")]

@@ -1,0 +1,119 @@
+"""`hsfl plan` and `hsfl allocate` as people and programs call them."""
+
+import json
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.measured import best_plan
+from hsfl.commands.planning import read_device
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable
+from tests.runs import hsfl, refused
+
+SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
+
+
+@pytest.fixture(scope="module")
+def cost_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cost") / "cnn.json"
+    assert hsfl("cost", "cnn", "--input", "1,28,28", "--batch-size", "32", "--save", path).code == 0
+    return path
+
+
+def test_plan_with_a_proof(cost_file: Path) -> None:
+    plan = hsfl("plan", "--cost", cost_file, *SMALL, "--samples-per-client", "600", "--json").json()
+    assert len(plan["clients"]) == 3
+    assert plan["lower_bound_s"] <= plan["round_s"] * (1 + 1e-9)
+    assert plan["gap"] == pytest.approx(1 - plan["lower_bound_s"] / plan["round_s"], abs=1e-6)
+    for name, mean_s in plan["baselines_s"].items():
+        assert plan["baselines_s"]["proposed"] <= mean_s * 1.002, name
+    for client in plan["clients"]:
+        assert client["seconds"][client["bottleneck"]] == max(client["seconds"].values())
+    shown = hsfl("plan", "--cost", cost_file, *SMALL)
+    assert "no cuts and no allocation can beat" in shown.out
+
+
+def test_plan_for_measured_links(cost_file: Path) -> None:
+    links = ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"]
+    plan = hsfl("plan", "--cost", cost_file, *SMALL, *links, "--set", "network.main_down_bps=2e7", "--json").json()
+    assert plan["gap"] == 0
+    assert plan["round_s"] <= min(plan["baselines_s"].values()) * (1 + 1e-9)
+
+
+def test_measured_plan_equals_trying_everything() -> None:
+    """All cuts by enumeration, cycles by the closed form's bisection on each."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        own, work, down = (rng.integers(0, 9, (3, 4)) / 2 for _ in range(3))  # half-integers, so that ties happen
+        feasible = rng.random((3, 4)) < 0.8
+        feasible[:, 0] = True
+        best = best_plan(own, work, down, feasible, 2.0)
+        rows = np.arange(3)
+        assert feasible[rows, best.cuts].all()
+        assert best.server_hz.sum() <= 2.0 * (1 + 1e-9)
+        every = [_least(own[rows, c], work[rows, c], 2.0) + down[rows, c].max() for c in map(list, product(range(4), repeat=3)) if feasible[rows, c].all()]
+        assert best.round_s == pytest.approx(min(every), rel=1e-9)
+
+
+def _least(own: np.ndarray, work: np.ndarray, hz: float) -> float:
+    """min over f of max own + work / f with sum f = hz, by plain bisection."""
+    low, high = own.max(), own.max() + work.sum() / hz + 1e-12
+    for _ in range(200):
+        middle = (low + high) / 2
+        left = middle - own
+        need = sum(w / t if t > 0 else np.inf for w, t in zip(work, left) if w > 0)
+        low, high = (low, middle) if need <= hz and (left >= 0).all() else (middle, high)
+    return high
+
+
+def test_one_device(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, "--samples-per-client", "600"]
+    answer = hsfl(*words, "--device", "cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps", "--json").json()
+    cost = CostTable.load(cost_file)
+    row = answer["cuts"][1]
+    assert row["seconds"]["smashed"] == pytest.approx(600 * cost.smashed_bits[2] / 5e6)
+    assert row["seconds"]["client"] == pytest.approx(600 * cost.client_flops[2] / 5e9)
+    fastest = min(answer["cuts"], key=lambda row: row["round_s"])
+    assert answer["best_cut"] == fastest["cut"]
+    tiny = hsfl(*words, "--device", "cpu=5e9,memory=1KiB,up=5Mbps,down=20Mbps")
+    assert tiny.code == 2
+    assert "no cut fits" in tiny.out
+    assert read_device("cpu=2.5GHz,memory=512MiB,up=1kbps,down=3e6") == {
+        "cpu": 2.5e9, "memory": 2.0**32, "up": 1e3, "down": 3e6,
+    }  # fmt: skip
+    for wrong in ("cpu=fast,up=1,down=1", "cpu=5e9,up=1Mbps", "cpu=5e9,up=1,down=-2", "speed=3", "cpu=5e9,up=1e999,down=1"):
+        with pytest.raises(InputError, match="--device"):
+            read_device(wrong)
+
+
+def test_allocate_and_its_errors(tmp_path: Path) -> None:
+    whole = random_scenario(np.random.default_rng(3), 3, 4).to_dict()
+    (tmp_path / "scenario.json").write_text(json.dumps(whole))
+    answer = hsfl("allocate", tmp_path / "scenario.json", "--json").json()
+    assert answer["lower_bound_s"] <= answer["round_s"] * (1 + 1e-9)
+    assert answer["cuts_lower_bound_s"] <= answer["round_s"] * (1 + 1e-9)
+    fixed = hsfl("allocate", tmp_path / "scenario.json", "--cuts", "3,3,3", "--json").json()
+    assert fixed["cuts"] == [3, 3, 3]
+    assert fixed["round_s"] >= answer["cuts_lower_bound_s"] * (1 - 1e-9)
+    whole["channel"]["noise_w"] = -1
+    (tmp_path / "wrong.json").write_text(json.dumps(whole))
+    assert "channel.noise_w" in refused("allocate", tmp_path / "wrong.json")
+    refused("allocate", tmp_path / "missing.json")
+
+
+def test_plan_and_allocate_from_files_import_no_torch(cost_file: Path, tmp_path: Path) -> None:
+    whole = random_scenario(np.random.default_rng(3), 2, 2).to_dict()
+    (tmp_path / "scenario.json").write_text(json.dumps(whole))
+    commands = [["plan", "--cost", str(cost_file), *SMALL], ["allocate", str(tmp_path / "scenario.json")]]
+    for words in commands:
+        code = (
+            "import sys; from typer.testing import CliRunner; from hsfl.cli import app; "
+            f"assert CliRunner().invoke(app, {words!r}).exit_code == 0; assert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
