@@ -65,3 +65,11 @@ def test_random_shares_never_beat_the_bound():
         noise = np.exp(0.3 * rng.standard_normal((4, 3)))
         share = np.maximum(answer.share * noise, 1e-6)
         assert solve_shares(stage, share / share.sum(axis=0), 0.0, 0.0)[0] >= bound * (1 - 1e-9)
+
+
+def test_many_subchannels_are_no_overflow():
+    """3^1000 has no float: the choice of a method must not compute it."""
+    rng = np.random.default_rng(0)
+    scenario = random_scenario(rng, 3, 700, sharing="bandwidth")
+    answer = exact(scenario, random_cuts(rng, scenario), gap=1e-2)
+    assert answer.gap <= 1e-2 * (1 + 1e-6)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -35,10 +36,11 @@ def report(answer: Allocation, console: Console) -> None:
     )
     if answer.cuts_lower_bound_s is not None:
         console.print(f"no cuts can beat {answer.cuts_lower_bound_s:.6g} s", highlight=False)
-    table = Table("client", "cut", "server Gcycles/s", "subchannels", *(n.removesuffix("_s") for n in answer.phases))
+    phases = ("own", "smashed", "server", "gradient", "model up", "model down")  # seconds, in the order of the answer
+    table = Table("client", "cut", "Gcycles/s", "subchannels", *phases, box=SIMPLE_HEAD)
     for k, cut in enumerate(answer.cuts):
-        times = [f"{values[k]:.4g}" for values in answer.phases.values()]
-        table.add_row(str(k), str(cut), f"{answer.server_hz[k] / 1e9:.4g}", _owned(answer, k), *times)
+        times = ["-" if values[k] != values[k] else f"{values[k]:.3g}" for values in answer.phases.values()]
+        table.add_row(str(k), str(cut), f"{answer.server_hz[k] / 1e9:.3g}", _owned(answer, k), *times)
     console.print(table)
 
 

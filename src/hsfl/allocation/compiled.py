@@ -27,7 +27,9 @@ def cache_dir() -> str:
     """Where compiled code is kept: NUMBA_CACHE_DIR, or beside the source, or in the user's cache; empty: nowhere."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(_HERE.glob("*.py")):
-        digest.update(source.name.encode() + source.read_bytes())
+        content = source.read_bytes()
+        if b"compiled" in content:  # the sources that take part; the others may change without compiling anew
+            digest.update(source.name.encode() + content)
     name = f"numba-{digest.hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "hsfl"
     places = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else [_HERE / "__pycache__", user]

@@ -6,12 +6,12 @@ in lambda (dual ascent), variables scaled to fractions, mu renormalised to sum 1
 falls), f rescaled to the budget. It stops where |T' - T| <= epsilon T, as printed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hsfl.allocation import scip
-from hsfl.allocation.answer import Allocation
+from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.powers import INSIDE, uplink_powers
 from hsfl.allocation.scenario import Scenario
@@ -28,7 +28,8 @@ MAX_STEPS = 20_000
 def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
     """One round by the paper's alternation. No bound comes with it; the one reported is every client alone."""
     scip.check_exclusive(scenario)
-    return solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+    answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+    return replace(answer, status=SolveStatus.HEURISTIC) if answer.kept.all() else answer
 
 
 def cycles_by_multipliers(

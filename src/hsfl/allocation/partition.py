@@ -25,8 +25,9 @@ MAX_SUBCHANNELS = 18  # tables [K, 2^I]
 
 def few(num_clients: int, num_subchannels: int) -> bool:
     """Whether subsets can be gone through: 3^I pairs of a set and its part for all clients but the first and last."""
-    work = max(num_clients - 2, 0) * 3.0**num_subchannels + 2.0**num_subchannels
-    return num_subchannels <= MAX_SUBCHANNELS and work <= MAX_WORK
+    if num_subchannels > MAX_SUBCHANNELS:
+        return False
+    return max(num_clients - 2, 0) * 3.0**num_subchannels + 2.0**num_subchannels <= MAX_WORK
 
 
 @compiled
