@@ -57,7 +57,11 @@ def test_measured_plan_equals_trying_everything() -> None:
         rows = np.arange(3)
         assert feasible[rows, best.cuts].all()
         assert best.server_hz.sum() <= 2.0 * (1 + 1e-9)
-        every = [_least(own[rows, c], work[rows, c], 2.0) + down[rows, c].max() for c in map(list, product(range(4), repeat=3)) if feasible[rows, c].all()]
+        every = [
+            _least(own[rows, c], work[rows, c], 2.0) + down[rows, c].max()
+            for c in map(list, product(range(4), repeat=3))
+            if feasible[rows, c].all()
+        ]
         assert best.round_s == pytest.approx(min(every), rel=1e-9)
 
 
@@ -87,7 +91,13 @@ def test_one_device(cost_file: Path) -> None:
     assert read_device("cpu=2.5GHz,memory=512MiB,up=1kbps,down=3e6") == {
         "cpu": 2.5e9, "memory": 2.0**32, "up": 1e3, "down": 3e6,
     }  # fmt: skip
-    for wrong in ("cpu=fast,up=1,down=1", "cpu=5e9,up=1Mbps", "cpu=5e9,up=1,down=-2", "speed=3", "cpu=5e9,up=1e999,down=1"):
+    for wrong in (
+        "cpu=fast,up=1,down=1",
+        "cpu=5e9,up=1Mbps",
+        "cpu=5e9,up=1,down=-2",
+        "speed=3",
+        "cpu=5e9,up=1e999,down=1",
+    ):
         with pytest.raises(InputError, match="--device"):
             read_device(wrong)
 

@@ -13,7 +13,8 @@ from typing import Any
 __version__ = version("hsfl")
 
 _HOMES = {
-    "allocate": "hsfl.allocation",
+    "Scenario": "hsfl.allocation.scenario",
+    "allocate": "hsfl.allocation.joint",
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",

@@ -4,8 +4,7 @@ import sys
 
 import typer
 
-from hsfl.allocation import commands as allocation
-from hsfl.commands import comparisons, data, models, planning, runs
+from hsfl.commands import allocations, comparisons, data, models, planning, runs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,9 +13,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (runs, comparisons, models, planning):
+for group in (runs, comparisons, models, planning, allocations):
     app.add_typer(group.commands)
-app.add_typer(allocation.app)
 app.add_typer(data.commands, name="data")
 
 if __name__ == "__main__":

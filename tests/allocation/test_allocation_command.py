@@ -7,9 +7,9 @@ import sys
 import numpy as np
 from typer.testing import CliRunner
 
-from hsfl.allocation.commands import app
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.scenario import Scenario
+from hsfl.cli import app
 
 FIELDS = {
     "status", "cuts", "kept", "server_hz", "owner", "edge_down_owner", "main_up_power_w", "main_down_power_w",
@@ -19,7 +19,7 @@ FIELDS = {
 
 def run(tmp_path, scenario, *options):
     (tmp_path / "a.json").write_text(json.dumps(scenario.to_dict()))
-    result = CliRunner().invoke(app, [str(tmp_path / "a.json"), "--json", *options])
+    result = CliRunner().invoke(app, ["allocate", str(tmp_path / "a.json"), "--json", *options])
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -74,8 +74,8 @@ def test_imports_no_torch(tmp_path):
     scenario = random_scenario(np.random.default_rng(0), 2, 3)
     (tmp_path / "a.json").write_text(json.dumps(scenario.to_dict()))
     code = (
-        "import sys; from hsfl.allocation.commands import app\n"
-        f"try: app([{str(tmp_path / 'a.json')!r}, '--json', '--cuts', '1,1'])\n"
+        "import sys; from hsfl.cli import app\n"
+        f"try: app(['allocate', {str(tmp_path / 'a.json')!r}, '--json', '--cuts', '1,1'])\n"
         "except SystemExit as end: assert not end.code\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )

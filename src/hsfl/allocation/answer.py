@@ -3,9 +3,6 @@
 Legend: K clients, I subchannels.
 """
 
-import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 from hsfl.allocation.scenario import Scenario
 from hsfl.models.cost import CostTable
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
+from hsfl.records import write_json
 
 Array = np.ndarray
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
@@ -93,16 +91,7 @@ class Allocation:
 
     def write(self, path: str | Path) -> None:
         """The answer as a JSON file, whole or not at all."""
-        path = Path(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(self.to_dict(), file, allow_nan=False)
-                file.write("\n")
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_json(Path(path), self.to_dict())
 
 
 def _list(values: Array | None) -> list[Any] | None:

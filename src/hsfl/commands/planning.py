@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 
 from hsfl.commands.models import read_shape, size_of
-from hsfl.commands.shared import Changes, Json, err_console, one_line_errors, out_console, print_json
+from hsfl.commands.shared import Changes, Json, err_console, need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError, known
 
 commands = typer.Typer()
@@ -38,6 +38,7 @@ def plan(
 ) -> None:
     """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it."""
     with one_line_errors():
+        need_plan_extra()
         from hsfl.config import read_config
         from hsfl.models.cost import CostTable
         from hsfl.training.planning import device_table, make_plan

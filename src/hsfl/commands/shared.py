@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,3 +62,10 @@ def _finite(value: Any) -> Any:
 def quoted(text: str) -> str:
     """A TOML string."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def need_plan_extra() -> None:
+    """The optimiser's packages are an extra; a device does not need them."""
+    for name in ("numba", "pymoo", "pyscipopt"):
+        if find_spec(name) is None:
+            raise InputError(f"the optimiser needs {name}; pip install 'hsfl[plan]'")

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hsfl.config import RunConfig
+from hsfl.errors import InputError
 from hsfl.models.cost import measure_module
 from hsfl.models.units import SplitModel
 from hsfl.network.channel import RoundDraw
@@ -106,6 +108,8 @@ def _policy(config: RunConfig) -> "Policy | None":
     """The policy that allocates; None for the even one, and for frameworks that take turns or go in step."""
     if config.allocation.policy == "even":
         return None
+    if find_spec("numba") is None:
+        raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
     from hsfl.training.allocating import FRAMEWORKS
 

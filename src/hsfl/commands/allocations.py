@@ -1,20 +1,20 @@
 """`hsfl allocate`: one round from explicit numbers. Imports no torch."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hsfl.allocation.answer import Allocation
-from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, allocate
-from hsfl.allocation.scenario import Scenario
+from hsfl.commands.shared import need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 
-app = typer.Typer(add_completion=False)
+if TYPE_CHECKING:
+    from hsfl.allocation.answer import Allocation
+
+commands = typer.Typer()
 
 
 def parse_cuts(text: str | None) -> list[int] | None:
@@ -27,7 +27,7 @@ def parse_cuts(text: str | None) -> list[int] | None:
         raise InputError(f"--cuts is {text!r}; give one whole number for each client, such as 3,4,3") from None
 
 
-def report(answer: Allocation, console: Console) -> None:
+def report(answer: "Allocation", console: Console) -> None:
     """The answer for people: one line for the round, one row for each client."""
     console.print(
         f"round {answer.round_s:.6g} s, at least {answer.lower_bound_s:.6g} s is needed "
@@ -44,7 +44,7 @@ def report(answer: Allocation, console: Console) -> None:
     console.print(table)
 
 
-def _owned(answer: Allocation, k: int) -> str:
+def _owned(answer: "Allocation", k: int) -> str:
     if not answer.kept[k]:
         return "sits out"
     if answer.owner is not None:
@@ -53,29 +53,27 @@ def _owned(answer: Allocation, k: int) -> str:
     return f"{answer.share[k].sum():.3g} in all"
 
 
-@app.command("allocate")
+@commands.command("allocate", epilog="Example: `hsfl allocate scenario.json --cuts 3,4,3 --json`")
 def allocate_command(
     scenario: Annotated[Path, typer.Argument(help="scenario file (JSON)")],
     cuts: Annotated[str | None, typer.Option(help="a cut for each client, such as 3,4,3; chosen if not given")] = None,
     solver: Annotated[str, typer.Option(help="exact, paper, scip, or a baseline's rule such as ecfa")] = "exact",
-    time_limit_s: Annotated[
-        float, typer.Option(help="stop then, with the best and its proven gap")
-    ] = DEFAULT_TIME_LIMIT_S,
-    gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = DEFAULT_GAP,
+    time_limit_s: Annotated[float, typer.Option(help="stop then, with the best and its proven gap")] = 10.0,
+    gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = 1e-3,
     seed: Annotated[int, typer.Option(help="for choosing cuts")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
 ) -> None:
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
     with one_line_errors():
+        need_plan_extra()
+        from hsfl.allocation.joint import allocate
+        from hsfl.allocation.scenario import Scenario
+
         answer = allocate(Scenario.read(scenario), parse_cuts(cuts), solver, time_limit_s, gap, seed)
         if out is not None:
             answer.write(out)
     if json_:
-        typer.echo(json.dumps(answer.to_dict(), allow_nan=False))
+        print_json(answer.to_dict())
     else:
-        report(answer, Console())
-
-
-if __name__ == "__main__":
-    app()
+        report(answer, out_console)
