@@ -28,7 +28,8 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     place = config.data.dir if data_dir is None else str(data_dir)
     data = config.data.model_copy(update={"dir": place})
     model = config.model.model_copy(update={"init_weights": None})  # the trained weights follow
-    config = config.model_copy(update={"data": data, "model": model})
+    fleet = config.fleet.model_copy(update={"cuts": config.fleet.min_cut})  # cuts matter to training only
+    config = config.model_copy(update={"device": "cpu", "data": data, "model": model, "fleet": fleet})
     bench = prepare(config)
     try:
         bench.task.model.load_state_dict(load_file(path))

@@ -1,7 +1,8 @@
 """The run folder: what a run writes, and how it is read back.
 
 `config.json` (re-runnable), `environment.json`, `rounds.jsonl` (a line a round), `summary.json`, `model.safetensors`
-(last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically.
+(last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically,
+but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
 """
 
 import json

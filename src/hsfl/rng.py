@@ -1,7 +1,7 @@
 """Randomness by name: one seed gives streams that never disturb each other.
 
 A stream is keyed by words and numbers, for example `stream(seed, "batches", client, round)`. Nothing in HSFL draws
-from a global generator, so the optimiser's draws never move the data split, and frameworks see the same batches.
+from a global generator that it has not seeded by such a key, so the optimiser's draws never move the data split, and frameworks see the same batches.
 """
 
 import zlib
@@ -12,7 +12,8 @@ Key = str | int
 
 
 def _words(key: tuple[Key, ...]) -> list[int]:
-    return [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
+    """The length comes first: a seed sequence takes missing numbers as zeros."""
+    return [len(key)] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
 
 
 def stream(seed: int, *key: Key) -> np.random.Generator:

@@ -23,7 +23,7 @@ class Task:
     """All that a framework needs to know: the model, who has which data, and the cuts."""
 
     config: RunConfig
-    model: SplitModel  # the initial model; parts are copied from it
+    model: SplitModel  # parts are copied from it; its own weights serve evaluation
     layout: Layout
     initial: UnitState
     feed: Feed
@@ -75,20 +75,21 @@ class LinkBytes:
     edge_main: int = 0
 
 
-@dataclass
 class Losses:
-    """The mean training loss of a round, over samples."""
+    """The mean training loss of a round, over samples; summed where the losses are, read once."""
 
-    total: float = 0.0
-    num_samples: int = 0
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
-        self.total += float(loss) * num_samples
+        part = loss.detach() * num_samples
+        self.total = part if self.total is None else self.total + part
         self.num_samples += num_samples
 
     @property
     def mean(self) -> float | None:
-        return self.total / self.num_samples if self.num_samples else None
+        return float(self.total) / self.num_samples if self.total is not None else None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, jo
 from hsfl.models.state import UnitState
 from hsfl.network.clusters import random_clusters
 from hsfl.rng import stream
-from hsfl.training.step import Part, server_step
+from hsfl.training.step import Part, client_backward, server_step
 
 Tensors = dict[int, Tensor]  # by client
 
@@ -60,9 +60,12 @@ class InStep:
 
     def begin(self, model: UnitState, clients: Sequence[int], round_index: int) -> None:
         cut, lr = self.cuts[clients[0]], self.task.lr(round_index)
-        self.tail.begin(model[cut : self.task.num_units], lr)
+        self.begin_tail(model[cut : self.task.num_units], lr)
         for k in clients:
             self.heads[k].begin(model[0:cut], lr)
+
+    def begin_tail(self, tail: UnitState, lr: float) -> None:
+        self.tail.begin(tail, lr)
 
     def finish(self, model: UnitState, clients: Sequence[int]) -> UnitState:
         total = self.task.zero_sum(0, self.cuts[clients[0]])
@@ -99,8 +102,8 @@ class InStep:
         joined = torch.cat([s.detach() for s in smashed.values()]).requires_grad_()
         y = torch.cat(list(labels.values()))
         key = self.task.key(next(iter(smashed)), round_index, step)
-        loss = F.cross_entropy(self.tail.forward(joined, key), y) + self.extra_loss(smashed, labels, round_index, step)
-        loss.backward()
+        loss = F.cross_entropy(self.tail.forward(joined, key), y)
+        (loss + self.extra_loss(smashed, labels, round_index, step)).backward()
         self.tail.update()
         self.losses.add(loss.detach(), len(y))
         assert joined.grad is not None
@@ -112,8 +115,7 @@ class InStep:
 
     def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
         for k, gradient in gradients.items():
-            smashed[k].backward(gradient)
-            self.heads[k].update()
+            client_backward(self.heads[k], smashed[k], gradient)
 
     def models(self, state: State) -> Iterable[UnitState]:
         yield state.units["model"]
@@ -188,6 +190,8 @@ class PSL(InStep):
         if self.own_heads:
             gradients = _average_by_position(gradients)
             return super().update_heads(clients, inputs, smashed, gradients)
+        if not all(smashed[k].requires_grad for k in gradients):
+            return  # no head has a weight to train
         for k, gradient in gradients.items():
             smashed[k].backward(gradient)
         active = [self.heads[k] for k in gradients]
@@ -248,16 +252,24 @@ class CPSL(InStep):
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         self.losses, self.link = Losses(), LinkBytes()
-        model, cut = state.units["model"], self.cuts[self.clusters[0][0]]
+        self.tail_open = False
+        model = state.units["model"]
+        cut = self.cuts[self.clusters[-1 if round_index > 0 else 0][0]]  # where the servers' border lies now
         for cluster in self.clusters:
             clients = [k for k in cluster if k in kept]
             if clients:
-                model = self.turn(model, clients, round_index)
-                self.link.client_edge_down += sum(model[0 : self.cuts[k]].num_bytes for k in clients)
                 low, high = sorted((cut, self.cuts[clients[0]]))
                 self.link.edge_main += model[low:high].num_bytes  # units that change sides between clusters
+                model = self.turn(model, clients, round_index)
+                self.link.client_edge_down += sum(model[0 : self.cuts[k]].num_bytes for k in clients)
                 cut = self.cuts[clients[0]]
         return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
+
+    def begin_tail(self, tail: UnitState, lr: float) -> None:
+        """The server side goes from cluster to cluster with its optimiser, unless the cut moves."""
+        if not self.tail_open or self.tail.start != tail.start:
+            self.tail.begin(tail, lr)
+        self.tail_open = True
 
 
 def clusters_of(task: Task) -> list[list[int]]:

@@ -65,7 +65,8 @@ class LocFedMix(InStep):
             mixed.append(lam * smashed[k].detach() + (1 - lam) * smashed[partner].detach()[rows])
             targets.append((labels[k], labels[partner][rows]))
             weights.append(lam)
-        logits = self.tail.forward(torch.cat(mixed), self.task.key(clients[0], round_index, step))
+        key = self.task.key(clients[0] + self.task.num_clients, round_index, step)  # other masks than the clean pass
+        logits = self.tail.forward(torch.cat(mixed), key)
         loss = logits.new_zeros(())
         for part, (mine, theirs), lam in zip(logits.split([len(m) for m in mixed]), targets, weights):
             loss = loss + lam * F.cross_entropy(part, mine, reduction="sum")
@@ -77,8 +78,11 @@ class LocFedMix(InStep):
         for k, gradient in gradients.items():
             key = StepKey(self.task.config.seed, k, 0, 0)  # decoders draw nothing
             local = weight * F.mse_loss(self.decoders[k].forward(smashed[k], key), inputs[k])
-            torch.autograd.backward([smashed[k], local], [gradient, torch.ones_like(local)])
-            self.heads[k].update()
+            if smashed[k].requires_grad:
+                torch.autograd.backward([smashed[k], local], [gradient, torch.ones_like(local)])
+                self.heads[k].update()
+            else:
+                local.backward()
             self.decoders[k].update()
 
 

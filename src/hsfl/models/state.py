@@ -13,6 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from hsfl.errors import InputError
 from hsfl.models.units import SplitModel
 
 
@@ -35,8 +36,9 @@ class Layout:
 
     @classmethod
     def of(cls, model: SplitModel) -> "Layout":
+        floats = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         units = tuple(
-            tuple(Slot(name, t.shape, t.is_floating_point()) for name, t in model.unit_state(unit).items())
+            tuple(_slot(name, tensor, floats) for name, tensor in model.unit_state(unit).items())
             for unit in range(model.num_units)
         )
         return cls(units, _starts(units, is_float=True), _starts(units, is_float=False))
@@ -44,6 +46,15 @@ class Layout:
     @property
     def num_units(self) -> int:
         return len(self.units)
+
+
+def _slot(name: str, tensor: Tensor, floats: torch.dtype) -> Slot:
+    if tensor.dtype not in (floats, torch.int64):
+        raise InputError(
+            f"{name} is {tensor.dtype} but the model is {floats}; HSFL averages those and int64 counters: "
+            "convert it, or register a buffer that need not travel with persistent=False"
+        )
+    return Slot(name, tensor.shape, tensor.is_floating_point())
 
 
 def _starts(units: tuple[tuple[Slot, ...], ...], is_float: bool) -> tuple[int, ...]:

@@ -17,7 +17,9 @@ class Interruptible:
         self._armed = self._pending = False
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._stop) for number in SIGNALS}
+            self._before = {
+                n: signal.signal(n, self._stop) for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN
+            }
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -55,7 +55,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     augment.check(config.data.augment, train.shape)
     num_classes = len(dataset.classes)
     own_model = model
-    model = (own_model or _model(config, train.shape, num_classes)).to(device).eval()
+    model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
     shares = _shares(config, dataset.train_y)
     _check_smallest_batch(config, model, train, shares)
     world = make_world(config, train.shape, num_classes, own_model)

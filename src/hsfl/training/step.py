@@ -5,6 +5,7 @@ main server: forward the rest, loss, backward, update, send the gradient of the 
 update. At every cut this gives, to rounding, the gradients of the whole model.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,10 @@ from hsfl.rng import torch_seed
 
 @dataclass(frozen=True)
 class StepKey:
-    """Names one step, so that dropout draws the same masks whichever party runs a unit."""
+    """Names one step, so that dropout draws the same masks whichever party runs a unit.
+
+    Torch draws masks from its global generator; it is seeded by this key before every unit that may draw.
+    """
 
     seed: int
     client: int
@@ -33,7 +37,7 @@ class StepKey:
 def learning_rate(train: TrainConfig, round_index: int) -> float:
     """The rate of a round (0, 1, ...) under the schedule."""
     if train.schedule == "cosine":
-        return train.lr * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * round_index / train.rounds))))
+        return train.lr * 0.5 * (1 + math.cos(math.pi * round_index / train.rounds))
     if train.schedule == "step":
         return train.lr * train.step_factor ** (round_index // train.step_rounds)
     return train.lr
@@ -49,7 +53,20 @@ def make_optimizer(parameters: list[nn.Parameter], train: TrainConfig) -> optim.
 
 
 def _draws(unit: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in unit.modules())
+    """Whether a unit may draw random numbers: dropout, and modules of which we know nothing."""
+    return any(_may_draw(module) for module in unit.modules())
+
+
+def _may_draw(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU) or bool(getattr(module, "dropout", None)):
+        return True
+    return not type(module).__module__.startswith(("torch.nn.", "hsfl.models."))
+
+
+def _begins_in_place(unit: nn.Module) -> bool:
+    """Whether the first layer overwrites its input, which would be the client's smashed data."""
+    layers = [module for module in unit.modules() if not any(module.children())]
+    return bool(layers) and bool(getattr(layers[0], "inplace", False))
 
 
 class Part:
@@ -64,6 +81,7 @@ class Part:
         self.train = train
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
+        self._in_place = tuple(_begins_in_place(unit) for unit in self.units)
         self._optimizer: optim.Optimizer | None = None
         self._optimizers: dict[tuple[int, int], optim.Optimizer | None] = {}
         for unit in self.units:
@@ -105,6 +123,8 @@ class Part:
     def forward(self, x: Tensor, key: StepKey) -> Tensor:
         """Run the units; on a client, stage 1, i, Eq. (1)."""
         first = self._memory.start
+        if self.start < self.stop and self._in_place[self.start - first]:
+            x = x.clone()
         for unit in range(self.start, self.stop):
             if self._draws[unit - first]:
                 torch.manual_seed(key.torch_seed(unit))
@@ -156,9 +176,10 @@ def server_step(part: Part, smashed: Tensor, y: Tensor, key: StepKey, need_gradi
 
 
 def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
-    """Stage 2, iii: the client's backward pass and update, Eq. (5)."""
-    smashed.backward(gradient)
-    part.update()
+    """Stage 2, iii: the client's backward pass and update, Eq. (5); nothing where no weight wants a gradient."""
+    if smashed.requires_grad:
+        smashed.backward(gradient)
+        part.update()
 
 
 def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
