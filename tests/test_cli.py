@@ -193,7 +193,7 @@ def out(tmp_path):
         ("data.name=folder:/nowhere", "/nowhere is not a folder"),
         ("train.ruonds=3", "unknown config field 'train.ruonds'; did you mean 'train.rounds'?"),
         ("nonsense", "--set 'nonsense' is not of the form section.field=value"),
-        ("fleet.cuts=6", "fleet.cuts[0] is 6 but the model has 5 units; choose 0..5"),
+        ("fleet.cuts=6", "fleet.cuts[0] is 6 but the model has 5 units; choose up to 5"),
         ("fleet.cuts=[1,2]", "fleet.cuts has 2 numbers but there are 3 clients; give one number or one each"),
         ("fleet.cuts=[1,0,2]", "fleet.cuts[1] is 0, below fleet.min_cut = 1; raise it, or lower min_cut"),
         ("fleet.cuts=foo", "config fleet.cuts is 'foo'; give one cut for all"),
@@ -312,7 +312,7 @@ def test_evaluate_and_export_of_a_spoiled_run(finished, tmp_path):
     save_file({"x": torch.zeros(3)}, folder / "model.safetensors")
     assert "does not hold this run's model" in refused("export", folder)
     (folder / "model.safetensors").unlink()
-    assert "has not ended a round" in refused("evaluate", folder)
+    assert "--which best" in refused("evaluate", folder)
 
     settings = json.loads((folder / "config.json").read_text()) | {"moon": "full"}
     (folder / "config.json").write_text(json.dumps(settings))
@@ -340,5 +340,8 @@ def test_the_command_as_a_process(tmp_path):
     words = [word for change in (*TINY, "fleet.cuts=6") for word in ("--set", change)]
     done = subprocess.run([command, "run", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: fleet.cuts[0] is 6 but the model has 5 units; choose 0..5\n"
+    assert (
+        done.stderr
+        == "error: fleet.cuts[0] is 6 but the model has 5 units; choose up to 5, or set fleet.cuts=max_cut\n"
+    )
     assert os.listdir(tmp_path) == []

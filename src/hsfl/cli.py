@@ -1,6 +1,8 @@
 """The `hsfl` command."""
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -16,6 +18,22 @@ app = typer.Typer(
 for group in (runs, comparisons, models, planning, allocations):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
+
+
+@app.callback(invoke_without_command=False)
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=lambda on: _say_version(on), help="Say which.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hsfl {metadata.version('hsfl')}")
+        raise typer.Exit
+
 
 if __name__ == "__main__":
     sys.exit(app())

@@ -21,6 +21,9 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+OWN_MODEL = "own"  # the name of a model that was given from Python
+
+
 class ModelConfig(_Section):
     name: str = "resnet18"
     input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None: as the data
@@ -126,9 +129,11 @@ class AllocationConfig(_Section):
 
 
 class TrainConfig(_Section):
-    rounds: int = Field(10, ge=1)
+    rounds: int = Field(10, ge=1, le=10**9)
     budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
-    tau_s: float | None = Field(None, gt=0)  # clients that take longer are dropped from the round; None: wait
+    tau_s: float | None = Field(
+        None, gt=0
+    )  # training and upload that take longer are dropped from the round; None: wait
     batch_size: int = Field(256, ge=1)
     local_epochs: int = Field(1, ge=1, le=10_000)
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from hsfl.config import OWN_MODEL
 from hsfl.errors import InputError, known
 from hsfl.models.units import SplitModel
 from hsfl.records import RunFolder, write_atomic
@@ -23,8 +24,12 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known("--which", which, paths)]
     config = folder.config()
+    if config.model.name == OWN_MODEL:
+        raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():
-        raise InputError(f"{path} is missing: the run has not ended a round; let it finish or --resume it")
+        raise InputError(
+            f"{path} is missing: it is written when the run ends; let it finish, --resume it, or --which best"
+        )
     place = config.data.dir if data_dir is None else str(data_dir)
     data = config.data.model_copy(update={"dir": place})
     model = config.model.model_copy(update={"init_weights": None})  # the trained weights follow
@@ -52,7 +57,10 @@ def export_folder(
 ) -> Path:
     """Write the model. TorchScript and ONNX files hold the network too and take normalised images."""
     known("--format", format, FORMATS)
+    run = RunFolder(folder)
     model, bench = load_model(RunFolder(folder), which, data_dir)
+    if to is not None and Path(to).resolve() in {p.resolve() for p in (run.last_model_path, run.best_model_path)}:
+        raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]
     if format == "safetensors":
         save_tensors(path, model.state_dict())

@@ -24,6 +24,12 @@ def describe(record: RoundRecord, rounds: int) -> str:
     return "  ".join(words)
 
 
+def _left(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
 def _brief(seconds: float) -> str:
     return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
@@ -48,7 +54,7 @@ class Lines(Observer):
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
-        left = f"  {a_round_s * (self.rounds - record.round):.0f} s left" if record.round < self.rounds else ""
+        left = f"  {_left(a_round_s * (self.rounds - record.round))} left" if record.round < self.rounds else ""
         self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
 
 

@@ -20,6 +20,11 @@ from typing import Any
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 PACKAGES = ("hsfl", "torch", "numpy")
 
 
@@ -104,7 +109,9 @@ class RunFolder:
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten."""
         with writing(self.path):
-            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+            taken = self.path.exists() and (
+                not self.path.is_dir() or any(path.name != ".lock" for path in self.path.iterdir())
+            )
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
 
@@ -112,6 +119,24 @@ class RunFolder:
         write_json(self.config_path, config.model_dump(mode="json"))
         write_json(self.path / "environment.json", environment())
         write_atomic(self.rounds_path, lambda scratch: None)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One run at a time writes here; the lock goes with the process that holds it."""
+        if fcntl is None:  # not on Windows
+            yield
+            return
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"another run is writing to {self.path}; wait for it, or choose another --out"
+                ) from None
+            yield
 
     def config(self) -> RunConfig:
         return parse_config(read_json(self.config_path))
@@ -137,6 +162,8 @@ class RunFolder:
     def keep_rounds(self, count: int) -> None:
         """Forget the rounds after a checkpoint."""
         records = self.rounds()
+        if [record.round for record in records[:count]] != list(range(1, len(records[:count]) + 1)):
+            raise InputError(f"{self.rounds_path} does not count its rounds 1, 2, ...; run again into a new folder")
         if len(records) < count:
             raise InputError(
                 f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
@@ -182,6 +209,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": _processor(),
         "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
         "packages": {name: metadata.version(name) for name in PACKAGES},
     }
 

@@ -49,7 +49,8 @@ def make_task(
 
 def train(task: Task, framework: str, kept_by_round: list[list[int]]) -> tuple[UnitState, list[float | None], State]:
     """The joined model, the losses and the state after these rounds."""
-    algorithm = FRAMEWORKS[framework](task)
+    named = task.config.model_copy(update={"framework": framework})  # so that a number keyed by the name cannot hide
+    algorithm = FRAMEWORKS[framework](dataclasses.replace(task, config=named))
     state, losses = algorithm.init(), []
     for round_index, kept in enumerate(kept_by_round):
         state, result = algorithm.round(state, kept, round_index)

@@ -1,5 +1,7 @@
 """Bytes on each link equal the sizes computed by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -100,3 +102,33 @@ def test_psl_moves_gradients_every_step() -> None:
 def test_fsl_server_moves_no_head() -> None:
     got = link_bytes("fsl", [2, 2, 2], [0, 1, 2], fsl_average="server")
     assert got["client_edge_up"] == got["client_edge_down"] == 0
+
+
+def test_locfedmix_moves_decoders_with_the_heads() -> None:
+    """From 32 channels over 16 to the image's one, 3x3 each."""
+    decoder = 4 * (32 * 16 * 9 + 16 + 16 * 1 * 9 + 1)
+    got = link_bytes("locfedmix_sl", [2, 3, 4], [0, 2])
+    smashed = 4 * 10 * SMASHED[2]
+    assert got == {
+        "client_main_up": smashed,
+        "client_main_down": smashed,
+        "client_edge_up": 2 * (sum(UNITS[:2]) + decoder),
+        "client_edge_down": 3 * (sum(UNITS[:2]) + decoder),  # the dropped client gets both too
+        "edge_main": 0,
+    }
+
+
+def test_cpsl_moves_units_between_the_servers_where_the_cut_changes() -> None:
+    """Cuts 3, 1, 2 in turn: units 1 and 2 to the main server, 1 back; the next round begins with 2 back, from cut 2."""
+    task = make_task([1, 2, 3], COUNTS, dtype=torch.float32, options={"cpsl_cut": "cluster"})
+    task = replace(task, clusters=(1, 2, 0))
+    moved = []
+    state = FRAMEWORKS["cpsl"](task).init()
+    for round_index in range(2):
+        fresh = FRAMEWORKS["cpsl"](task)  # state and keys decide, not what a framework remembers
+        state, result = fresh.round(state, [0, 1, 2], round_index)
+        moved.append(result.bytes.edge_main)
+        heads = [sum(UNITS[:1]), sum(UNITS[:2]), sum(UNITS[:3])]
+        assert result.bytes.client_edge_up == result.bytes.client_edge_down == sum(heads)
+        assert result.bytes.client_main_up == 4 * sum(n * SMASHED[cut] for n, cut in zip(COUNTS, (1, 2, 3)))
+    assert moved == [UNITS[1] + UNITS[2] + UNITS[1], UNITS[2] + UNITS[1] + UNITS[2] + UNITS[1]]

@@ -205,7 +205,7 @@ def test_cuts_are_given_or_as_deep_as_each_can():
 @pytest.mark.parametrize(
     ("fleet", "message"),
     [
-        ({"cuts": 6}, r"fleet.cuts\[0\] is 6 but the model has 5 units; choose 0..5"),
+        ({"cuts": 6}, r"fleet.cuts\[0\] is 6 but the model has 5 units; choose up to 5"),
         ({"cuts": (1, 2, -1)}, r"fleet.cuts\[2\] is -1 but the model has 5 units"),
         ({"cuts": (1, 2)}, "fleet.cuts has 2 numbers but there are 3 clients"),
         ({"cuts": (1, 0, 1)}, r"fleet.cuts\[1\] is 0, below fleet.min_cut = 1; raise it, or lower min_cut"),

@@ -31,8 +31,9 @@ def cost(
         from hsfl.models.cost import measure
         from hsfl.models.zoo import build
 
-        if batch_size < 1:
-            raise InputError(f"--batch-size is {batch_size}; it must be at least 1")
+        for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", classes, 10**6)):
+            if not 1 <= value <= most:
+                raise InputError(f"{name} is {value}; choose 1..{most}")
         shape = read_shape(input)
         split_model = build(model, shape, classes, norm, stem)
         table = measure(split_model, shape, batch_size)
@@ -62,6 +63,8 @@ def read_shape(text: str) -> tuple[int, int, int]:
         channels, height, width = (int(word) for word in text.replace("x", ",").split(","))
     except ValueError:
         raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
+    if not (1 <= channels <= 1024 and 1 <= height <= 4096 and 1 <= width <= 4096):
+        raise InputError(f"--input is {text!r}; choose 1..1024 channels and sides of 1..4096")
     return channels, height, width
 
 

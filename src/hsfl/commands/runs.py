@@ -1,5 +1,6 @@
 """`hsfl run`, `hsfl evaluate` and `hsfl export`."""
 
+import shlex
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -22,9 +23,17 @@ commands = typer.Typer()
     "- `hsfl run --resume --out runs/fl` goes on where that run stopped"
 )
 def run(
-    config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Argument(help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), or a .toml or .json file."),
+    ] = None,
     changes: Changes = None,
-    framework: Annotated[str | None, typer.Option(help="Short for --set framework=NAME.")] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="cl, fl, sl, splitfed_v1, splitfed_v2, psl, fsl, locfedmix_sl, cpsl or hsfl; short for --set framework=NAME."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one under runs/.")] = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -64,7 +73,8 @@ def _say_end(summary: Any, folder: Path) -> None:
         line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
     advice = {
-        "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {folder}",
+        "budget": f"train.budget_s was spent after {summary.rounds} rounds; results are in {folder}",
+        "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {shlex.quote(str(folder))}",
         "diverged": f"the loss is not a number in round {summary.rounds + 1}; try a smaller train.lr",
     }
     out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True, highlight=False)

@@ -36,6 +36,11 @@ def one_line_errors() -> Iterator[None]:
     except MemoryError as error:
         _say_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
         raise typer.Exit(2) from None
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        _say_error("not enough memory for this; choose smaller images, batches or models")
+        raise typer.Exit(2) from None
     except OSError as error:
         _say_error(f"{error}; check the place and try again")
         raise typer.Exit(2) from None

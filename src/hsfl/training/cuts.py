@@ -72,7 +72,9 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
     for k, cut in enumerate(cuts):
         if not 0 <= cut <= num_units:
             where = name if num_clients == 1 else f"{name}[{k}]"
-            raise InputError(f"{where} is {cut} but the model has {num_units} units; choose 0..{num_units}")
+            raise InputError(
+                f"{where} is {cut} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
+            )
     return cuts
 
 

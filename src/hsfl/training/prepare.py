@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hsfl.config import RunConfig
+from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset, load
 from hsfl.data.partition import partition
@@ -56,6 +56,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     num_classes = len(dataset.classes)
     own_model = model
     model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
+    _check_outputs(model, train, num_classes)
     shares = _shares(config, dataset.train_y)
     _check_smallest_batch(config, model, train, shares)
     world = make_world(config, train.shape, num_classes, own_model)
@@ -108,6 +109,10 @@ def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device
 
 def _model(config: RunConfig, input_shape: tuple[int, int, int], num_classes: int) -> SplitModel:
     settings = config.model
+    if settings.name == OWN_MODEL:
+        raise InputError(
+            "this run's model was given from Python; go on from there: hsfl.run(config, folder, model=...)"
+        )
     seed = torch_seed(config.seed, "weights")
     model = build(
         settings.name, input_shape, num_classes, settings.norm, settings.stem, seed=seed, dropout=settings.dropout
@@ -124,6 +129,18 @@ def _shares(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
     rng = stream(config.seed, "partition")
     chosen = options.get(data.partition, {})
     return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
+
+
+def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
+    """A model of one's own must take these images and tell these classes apart."""
+    try:
+        with torch.no_grad():
+            shape = tuple(model(train.floats(train.x[:1])).shape)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the model does not take images of {train.shape}: {reason}; change its first unit") from None
+    if len(shape) != 2 or shape[1] < num_classes:
+        raise InputError(f"the model gives {shape[1:]} numbers for an image, but there are {num_classes} classes")
 
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from hsfl.config import RunConfig
+from hsfl.config import OWN_MODEL, RunConfig, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
@@ -18,7 +19,7 @@ from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.records import RoundRecord, RunFolder, check_same_run, write_json
+from hsfl.records import RoundRecord, RunFolder, check_same_run, read_json, write_json
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
@@ -56,6 +57,8 @@ def run(
     """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on."""
     observer = observer or Observer()
     folder = RunFolder(out)
+    if model is not None:  # so that the folder says which commands cannot build it
+        config = with_changes(config, [f"model.name={OWN_MODEL}"])
     if resume:
         check_same_run(folder.config(), config, folder.path)
     else:
@@ -66,7 +69,8 @@ def run(
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
-    with Interruptible() as interruptible:
+    with folder.locked(), Interruptible() as interruptible:
+        _warn_of_threads(folder, resume, observer)
         state, progress = _start(framework, folder, config, resume)
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else pace.upload_s()
         observer.run_starts(config, framework.cuts, progress.rounds_done)
@@ -97,6 +101,15 @@ def run(
     return summary
 
 
+def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
+    """Sums depend on how torch divides them among threads."""
+    before = read_json(folder.path / "environment.json").get("num_threads") if resume else None
+    if before is not None and before != torch.get_num_threads():
+        observer.warns(
+            f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"
+        )
+
+
 def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
     state, progress = framework.init(), Progress(0)
     if resume:
@@ -108,6 +121,7 @@ def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: b
         folder.keep_rounds(progress.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
+        folder.check_free()
         folder.create(config)
     return state, progress
 
