@@ -105,7 +105,7 @@ def test_a_new_folder_has_config_and_environment(tmp_path):
 
 def test_the_environment_says_where_numbers_come_from():
     words = environment()
-    assert set(words) == {"python", "platform", "processor", "num_cpus", "packages"}
+    assert set(words) == {"python", "platform", "processor", "num_cpus", "num_threads", "packages"}
     assert set(words["packages"]) == {"hsfl", "torch", "numpy"}
     assert words["packages"]["numpy"] == np.__version__
     assert words["num_cpus"] >= 1
@@ -204,3 +204,20 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path, change, message):
 def test_a_cosine_schedule_fixes_the_rounds(tmp_path):
     with pytest.raises(InputError, match=r"train.rounds = 3, not 4"):
         check_same_run(tiny("train.schedule=cosine"), tiny("train.schedule=cosine", "train.rounds=4"), tmp_path)
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    other = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(InputError, match="another run is writing"), other.locked():
+        pass
+    with folder.locked():
+        pass
+    assert not (tmp_path / "run/.lock").exists()
+
+
+def test_rounds_that_do_not_count_up_are_refused(tmp_path):
+    folder = a_folder(tmp_path / "run")
+    folder.append(replace(RECORD, round=2))
+    with pytest.raises(InputError, match="does not count its rounds"):
+        folder.keep_rounds(4)

@@ -136,7 +136,10 @@ class RunFolder:
                 raise InputError(
                     f"another run is writing to {self.path}; wait for it, or choose another --out"
                 ) from None
-            yield
+            try:
+                yield
+            finally:
+                (self.path / ".lock").unlink(missing_ok=True)
 
     def config(self) -> RunConfig:
         return parse_config(read_json(self.config_path))

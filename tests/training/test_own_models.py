@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs import tiny
+from tests.runs import refused, tiny
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
@@ -21,7 +21,7 @@ class Noisy(nn.Module):
 
 def model() -> SplitModel:
     torch.manual_seed(0)
-    tail = nn.Sequential(nn.ReLU(inplace=True), Noisy(), nn.Linear(16, 10))
+    tail = nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), Noisy(), nn.Linear(16, 10))
     return SplitModel([nn.Flatten(), nn.Sequential(nn.Linear(64, 16)), tail])
 
 
@@ -62,3 +62,19 @@ def test_buffers_that_cannot_be_averaged_are_named(tmp_path: Path) -> None:
     odd.register_buffer("mask", torch.ones(3, dtype=torch.bool))
     with pytest.raises(InputError, match=r"0\.mask is torch\.bool"):
         run(tiny("fleet.cuts=1"), tmp_path / "run", model=SplitModel([odd]))
+
+
+def test_commands_say_that_they_do_not_know_the_model(tmp_path: Path) -> None:
+    run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=model())
+    assert "given from Python" in refused("evaluate", tmp_path / "run")
+    assert "given from Python" in refused("run", tmp_path / "run/config.json", "--out", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    more = run(tiny("fleet.cuts=2", "train.rounds=2"), tmp_path / "run", resume=True, model=model())
+    assert more.rounds == 2
+
+
+def test_too_few_outputs_are_refused(tmp_path: Path) -> None:
+    narrow = SplitModel([nn.Sequential(nn.Flatten(), nn.Linear(64, 3))])
+    with pytest.raises(InputError, match=r"gives \(3,\) numbers for an image, but there are 10 classes"):
+        run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
+    assert not (tmp_path / "run").exists()

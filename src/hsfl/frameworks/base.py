@@ -83,7 +83,7 @@ class Losses:
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
-        part = loss.detach() * num_samples
+        part = (loss.detach() if loss.device.type == "mps" else loss.detach().double()) * num_samples
         self.total = part if self.total is None else self.total + part
         self.num_samples += num_samples
 

@@ -6,8 +6,8 @@ CPSL: Wu, Li, Qu, Zhou, Shen, Zhuang, Li, Shi, "Split Learning over Wireless Net
 Management" (2023).
 
 They differ in how the server serves a step (one update per client, or one on the concatenated batch) and in what
-becomes of the heads. A client joins its first N_k steps. In a joint step a client's gradient is that of the mean loss
-over its *own* batch, so that its learning rate does not shrink with the number of clients.
+becomes of the heads. A client joins its first N_k steps. In a joint step a client's gradient is scaled from the joint
+mean to the mean over its *own* batch, so that its learning rate does not shrink with the number of clients.
 """
 
 from collections.abc import Iterable, Sequence

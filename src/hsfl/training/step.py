@@ -63,12 +63,6 @@ def _may_draw(module: nn.Module) -> bool:
     return not type(module).__module__.startswith(("torch.nn.", "hsfl.models."))
 
 
-def _begins_in_place(unit: nn.Module) -> bool:
-    """Whether the first layer overwrites its input, which would be the client's smashed data."""
-    layers = [module for module in unit.modules() if not any(module.children())]
-    return bool(layers) and bool(getattr(layers[0], "inplace", False))
-
-
 class Part:
     """Units `[start, stop)` in training: their state, forward pass and optimiser.
 
@@ -81,7 +75,6 @@ class Part:
         self.train = train
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
-        self._in_place = tuple(_begins_in_place(unit) for unit in self.units)
         self._optimizer: optim.Optimizer | None = None
         self._optimizers: dict[tuple[int, int], optim.Optimizer | None] = {}
         for unit in self.units:
@@ -123,8 +116,8 @@ class Part:
     def forward(self, x: Tensor, key: StepKey) -> Tensor:
         """Run the units; on a client, stage 1, i, Eq. (1)."""
         first = self._memory.start
-        if self.start < self.stop and self._in_place[self.start - first]:
-            x = x.clone()
+        if x.is_leaf and x.requires_grad:
+            x = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
         for unit in range(self.start, self.stop):
             if self._draws[unit - first]:
                 torch.manual_seed(key.torch_seed(unit))
