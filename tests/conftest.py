@@ -1,6 +1,8 @@
 """One thread, so that numbers and times do not depend on the machine's cores; and a run that many tests look at."""
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for torch here and in the processes that tests start
@@ -29,3 +31,11 @@ def data_dir() -> Path:
     if not place or not Path(place).is_dir():
         pytest.skip("real data: set HSFL_DATA to the folder that has MNIST/, cifar-10-batches-py/ and ham10000/")
     return Path(place)
+
+
+@pytest.fixture(autouse=True)
+def usual_ctrl_c() -> Iterator[None]:
+    """A test run in the background of a shell has Ctrl-C switched off, and the package respects that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

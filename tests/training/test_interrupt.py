@@ -57,14 +57,6 @@ def test_a_second_signal_on_the_way_out_is_not_raised_again():
     assert caught.value.__context__ is None
 
 
-@pytest.fixture(autouse=True)
-def usual_handlers():
-    """A test run in the background of a shell has Ctrl-C switched off."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_handlers_are_given_back():
     before = [signal.getsignal(number) for number in SIGNALS]
     with Interruptible():
