@@ -33,7 +33,7 @@ def data_dir() -> Path:
     return Path(place)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def usual_ctrl_c() -> Iterator[None]:
     """A test run in the background of a shell has Ctrl-C switched off, and the package respects that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,11 +16,18 @@ from hsfl.report.runs import run_path
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
 
+SHARED = ("seed", "device", "model.", "data.", "fleet.", "network.", "train.budget_s", "train.rounds", "log.")
+FREE = ("fleet.cuts", "fleet.one_cut")  # a contender's own
+
 
 def contender(base: RunConfig, label: str) -> RunConfig:
     """The config of one contender."""
     name, *changes = _split(label)
     known("framework", name, FRAMEWORKS)
+    for change in changes:
+        field = change.partition("=")[0].strip()
+        if field.startswith(SHARED) and field not in FREE:
+            raise InputError(f"{label} changes {field}, which all contenders share; change it with --set")
     return with_changes(base, [f"framework={json.dumps(name)}", *changes])
 
 

@@ -39,18 +39,22 @@ def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> 
     return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 
-class Lines(Observer):
-    """A line a round, with the time left; for files and pipes."""
+class Warnings(Observer):
+    """Shows nothing but warnings."""
 
     def __init__(self, console: Console, name: str | None = None) -> None:
         self.console, self.name = console, name
 
+    def warns(self, message: str) -> None:
+        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
+
+
+class Lines(Warnings):
+    """A line a round, with the time left; for files and pipes."""
+
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
         self.console.print(heading(config, cuts, self.name), soft_wrap=True, highlight=False)
-
-    def warns(self, message: str) -> None:
-        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
@@ -95,5 +99,5 @@ class Bars(Lines):
 
 def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
     if quiet:
-        return Observer()
+        return Warnings(console)
     return Bars(console, name) if console.is_terminal else Lines(console, name)

@@ -175,7 +175,7 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
 def _gantt_title(record: RoundRecord, clients: list[int], title: str | None) -> str:
     name = title or display_name(record.framework)
     words = f"{name}, round {record.round}: {say_s(record.round_s)}"
-    if len(clients) < len(record.cuts):
+    if len(clients) < len(record.cuts) and record.framework != "cl":
         words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
     return words
 

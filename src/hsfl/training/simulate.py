@@ -77,6 +77,10 @@ def run(
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
                 line, says = pace.round(round_index, choose_clients(config, round_index))
+                if not math.isfinite(now_s + line.round_s):
+                    raise InputError(
+                        f"round {round_index + 1} takes {line.round_s:g} s; give the clients faster links or speeds"
+                    )
                 if now_s + line.round_s > (config.train.budget_s or math.inf):
                     status = "budget"
                     break

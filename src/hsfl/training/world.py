@@ -105,8 +105,8 @@ def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> 
         low, high = config.storage_bits
         bits = low + (high - low) * stream(seed, "storage").random(fleet.num_clients)
         return devices.max_cuts(cost, bits, config.storage, config.min_cut)
-    if config.file is None and not isinstance(config.cuts, str):
-        return np.full(fleet.num_clients, cost.num_units)
+    if config.file is None and not isinstance(config.cuts, str) and np.size(config.cuts) in (1, fleet.num_clients):
+        return np.maximum(fleet.max_cut, np.minimum(config.cuts, cost.num_units))
     return fleet.max_cut
 
 
