@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from hsfl.progress import Bars, Lines, observer
+from hsfl.progress import Bars, Lines, Warnings, observer
 from hsfl.records import RunFolder
 from hsfl.training import simulate
 from tests.runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny, tiny_words
@@ -148,7 +148,7 @@ def test_words_with_brackets_and_colons_are_printed_as_they_are(tmp_path):
 def test_bars_on_a_terminal_and_lines_elsewhere(tmp_path):
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     assert type(observer(Console(file=io.StringIO()))) is Lines
-    assert type(observer(screen, quiet=True)) is simulate.Observer
+    assert type(observer(screen, quiet=True)) is Warnings
     bars = observer(screen)
     assert isinstance(bars, Bars)
     simulate.run(tiny("train.drop_rate=0.5"), tmp_path / "run", observer=bars)
