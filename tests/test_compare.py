@@ -39,6 +39,14 @@ def test_one_world_one_budget(tmp_path: Path) -> None:
     assert len(losses) > 1
 
 
+def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path) -> None:
+    compare(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
+    fleets = [RunFolder(tmp_path / "out" / label / "seed-0").config().fleet for label in ("hsfl,fleet.cuts=1", "fl")]
+    assert fleets[0].max_cut == fleets[1].max_cut is not None
+    with pytest.raises(InputError, match=r"lower the cut, or raise fleet\.max_cut"):
+        compare(tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep")
+
+
 def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path: Path) -> None:
     base = tiny("train.rounds=2", "train.budget_s=1e9")
     compare(base, ["hsfl"], tmp_path / "out")

@@ -53,19 +53,31 @@ def compare(
     """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
-    configs = {label: contender(base, label) for label in labels}  # so that a wrong name costs no training
+    for label in labels:
+        contender(base, label)  # so that a wrong name costs no training
     if base.train.budget_s is None:
-        budget_s = _budget_s(configs[labels[0]])
+        budget_s = _budget_s(contender(_with_one_fleet(base, labels), labels[0]))
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     _check_folder(out, base)
     write_json(
         out / "compare.json", {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     )
     for seed in range(base.seed, base.seed + num_seeds):
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
         for label in labels:
-            config = contender(with_changes(base, [f"seed={seed}"]), label)
+            config = contender(seeded, label)
             _run(config, run_path(out, label, seed), make_observer(label, seed))
     return base
+
+
+def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
+    """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
+    own = any(contender(base, label).fleet.cuts != base.fleet.cuts for label in labels)
+    fleet = base.fleet
+    if not own or fleet.file is not None or fleet.max_cut is not None or fleet.storage_bits is not None:
+        return base
+    as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
+    return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
 
 
 def _budget_s(config: RunConfig) -> float:
@@ -73,7 +85,7 @@ def _budget_s(config: RunConfig) -> float:
     bench = prepare(config)
     pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
     rounds = (pace.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
-    return pace.upload_s() + sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
+    return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
 
 
 def _check_folder(out: Path, base: RunConfig) -> None:

@@ -104,9 +104,9 @@ GAINS = "round,client,cpu_hz,main_gain_0,edge_gain_0"
         (GAINS, r"no rows"),
         (f"{GAINS}\n0,0,1,1", r"line 2 has 4 values but the header has 5"),
         (f"{GAINS}\n0,0,1,x,1", r"line 2: main_gain_0 is 'x', not a number"),
-        (f"{GAINS}\n0,0,1,0,1", r"main_gain of client 0 at \[0, 0\] is 0.0; it must be positive"),
-        (f"{GAINS}\n0,0,1,1,1\n0,1,-3,1,1", r"cpu_hz of client 1 at \[0\] is -3.0"),
-        (f"{GAINS}\n0,0,1,nan,1", r"main_gain of client 0 .* is nan"),
+        (f"{GAINS}\n0,0,1,0,1", r"main_gain of client 0, round 0, subchannel 0 is 0.0; it must be positive"),
+        (f"{GAINS}\n0,0,1,1,1\n0,1,-3,1,1", r"cpu_hz of client 1, round 0 is -3.0"),
+        (f"{GAINS}\n0,0,1,nan,1", r"main_gain of client 0, .* is nan"),
         (f"{GAINS}\n0,0,1,1,1\n0,0,1,1,1", r"client 0 stands 2 times in round 0"),
         (f"{GAINS}\n0,0,1,1,1\n1,1,1,1,1", r"client 1 stands 0 times in round 0"),
         (f"{GAINS}\n-1,0,1,1,1", r"numbered from 0"),
@@ -124,6 +124,14 @@ def test_bad_histories_are_one_line_errors(tmp_path, text, words):
     with pytest.raises(InputError, match=words) as error:
         history.read(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_spreadsheets_history(tmp_path):
+    """A byte order mark, Windows line ends and blank lines at the end."""
+    drawn, path = draw_rounds(FLEET, Ofdma(num_subchannels=2), 1, range(2)), tmp_path / "history.csv"
+    history.write(drawn, path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\r\n")
+    assert same(history.read(path), drawn)
 
 
 def test_other_bad_history_files(tmp_path):
@@ -153,7 +161,7 @@ def test_other_bad_history_files(tmp_path):
         (lambda: Measured(Rates(*[np.array([1.0, 0.0])] * 4)), r"main_up_bps of client 1 is 0.0"),
         (lambda: Measured(Rates(*[np.ones(2)] * 3, np.ones(3))), r"edge_down_bps is \(3,\) but main_up_bps is \(2,\)"),
         (lambda: RoundDraw(np.array([1.0, -1.0]), rates=RATES), r"cpu_hz of client 1 is -1.0"),
-        (lambda: RoundDraw(np.ones(2), np.ones((2, 3)), np.zeros((2, 3))), r"edge_gain of client 0 at \[0\] is 0.0"),
+        (lambda: RoundDraw(np.ones(2), np.ones((2, 3)), np.zeros((2, 3))), r"edge_gain of client 0, subchannel 0 is 0.0"),
         (lambda: RoundDraw(np.ones(2), np.ones((3, 3)), np.ones((3, 3))), r"the clients must agree"),
         (lambda: RoundDraw(np.ones(2)), r"either the gains to both servers or the four rates"),
         (lambda: draw_round(FLEET, Ofdma(path_loss=PathLoss([[1, 2]], [0, 0], [0, 0])), 0, 0), r"1 positions for 3"),

@@ -183,6 +183,13 @@ def test_cl_is_server_compute_alone_after_one_upload():
     upload = clock.raw_upload(cost, np.array([10, 20]), Rates(*[np.array([4.0, 16.0])] * 4))
     assert upload.round_s == 20
     assert upload.end_s[clock.PHASES.index("smashed")].tolist() == [20, 10]
+    first = clock.after_upload(upload, line)
+    assert first.round_s == 20 + line.round_s
+    assert first.end_s.max() == first.round_s
+    assert first.end_s[clock.PHASES.index("smashed")].tolist() == [20, 10]
+    assert first.start_s[clock.PHASES.index("server_forward")].tolist() == [20, 20]
+    assert first.waiting_s.tolist() == [0, 10]  # client 1 waits for client 0's data
+    assert first.straggler == 0
     with pytest.raises(InputError, match="raw data of client 1 takes inf"):
         clock.raw_upload(cost, np.array([10, 20]), Rates(*[np.array([4.0, 0.0])] * 4))
 

@@ -45,6 +45,11 @@ def test_max_cut_stops_at_the_model():
     assert set(fleet.max_cut) == {3, 4}
 
 
+def test_a_range_of_nothing():
+    with pytest.raises(InputError, match=r"the range of cpu_hz is 0\.\.0; it must rise"):
+        drawn(cpu_hz=(0, 0))
+
+
 def test_storage_means_parameters_or_training():
     assert devices.max_cuts(COST, [10, 59, 1e9], "parameters").tolist() == [1, 2, 3]
     # Training: cut 3 needs less than cut 2, but a max_cut promises every cut below it.

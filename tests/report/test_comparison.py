@@ -80,9 +80,19 @@ def test_a_budget_lets_the_last_model_hold_to_its_end(tmp_path):
     assert "at 39 s" not in comparison.to_markdown()
 
 
-@pytest.mark.parametrize(("status", "rounds"), [("finished", 3), ("interrupted", 9), (None, 9)])
-def test_a_run_that_no_budget_ended_is_known_to_its_last_round(tmp_path, status, rounds):
-    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), status, "train.budget_s=39", f"train.rounds={rounds}")
+def test_a_run_with_all_its_rounds_before_the_budget_holds_its_model_and_says_so(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "budget", "train.budget_s=39", "train.rounds=9")
+    write_run(tmp_path, "cl", 0, records([0.6] * 2, 0.001), "finished", "train.budget_s=39", "train.rounds=2")
+    comparison = read_comparison(tmp_path)
+    assert comparison.common_s == 39
+    assert comparison.results[0].common_accuracy.mean == 0.6
+    assert any("CL: 1 of 1 runs made all their rounds before the budget" in note for note in comparison.notes)
+    assert "| CL | 2 | 0.00200 |" in comparison.to_markdown()  # small times are not 0
+
+
+@pytest.mark.parametrize("status", ["interrupted", None])
+def test_a_run_that_did_not_come_to_its_end_is_known_to_its_last_round(tmp_path, status):
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3), status, "train.budget_s=39", "train.rounds=9")
     assert read_runs(tmp_path)[0].end_s == 30
 
 

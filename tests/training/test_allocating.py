@@ -102,6 +102,7 @@ def test_clients_that_are_not_chosen_get_nothing() -> None:
         assert off.sum() == 2
         assert np.array(says["server_hz"])[off].sum() == 0
         assert all(line.started[k] for k in says["owner"] if k >= 0)
+        assert (line.phase_s["model_down"] > 0).all()  # but everyone gets the new model
 
 
 def test_wrong_words() -> None:

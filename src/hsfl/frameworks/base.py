@@ -30,6 +30,7 @@ class Task:
     cuts: tuple[int, ...]  # [K]
     one_cut: int  # of frameworks that have one for all
     clusters: tuple[int, ...] | None = None  # [K] numbers of CPSL's clusters, which take turns in this order
+    away: tuple[int, ...] = ()  # clients that never take part: FL's that cannot hold the model
 
     @property
     def num_clients(self) -> int:

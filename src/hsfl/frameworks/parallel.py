@@ -131,7 +131,7 @@ class _EdgeHeads:
     """Stage 3 of the paper: heads come back to the edge server, are averaged and handed out again."""
 
     def __init__(self, framework: CopyPerClient, state: State) -> None:
-        self.cuts = framework.cuts
+        self.cuts = [cut for k, cut in enumerate(framework.cuts) if k not in framework.task.away]
         self.common = (framework.min_cut, framework.max_cut)
         self.edge = EdgeServer(state.units["edge"], framework.task.zero_sum(0, framework.max_cut))
 

@@ -37,9 +37,9 @@ def all_positive(what: str, array: Array, client_axis: int) -> Array:
     """The array itself, if every number is positive and finite. `client_axis` counts from the end if negative."""
     if array.size and not (np.min(array) > 0 and np.max(array) < np.inf):  # a NaN fails the comparison as well
         place = np.unravel_index(np.argmin(np.isfinite(array) & (array > 0)), array.shape)
-        rest = [int(place[axis]) for axis in range(array.ndim) if axis != client_axis % array.ndim]
-        where = f" at {rest}" if rest else ""
-        raise InputError(
-            f"{what} of client {int(place[client_axis])}{where} is {array[place]}; it must be positive and finite"
+        client = client_axis % array.ndim
+        where = "".join(f", round {at}" for at in place[:client]) + "".join(
+            f", subchannel {at}" for at in place[client + 1 :]
         )
+        raise InputError(f"{what} of client {place[client]}{where} is {array[place]}; it must be positive and finite")
     return array

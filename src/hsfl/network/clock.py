@@ -9,7 +9,7 @@ blocks keep their order, the last one ends with the round, and a chart needs nin
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,7 +82,10 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for name in ("start_s", "end_s", "finish_s", "waiting_s", "round_s"):
-            assert np.isfinite(getattr(self, name)).all(), f"{name} of the {self.framework} timeline is not finite"
+            if not np.isfinite(getattr(self, name)).all():
+                raise InputError(
+                    f"a round of {self.framework} takes endless time; give the clients faster links or speeds"
+                )
 
     @property
     def dropped(self) -> Array:
@@ -315,18 +318,22 @@ def even_phases(
     draw: RoundDraw,
     *,
     started: Array | None = None,
+    receives: Array | None = None,
     clusters: Array | None = None,
 ) -> Phases:
-    """Phases [..., K] under the even allocation as the framework takes turns; also over samples of the channel."""
+    """Phases [..., K] under the even allocation as the framework takes turns; also over samples of the channel.
+
+    started, receives: [K] bool, who takes part and who gets the model that the round makes; everyone by default.
+    """
     framework = find_framework(name)
     group = None
     if framework.turns == "alone":
         group = np.arange(fleet.num_clients)
     elif framework.turns == "clusters":
         group = _check_clusters(clusters, fleet.num_clients)
-    resources = even(links, fleet, servers, draw, group, started)
+    resources = even(links, fleet, servers, draw, group, started, receives)
     server_hz = servers.main_hz if framework.server == "whole" else resources.server_hz
-    return phases(
+    every = phases(
         cost,
         framework_cuts(name, cuts, cost.num_units),
         batch_size,
@@ -334,6 +341,7 @@ def even_phases(
         server_hz * servers.flops_per_cycle,
         resources.rates,
     )
+    return every if receives is None else replace(every, model_down_s=np.where(receives, every.model_down_s, 0.0))
 
 
 def raw_upload(cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
@@ -344,6 +352,16 @@ def raw_upload(cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
     end = np.zeros((len(PHASES), len(on)))
     end[PHASES.index("smashed")] = upload_s
     return _timeline("cl", np.zeros_like(end), end, on, on, upload_s, upload_s, upload_s, float(upload_s.max()))
+
+
+def after_upload(upload: Timeline, line: Timeline) -> Timeline:
+    """CL's first round: the server trains when all data have arrived."""
+    p = PHASES.index("smashed")
+    start, end = upload.round_s + line.start_s, upload.round_s + line.end_s
+    start[p], end[p] = upload.start_s[p], upload.end_s[p]
+    busy_s, round_s = upload.finish_s + line.finish_s, upload.round_s + line.round_s
+    finish_s = upload.round_s + line.finish_s
+    return _timeline("cl", start, end, line.started, line.kept, finish_s, busy_s, upload.finish_s, round_s)
 
 
 def _check_finite_upload(upload_s: Array) -> None:

@@ -156,8 +156,8 @@ def draw(
 
 def _between(limits: Range, what: str, uniform: Array) -> Array:
     low, high = limits
-    if not 0 <= low <= high < np.inf:
-        raise InputError(f"the range of {what} is {low}..{high}; it must rise from 0 or more")
+    if not (0 <= low <= high < np.inf and high > 0):
+        raise InputError(f"the range of {what} is {low}..{high}; it must rise from 0 or more to above 0")
     return low + (high - low) * uniform
 
 

@@ -35,19 +35,21 @@ def even(
     draw: RoundDraw,
     group: Array | None = None,
     started: Array | None = None,
+    receives: Array | None = None,
 ) -> Resources:
     """Rates and server cycles under the even allocation.
 
     `group` [K] numbers each client's group (default: all in one). Clients that do not start this round get no cycles
-    and no band except for the model's distribution, which reaches everyone.
+    and no band except for the model's distribution, which reaches everyone, or those in `receives`.
     """
     num_clients = fleet.num_clients
     num_subchannels = 1 if isinstance(links, Measured) else links.num_subchannels
     working = receiving = _together(num_subchannels, num_clients)
-    if group is not None or started is not None:
+    if group is not None or started is not None or receives is not None:
         group = np.zeros(num_clients, int) if group is None else np.asarray(group)
-        receiving = Bands(num_subchannels, group, np.arange(num_clients))
-        working = receiving if started is None else Bands(num_subchannels, group, np.flatnonzero(started))
+        receivers = np.arange(num_clients) if receives is None else np.flatnonzero(receives)
+        receiving = Bands(num_subchannels, group, receivers)
+        working = Bands(num_subchannels, group, np.arange(num_clients) if started is None else np.flatnonzero(started))
     server_hz = working.of_all(servers.main_hz / working.size)
     if isinstance(links, Measured):
         assert draw.rates is not None, "measured links draw rates"

@@ -113,10 +113,12 @@ def _check_names(path: Path, names: set[str]) -> None:
 
 def _read_csv(path: Path) -> dict[str, Array]:
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             header, *lines = list(csv.reader(file)) or [[]]
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the history {path}: {error}") from None
+    while lines and not any(lines[-1]):  # blank lines at the end
+        lines.pop()
     if tuple(header[:2]) != KEYS:
         raise InputError(f"{path} begins with {','.join(header[:2])!r}; the first columns are round,client")
     columns = _columns(path, header)

@@ -38,8 +38,9 @@ def seconds(amount: Array | float, per_second: Array | float) -> Array:
     """amount / per_second, and 0 where there is nothing to do."""
     amount, per_second = np.asarray(amount, float), np.asarray(per_second, float)
     if per_second.min(initial=np.inf) > 0:
-        return amount / per_second
-    with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(over="ignore"):  # whoever needs a finite time says so
+            return amount / per_second
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(amount > 0, amount / per_second, 0.0)
 
 

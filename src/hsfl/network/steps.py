@@ -1,12 +1,14 @@
-"""Clients that go in step: what one step looks like, and N of them.
+"""Clients that go in step: N steps, each begun by a barrier (all smashed data must have arrived).
 
 Legend: n clients that work together, N [n] the mini-batches of each; a client joins its first N steps, the last one
-with a part of a batch where N is fractional. Every step begins with a barrier: all smashed data must have arrived.
+with a part of a batch where N is fractional. Steps with the same members are alike, so they come in J stretches.
+
+With N falling, a stretch's members are the first clients: those that make whole batches, then those with a part of one.
+So sums and maxima over the members are prefix sums and prefix maxima, and a round costs O(n + J), not O(n J). Only
+SplitFed V2's queue needs a walk through its steps.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -17,11 +19,12 @@ Array = np.ndarray
 
 BATCH_PHASES = ("client_forward", "smashed", "server_forward", "server_backward", "gradient", "client_backward")
 STEP_PHASES = (*BATCH_PHASES, "decoder")
+SERVER_PASSES = {"joint": 1, "local_loss": 2}  # LocFedMix-SL computes its loss and the mixed one
 
 
 @dataclass(frozen=True)
 class Run:
-    """Blocks of one step, or of many stretched into one: seconds from the start."""
+    """All steps stretched into one: each block as long as in all of them, after all that comes before it in all."""
 
     start_s: Array  # [7, n], in the order of STEP_PHASES
     length_s: Array  # [7, n]
@@ -30,93 +33,156 @@ class Run:
     total_s: float
 
 
-def queue_step(work: Array, decoder_s: Array, rank: Array | None) -> Run:
-    """SplitFed V2: the server takes one client after another, and returns its gradient as soon as it is served.
+@dataclass(frozen=True)
+class Stretches:
+    """Steps that are alike, [J] each, for falling N."""
 
-    `rank` is each client's place in the queue; without it, first come, first served.
-    """
-    arrival_s = work[:2].sum(axis=0)
-    served_s = work[2:4].sum(axis=0)
-    order = np.argsort(arrival_s if rank is None else rank, kind="stable")
-    turn_s = np.empty_like(served_s)
-    turn_s[order] = np.cumsum(served_s[order]) - served_s[order]
-    return _laid(work, decoder_s, arrival_s.max() + turn_s, np.zeros_like(decoder_s))
+    low: Array  # the first step
+    times: Array  # how many
+    whole: Array  # how many clients make a whole batch: the first ones
+    members: Array  # how many join
+    num_batches: Array  # [n]
 
+    @classmethod
+    def of(cls, num_batches: Array) -> "Stretches":
+        edges = np.unique(np.concatenate([[0.0], np.floor(num_batches), np.ceil(num_batches)])).astype(int)
+        low, high = edges[:-1], edges[1:]
+        whole = np.searchsorted(-num_batches, -high, side="right")
+        members = np.searchsorted(-num_batches, -low, side="left")
+        return cls(low, high - low, whole, members, num_batches)
 
-def joint_step(work: Array, decoder_s: Array, rank: Array | None) -> Run:
-    """PSL, CPSL: one server step on the smashed data of all."""
-    return _laid(_jointly(work, 1), decoder_s, work[:2].sum(axis=0).max(), np.zeros_like(decoder_s))
+    @property
+    def last(self) -> Array:
+        """The last stretch that each client joins, [n]."""
+        return np.searchsorted(self.low, self.num_batches, side="left") - 1
 
+    @property
+    def part(self) -> Array:
+        """Of a batch in each client's last step, [n]."""
+        return self.num_batches - (np.ceil(self.num_batches) - 1)
 
-def local_loss_step(work: Array, decoder_s: Array, rank: Array | None) -> Run:
-    """LocFedMix-SL: the server computes its loss and the mixed one (twice the work); meanwhile the decoders train."""
-    return _laid(_jointly(work, 2), decoder_s, work[:2].sum(axis=0).max(), decoder_s)
-
-
-STEPS = {"queue": queue_step, "joint": joint_step, "local_loss": local_loss_step}
-
-
-def _jointly(work: Array, passes: int) -> Array:
-    """The server's phases of every client become the one joint step."""
-    joint = work.copy()
-    joint[2:4] = passes * work[2:4].sum(axis=1, keepdims=True)
-    return joint
-
-
-def _laid(work: Array, decoder_s: Array, serve_s: Array | float, beside_s: Array) -> Run:
-    """Phases one after another, the server's from `serve_s` on; backward waits for the decoder, which runs beside the
-    server for `beside_s`."""
-    forward, smashed, server_forward, server_backward, gradient, backward = work
-    zero = np.zeros_like(forward)
-    serve_s = serve_s + zero
-    returned_s = serve_s + server_forward + server_backward
-    back_s = np.maximum(returned_s + gradient, serve_s + beside_s)
-    start = [zero, forward, serve_s, serve_s + server_forward, returned_s, back_s, serve_s]
-    finish_s = back_s + backward
-    return Run(
-        start_s=np.stack(start),
-        length_s=np.concatenate([work, beside_s[None]]),
-        busy_s=forward + smashed + (back_s - serve_s) + backward,
-        finish_s=finish_s,
-        total_s=float(finish_s.max()),
-    )
+    def each(self, fold: np.ufunc, values: Array) -> Array:
+        """The sum (np.add) or maximum over each stretch's members of the part that each makes, [n] -> [J]."""
+        before = np.concatenate([[0.0], fold.accumulate(values)])[self.whole]
+        partly = np.zeros(len(self.low))
+        some = self.members > self.whole
+        if some.any():
+            cuts = np.stack([self.whole[some], self.members[some]], axis=1).ravel()
+            padded = np.append(values * self.part, 0.0)
+            partly[some] = fold.reduceat(padded, cuts)[::2]
+        return fold(before, partly)
 
 
 def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank: Array | None = None) -> Run:
-    """N steps stretched into one: each block as long as in all steps, after all that comes before it in all steps.
+    """kind: "joint" (PSL, CPSL: one server step on the smashed data of all), "local_loss" (LocFedMix-SL: twice that,
+    the decoders beside it) or "queue" (SplitFed V2: the server takes one client after another).
 
-    work [6, n] and decoder_s [n] are of one mini-batch; rank [n], or [steps, n] where every step has its own queue.
+    work [6, n] and decoder_s [n] are of one mini-batch. rank is each client's place in the queue, [n], or [steps, n]
+    where every step has its own; without it, first come, first served.
     """
-    longest_first = np.argsort(-num_batches, kind="stable")  # so that those that join a step are the first ones
-    work, decoder_s, num_batches = work[:, longest_first], decoder_s[longest_first], num_batches[longest_first]
-    rank = None if rank is None else rank[..., longest_first]
-    each_its_own = rank is not None and rank.ndim == 2
-    start, length = np.zeros((2, len(STEP_PHASES), len(num_batches)))
-    busy_s, finish_s = np.zeros((2, len(num_batches)))
-    total_s = 0.0
-    for step, times, part in _distinct_steps(num_batches, each_its_own):
-        n = len(part)
-        place = None if rank is None else rank[step, :n] if each_its_own else rank[:n]
-        one = STEPS[kind](work[:, :n] * part, decoder_s[:n] * part, place)
-        start[:, :n] += times * one.start_s
-        length[:, :n] += times * one.length_s
-        busy_s[:n] += times * one.busy_s
-        finish_s[:n] = total_s + (times - 1) * one.total_s + one.finish_s
-        total_s += times * one.total_s
+    longest_first = np.argsort(-num_batches, kind="stable")
+    work, num_batches = work[:, longest_first], num_batches[longest_first]
+    stretches = Stretches.of(num_batches)
+    if kind == "queue":
+        run = _queued(work, stretches, None if rank is None else rank[..., longest_first])
+    else:
+        decoder_s = decoder_s[longest_first] if kind == "local_loss" else np.zeros(len(num_batches))
+        run = _jointly(work, decoder_s, stretches, SERVER_PASSES[kind])
     as_given = np.argsort(longest_first)
-    return Run(start[:, as_given], length[:, as_given], busy_s[as_given], finish_s[as_given], total_s)
+    return Run(
+        run.start_s[:, as_given], run.length_s[:, as_given], run.busy_s[as_given], run.finish_s[as_given], run.total_s
+    )
 
 
-def _distinct_steps(num_batches: Array, each: bool) -> Iterator[tuple[int, int, Array]]:
-    """(first step, how many alike, the part of a batch that each client makes in it), for falling num_batches; only
-    the clients that join are listed."""
-    edges = np.unique(np.concatenate([[0.0], np.floor(num_batches), np.ceil(num_batches)])).astype(int).tolist()
-    for low, high in pairwise(edges):
-        part = np.minimum(num_batches[: np.count_nonzero(num_batches > low)] - low, 1.0)
-        if each:
-            yield from ((step, 1, part) for step in range(low, high))
-        else:
-            yield low, high - low, part
+def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -> Run:
+    """In a step: max(fwd + U) + max_k [max(decoder_k, server + D_k) + bwd_k]."""
+    forward, smashed, server_forward, server_backward, gradient, backward = work
+    times, last, num_batches, part = stretches.times, stretches.last, stretches.num_batches, stretches.part
+    arrive_s = stretches.each(np.maximum, forward + smashed)  # [J], in a step
+    forward_s, backward_s = (passes * stretches.each(np.add, w) for w in (server_forward, server_backward))
+    server_s = forward_s + backward_s
+    after_s = np.maximum(
+        server_s + stretches.each(np.maximum, gradient + backward), stretches.each(np.maximum, decoder_s + backward)
+    )
+    step_s = arrive_s + after_s
+
+    def joined(values: Array) -> Array:
+        """Over all steps that each client joins, [J] -> [n]."""
+        return np.cumsum(times * values)[last]
+
+    serve_s, ahead_s, behind_s = joined(arrive_s), joined(forward_s), joined(backward_s)
+    returned_s = serve_s + ahead_s + behind_s
+    back_s = returned_s + num_batches * gradient + _decoder_delay_s(server_s, decoder_s - gradient, stretches)
+    zero = np.zeros_like(forward)
+    start = [zero, num_batches * forward, serve_s, serve_s + ahead_s, returned_s, back_s, serve_s]
+    length = [num_batches * forward, num_batches * smashed, ahead_s, behind_s]
+    length += [num_batches * gradient, num_batches * backward, num_batches * decoder_s]
+    ended_s = np.cumsum(times * step_s)
+    in_last_s = np.maximum(server_s[last] + part * gradient, part * decoder_s) + part * backward
+    return Run(
+        start_s=np.stack(start),
+        length_s=np.stack(length),
+        busy_s=num_batches * (forward + smashed + backward) + back_s - serve_s,
+        finish_s=ended_s[last] - step_s[last] + arrive_s[last] + in_last_s,
+        total_s=float(ended_s[-1]),
+    )
+
+
+def _decoder_delay_s(server_s: Array, slack_s: Array, stretches: Stretches) -> Array:
+    """How long each client's backward waits for its decoder after the gradient is there, over all its steps, [n].
+
+    In a whole step that is max(slack - server, 0); the server's part falls from step to step, so the steps with a delay
+    are the last ones.
+    """
+    times, part, last = stretches.times, stretches.part, stretches.last
+    delayed = np.searchsorted(-server_s, -slack_s, side="right")  # the first stretch with a delay, [n]
+    num = np.concatenate([[0], np.cumsum(times)])
+    work = np.concatenate([[0.0], np.cumsum(times * server_s)])
+    whole = np.where(part < 1, last, last + 1)  # stretches of whole batches
+    first = np.minimum(delayed, whole)
+    delay_s = (num[whole] - num[first]) * slack_s - (work[whole] - work[first])
+    in_part = np.where(part < 1, np.maximum(part * slack_s - server_s[last], 0.0), 0.0)
+    return np.maximum(delay_s, 0.0) + in_part
+
+
+def _queued(work: Array, stretches: Stretches, rank: Array | None) -> Run:
+    """In a step: max(fwd + U), then one client after another; D and bwd as each is served."""
+    forward, smashed, server_forward, server_backward, gradient, backward = work
+    num_batches, served, after = stretches.num_batches, server_forward + server_backward, gradient + backward
+    arrival_s = forward + smashed
+    arrive_s = stretches.each(np.maximum, arrival_s)
+    serve_s, finish_s = np.zeros((2, len(num_batches)))
+    now_s = 0.0
+    for j, (low, times, n) in enumerate(zip(stretches.low, stretches.times, stretches.members)):
+        part = np.minimum(num_batches[:n] - low, 1.0)
+        own_s, after_s = part * served[:n], part * after[:n]
+        repeats = [(low, times)] if rank is None or rank.ndim == 1 else [(low + i, 1) for i in range(times)]
+        for step, alike in repeats:
+            if rank is None:
+                order = np.argsort(part * arrival_s[:n], kind="stable")
+            else:
+                order = np.argsort(rank[step, :n] if rank.ndim == 2 else rank[:n], kind="stable")
+            queue_s = own_s[order]
+            turn_s = np.empty(n)
+            turn_s[order] = np.cumsum(queue_s) - queue_s + arrive_s[j]
+            serve_s[:n] += alike * turn_s
+            turn_s += own_s
+            turn_s += after_s  # now the end of each one's step
+            step_s = float(turn_s.max())
+            now_s += alike * step_s
+            finish_s[:n] = now_s - step_s + turn_s
+    length = num_batches * np.concatenate([work, np.zeros_like(work[:1])])
+    returned_s = serve_s + length[2] + length[3]
+    start = [
+        np.zeros_like(forward),
+        length[0],
+        serve_s,
+        serve_s + length[2],
+        returned_s,
+        returned_s + length[4],
+        serve_s,
+    ]
+    return Run(np.stack(start), length, length.sum(axis=0), finish_s, now_s)
 
 
 def queue_order(seed: int, round: int, num_batches: Array) -> Array:

@@ -4,6 +4,7 @@ A seed fixes fleet, channel, data and initial weights for every label, so labels
 """
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +25,9 @@ CSV_FIELDS = (
     *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
 )
 
-HOW_ENDED = {"finished": "made all their rounds before the budget was spent"}  # statuses that need more words
+HOW_ENDED = {  # statuses that need more words
+    "finished": "made all their rounds before the budget was spent; the last model counts from there on"
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class LabelResult:
     time_to_target_s: Estimate  # over those; no interval unless that is all
     drops: Estimate  # clients dropped, over all rounds
     drops_per_round: Estimate
+    left_out: Estimate  # clients that did not start, over all rounds
     bytes: dict[str, Estimate]  # by link
     total_bytes: Estimate
 
@@ -183,6 +187,7 @@ def _result(label: str, runs: list[Run], target: float | None, common_s: float) 
         time_to_target_s=estimate(times),
         drops=estimate(run.drops for run in runs),
         drops_per_round=estimate(run.drops / len(run.records) if run.records else None for run in runs),
+        left_out=estimate(run.left_out for run in runs),
         bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
         total_bytes=estimate(sum(run.bytes.values()) for run in runs),
     )
@@ -234,6 +239,8 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
         notes.append(
             "A speed-up counts the seeds in which both reached the target; without an interval if not all did."
         )
+    if any(result.drops.mean for result in results):
+        notes.append("Data sent count the clients that were kept; what a dropped one sent before tau is not in them.")
     if len({tuple(result.seeds) for result in results}) > 1:
         notes.append("The labels were not all run with the same seeds; pairs use those they share.")
     return notes
@@ -245,7 +252,7 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     header, columns = ["framework", "seeds", "final", "best"], ["final_accuracy", "best_accuracy"]
     if not comparison.end_together:
-        header, columns = [*header, f"at {comparison.common_s:,.0f} s"], [*columns, "common_accuracy"]
+        header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
     header, columns = [*header, "balanced"], [*columns, "final_balanced_accuracy"]
     rows = [
         [display_name(result.label), str(len(result.seeds)), *(say(getattr(result, name), 100, 1) for name in columns)]
@@ -257,16 +264,18 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
 def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     target = comparison.target
     header = ["framework", "rounds", "seconds", *([f"seconds to {100 * target:.4g} %"] if target is not None else [])]
+    some_left_out = any(result.left_out.mean for result in comparison.results)
     rows = [
         [
             display_name(result.label),
             *(say(result.rounds), say(result.sim_time_s)),
             *([say_time(result)] if target is not None else []),
             say(result.drops),
+            *([say(result.left_out)] if some_left_out else []),
         ]
         for result in comparison.results
     ]
-    return "Simulated time and dropped clients", [*header, "drops"], rows
+    return "Simulated time and dropped clients", [*header, "drops", *(["left out"] if some_left_out else [])], rows
 
 
 def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
@@ -291,7 +300,7 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     name, target = display_name(comparison.reference), comparison.target
     header, columns = ["against", "seeds", "final"], ["final_accuracy"]
     if not comparison.end_together:
-        header, columns = [*header, f"at {comparison.common_s:,.0f} s"], [*columns, "common_accuracy"]
+        header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
     header += [f"faster to {100 * target:.4g} %, times"] if target is not None else []
     rows = [
         [
@@ -305,13 +314,20 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
 
 
 def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> str:
-    """`61.20 ± 0.81`; a dash if unknown. Without `digits`, a decimal for small numbers only."""
+    """`61.20 ± 0.81`; a dash if unknown. Without `digits`, as many as small numbers need."""
     if value.mean is None:
         return "-"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
         digits = 0 if abs(mean) >= 100 or (half == 0 and mean == round(mean)) else 1
+        if 0 < abs(mean) < 1:
+            digits = min(2 - math.floor(math.log10(abs(mean))), 9)
     return f"{mean:{'+' if sign else ''},.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
+
+
+def say_s(value: float) -> str:
+    """Seconds, to three digits where they are few."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def say_time(result: LabelResult) -> str:

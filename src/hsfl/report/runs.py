@@ -49,8 +49,8 @@ class Run:
     label: str
     seed: int
     records: list[RoundRecord]
-    status: str  # finished, interrupted, diverged, or unfinished (no summary yet)
-    end_s: float  # how far the last model holds: the budget, if that ended the run, else the end of the last round
+    status: str  # finished, budget, interrupted, diverged, or unfinished (no summary yet)
+    end_s: float  # how far the last model holds: the budget, if the run came to its end, else the end of the last round
 
     def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
         return curve(self.records, quantity, over, self.end_s if over == "time" else None)
@@ -76,6 +76,11 @@ class Run:
     def drops(self) -> int:
         return sum(len(record.dropped) for record in self.records)
 
+    @property
+    def left_out(self) -> int:
+        """Clients that did not start, over all rounds: not chosen, or the model does not fit."""
+        return sum(len(record.cuts) - len(record.started) for record in self.records)
+
     @cached_property
     def bytes(self) -> dict[str, int]:
         """By link, over all rounds."""
@@ -88,7 +93,7 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     config, records = folder.config(), folder.rounds()
     status = read_json(folder.summary_path)["status"] if folder.summary_path.exists() else "unfinished"
     end_s = records[-1].sim_time_s if records else 0.0
-    if status == "budget" and config.train.budget_s is not None:
+    if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)
     return Run(label, seed, records, status, end_s)
 

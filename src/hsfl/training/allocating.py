@@ -5,7 +5,7 @@ even allocation, where each turn has everything.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,14 @@ from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
 from hsfl.network.channel import Ofdma, RoundDraw, draw_rounds
 from hsfl.network.latency import Phases, phases
+from hsfl.training.sharing import Job, Share
 from hsfl.training.world import World
 
 Array = np.ndarray
 Progress = Callable[[str, int, float], None]
 FRAMEWORKS = ("hsfl", "splitfed_v1", "fsl", "fl")
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round's allocation as the clock needs it."""
-
-    phases: Phases  # [K]
-    kept: Array  # [K] bool, as planned: the others sit the round out
-    says: dict[str, Any]  # for the record
 
 
 def scenario(
@@ -111,24 +102,43 @@ def plan_cuts(
     return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts)
 
 
-def allocate_round(
-    chosen: Policy, settings: AllocationConfig, round_scenario: Scenario, cost: CostTable, cuts: Array, on: Array
-) -> Round:
-    """Allocate for the clients that are on; the others sit out and cost nothing."""
-    part = _only(round_scenario, on)
-    answer = chosen.allocate(part, cuts[on], settings.gap, settings.time_limit_s)
-    own = phases(
-        cost,
-        cuts[on],
-        part.batch_size,
-        part.cpu_hz * part.client_flops_per_cycle,
-        answer.server_hz * part.server_flops_per_cycle,
-        rates(part, answer),
-    )
-    kept = on.copy()
-    kept[on] = answer.kept
-    every = {name: _spread(getattr(own, name), on) for name in Phases.__dataclass_fields__}
-    return Round(Phases(**every), kept, _says(chosen, answer, on))
+class Optimised:
+    """Allocates each round by a policy; clients that cannot keep tau are left out of it."""
+
+    def __init__(self, settings: AllocationConfig) -> None:
+        self.settings, self.policy = settings, policy_named(settings.policy)
+
+    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+        """Training for the clients that start, distribution for all that receive the model."""
+        config, fleet = job.config, job.world.fleet
+        num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
+        deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
+        every = scenario(
+            replace(job.world, fleet=deepest), draw, config.train.batch_size, num_batches, config.train.tau_s,
+            self.settings.sharing, min(config.fleet.min_cut, int(job.cuts.min())),
+        )  # fmt: skip
+        answer, times = self._allocate(job, every, started)
+        receives = np.ones(len(started), bool) if job.receives is None else job.receives
+        if (receives & ~started).any():
+            _, of_all = self._allocate(job, replace(every, tau_s=None), receives)
+            times = replace(times, model_down_s=of_all.model_down_s)
+        kept = started.copy()
+        kept[started] = answer.kept
+        return Share(times, kept, _says(self.policy, answer, started))
+
+    def _allocate(self, job: Job, every: Scenario, on: Array) -> tuple[Allocation, Phases]:
+        """For the clients that are on; the phases of the others take no time."""
+        part, cuts = _only(every, on), job.cuts[on]
+        answer = self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s)
+        own = phases(
+            job.world.cost,
+            cuts,
+            part.batch_size,
+            part.cpu_hz * part.client_flops_per_cycle,
+            answer.server_hz * part.server_flops_per_cycle,
+            rates(part, answer),
+        )
+        return answer, Phases(**{name: _spread(getattr(own, name), on) for name in Phases.__dataclass_fields__})
 
 
 def _only(whole: Scenario, on: Array) -> Scenario:

@@ -59,7 +59,9 @@ def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
     if cut < min_cut:
         raise InputError(f"{name} is {cut}, below fleet.min_cut = {min_cut}; raise it, or lower min_cut")
     if cut > fleet.max_cut[k]:
-        raise InputError(f"{name} is {cut} but max_cut of client {k} is {fleet.max_cut[k]}; lower the cut")
+        raise InputError(
+            f"{name} is {cut} but max_cut of client {k} is {fleet.max_cut[k]}; lower the cut, or raise fleet.max_cut"
+        )
 
 
 def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
 from hsfl.training.cuts import choose_cuts, choose_one_cut
 from hsfl.training.feed import Feed, Images
-from hsfl.training.pace import choose_clusters
+from hsfl.training.pace import choose_clusters, who_can_train
 from hsfl.training.world import World, make_world
 
 
@@ -70,7 +70,8 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     if config.framework == "cpsl":
         cut = min(one_cut, model.num_units - 1)
         clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
-    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters)
+    away = () if (present := who_can_train(config, world)) is None else tuple(np.flatnonzero(~present).tolist())
+    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters, away)
     return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 
 
