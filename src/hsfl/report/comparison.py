@@ -319,9 +319,8 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
         return "-"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
-        digits = 0 if abs(mean) >= 100 or (half == 0 and mean == round(mean)) else 1
-        if 0 < abs(mean) < 1:
-            digits = min(2 - math.floor(math.log10(abs(mean))), 9)
+        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
+        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''},.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 
