@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
 from hsfl.errors import InputError
 
@@ -60,10 +61,12 @@ def run(
         )
         console = err_console if as_json else out_console
         summary = simulate.run(settings, folder, resume, observer(console, quiet))
+    page = page_beside(folder)
     if as_json:
-        print_json(asdict(summary) | {"folder": str(folder)})
+        print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})
     else:
         _say_end(summary, folder)
+        say_page(page)
     if summary.status not in ("finished", "budget"):
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
