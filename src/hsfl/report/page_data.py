@@ -66,7 +66,7 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         if len(single) + len(compared) + len(plans) == found:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
             raise InputError(f"{path} {missing}; {WAY_OUT}")
-    runs = [*_labelled(single), *_told_apart(compared)]
+    runs = [*_labelled(single, alone=not compared), *_told_apart(compared)]
     return Sources(runs, plans, next((target for target in targets if target is not None), None))
 
 
@@ -92,15 +92,26 @@ def _checked_plan(path: Path) -> dict[str, Any]:
 
 def _told_apart(compared: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
     """Labels of several comparisons carry the folder's name."""
-    several = len({out for out, _ in compared}) > 1
+    names = _names([out for out, _ in compared if out is not None])
+    if len(names) < 2:
+        return [one for _, one in compared]
     return [
-        replace(one, run=replace(one.run, label=f"{one.run.label},{out.name}")) if several and out else one
+        replace(one, run=replace(one.run, label=f"{one.run.label},{names[out]}"))
         for out, one in compared
+        if out is not None
     ]
 
 
-def _labelled(single: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
-    """Runs of one config with different seeds share a label; those of the same framework carry the folder's name."""
+def _names(paths: Sequence[Path]) -> dict[Path, str]:
+    """The name of each folder; its whole path where two have the same name."""
+    short_names = {path: path.resolve().name for path in paths}
+    taken = list(short_names.values())
+    return {path: name if taken.count(name) == 1 else str(path) for path, name in short_names.items()}
+
+
+def _labelled(single: list[tuple[Path | None, PageRun]], alone: bool) -> list[PageRun]:
+    """Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
+    from others on the page (they are not `alone`, or two configs have the framework), the folder's name is added."""
     groups: dict[tuple[str, int], list[PageRun]] = {}
     for _, one in single:
         same = one.config.model_dump(mode="json", exclude={"seed", "log"})
@@ -108,10 +119,12 @@ def _labelled(single: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
         again = sum(of == key and any(o.run.seed == one.run.seed for o in runs) for (of, _), runs in groups.items())
         groups.setdefault((key, again), []).append(one)
     frameworks = [runs[0].config.framework for runs in groups.values()]
+    names = _names([runs[0].path for runs in groups.values()])
     labelled = []
     for runs in groups.values():
         framework = runs[0].config.framework
-        label = framework if frameworks.count(framework) == 1 else f"{framework},{runs[0].path.resolve().name}"
+        clear = alone and frameworks.count(framework) == 1
+        label = framework if clear else f"{framework},{names[runs[0].path]}"
         labelled += [replace(one, run=replace(one.run, label=label)) for one in runs]
     return labelled
 
@@ -139,7 +152,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
 def title(sources: Sources) -> str:
     labels = list(dict.fromkeys(one.run.label for one in sources.runs))
     if not labels:
-        return "A plan"
+        return "A plan for HSFL"
     config = sources.runs[0].config
     names = [display_name(label) for label in labels]
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

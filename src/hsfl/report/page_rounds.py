@@ -133,7 +133,8 @@ def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
         left_out[sorted(set(range(num_clients)) - set(record.started))] += 1
         if record.straggler is not None:
             straggler[record.straggler] += 1
-        waiting_s += np.array(record.waiting_s, float)
+        each_s = np.array(record.waiting_s, float)
+        waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding
     counts = {"kept": kept, "dropped": dropped, "left_out": left_out, "straggler": straggler}
     named: dict[str, list[Any]] = {name: value[:MAX_CLIENTS].tolist() for name, value in counts.items()}
     return named | {"waiting_s": shorts(waiting_s[:MAX_CLIENTS])}

@@ -1,9 +1,9 @@
 // A round as a Gantt chart: a row for each client, a bar for each phase, hatched where the client waits. It zooms.
 
 const PHASE_NAMES = {
-  client_forward: "client forward", smashed: "smashed data up", server_forward: "server forward",
+  client_forward: "client forward", client: "client's work", smashed: "smashed data up", server_forward: "server forward", server: "server's work",
   server_backward: "server backward", gradient: "gradient down", client_backward: "client backward",
-  decoder: "decoder (beside)", model_up: "model up", model_down: "model down", client: "client's work", server: "server's work",
+  decoder: "decoder (beside)", model_up: "model up", model_down: "model down",
 };
 const TINY = 2e-4;  // of a round: gaps that rounding leaves are not waiting
 

@@ -113,7 +113,7 @@ function drawNav() {
 
 function drawAll() {
   const trained = DATA.runs.length > 0;
-  for (const id of ["learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
+  for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
   $("plans").hidden = !DATA.plans.length;
   $("settings").hidden = !trained && !DATA.settings.length;
   drawNav();
@@ -167,7 +167,7 @@ if (!has("train_loss") && has("test_loss")) chosen.loss = "test_loss";
 drawAll();
 let lastWidth = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== lastWidth) { lastWidth = innerWidth; redraw(); } });
-addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details[data-print]")) part.open = true; });
 if (document.body.dataset.watch === "yes") follow();
 document.body.dataset.ready = "yes";
 performance.mark("ready");

@@ -17,13 +17,26 @@ function card(name, value, more, key) {
   return h("div", { class: "card" }, h("dt", {}, name), h("dd", { "data-key": key }, value, more ? h("small", {}, more) : null));
 }
 
+// "FL trains ...", "HSFL trains ..." -> "FL and HSFL train ..." where the rest is the same.
+function openings(runs) {
+  const names = new Map();
+  for (const { framework_name: name, words } of runs) {
+    const rest = words[0].startsWith(`${name} trains `) ? words[0].slice(name.length + 8) : words[0];
+    names.set(rest, (names.get(rest) || new Set()).add(name));
+  }
+  return [...names].map(([rest, who]) => {
+    const all = [...who], last = all.pop();
+    return all.length ? `${all.join(", ")} and ${last} train ${rest}` : `${last} trains ${rest}`;
+  });
+}
+
 function drawOverview(data) {
   const words = clear($("words")), headline = clear($("headline")), first = data.runs[0];
-  if (!first) return words.append(h("p", {}, "What the optimiser plans for this fleet; nothing was trained."));
+  if (!first) return;
   const same = data.runs.every((run) => run.words.join(" ").replace(/Seed \d+/, "") === first.words.join(" ").replace(/Seed \d+/, ""));
   const shared = same ? first.words : first.words.filter((line) => data.runs.every((run) => run.words.includes(line)));
   if (data.runs.length === 1 || same) words.append(h("p", {}, first.words.join(" ")));
-  else words.append(h("p", {}, [...new Set(data.runs.map((run) => run.words[0]))].join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
+  else words.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
   if (data.tables) {
     for (const { title, header, rows } of data.tables.tables) {
       headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows));
@@ -33,8 +46,8 @@ function drawOverview(data) {
   }
   const total = Object.values(first.bytes).reduce((a, b) => a + b, 0);
   headline.append(h("dl", { class: "cards" },
-    card("Best test accuracy", percent(first.best_accuracy), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
-    card("Last test accuracy", percent(first.last_accuracy), null, "last_accuracy"),
+    card("Best accuracy", percent(first.best_accuracy), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
+    card("Last accuracy", percent(first.last_accuracy), "on the test images", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
     card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
     card("Data sent", sized(total), null, "bytes"),
@@ -178,7 +191,7 @@ function drawClients(run) {
   body.append(table(null, columns, [...Array(num).keys()]));
   if (num < run.num_clients) body.append(h("p", { class: "note" }, `The first ${num} of ${whole(run.num_clients)} clients.`));
   if (clients && run.recall.length) {
-    body.append(h("details", {}, h("summary", {}, "Recall by class in the last evaluated round"), table(null, [
+    body.append(h("details", { "data-print": true }, h("summary", {}, "Recall by class in the last evaluated round"), table(null, [
       { head: "class", cell: (c) => clients.class_names[c] }, { head: "recall", cell: (c) => h("span", {}, percent(run.recall[c], 1), meter(run.recall[c])) },
     ], [...run.recall.keys()])));
   }
