@@ -5,9 +5,11 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hsfl.records import RunFolder, read_json
@@ -68,6 +70,8 @@ def dropping(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timed(a_timeline("hsfl", 4, tau_s=9.0, seed=seed), round=seed + 1, test_accuracy=0.1 * seed, train_loss=1.0)
         for seed in range(5)
     ]
+    ends_s = np.cumsum([one.round_s for one in rounds])
+    rounds = [replace(one, sim_time_s=float(end_s)) for one, end_s in zip(rounds, ends_s)]
     assert any(one.dropped for one in rounds)
     return write_run(out, "hsfl", 0, rounds, "finished", "fleet.num_clients=4", "train.tau_s=9").path
 

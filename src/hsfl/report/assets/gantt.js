@@ -120,7 +120,7 @@ class Gantt {
 
   measure() {
     const width = Math.max(280, this.holder.clientWidth - 26), narrow = width < 560, num = this.model.rows.length;
-    return { width, narrow, left: narrow ? 62 : 112, right: narrow ? 10 : 72, top: 24, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
+    return { width, narrow, left: narrow ? 62 : 112, right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
   }
 
   draw() {
@@ -179,7 +179,7 @@ class Gantt {
     if (time < this.view[0] - 1e-12 || time > this.view[1] * (1 + 1e-9)) return;
     const x = this.px(time), late = x > this.at.width * 0.6;
     svg.append(s("line", { class: kind, x1: x, x2: x, y1: this.at.top - 4, y2: height - 40 }),
-      s("text", { x: kind === "end" ? x : x + (late ? -4 : 4), y: 12, "text-anchor": late ? "end" : "start", class: kind === "tau" ? "dropped" : "" }, words));
+      s("text", { x: kind === "end" ? x : x + (late ? -4 : 4), y: kind === "tau" ? 29 : 12, "text-anchor": late ? "end" : "start", class: kind === "tau" ? "dropped" : "" }, words));
   }
 
   drawKeys(id) {

@@ -126,7 +126,7 @@ function drawBytes(run) {
   const body = clear($("bytes-body")), links = Object.keys(run.bytes), rounds = run.rounds.bytes;
   if (!rounds.length) return body.append(h("p", { class: "note" }, "No round has ended yet."));
   const sums = rounds.map((each) => each.reduce((a, b) => a + b, 0)), highest = Math.max(...sums) || 1;
-  const width = Math.max(280, body.clientWidth - 26), height = 190, left = 62, top = 8, bottom = 36, wide = (width - left - 8) / rounds.length;
+  const width = Math.max(280, body.clientWidth - 26), height = 190, left = 70, top = 8, bottom = 36, wide = (width - left - 8) / rounds.length;
   const py = scale(0, highest, height - bottom, top), per = Math.max(1, Math.ceil(rounds.length / 400));
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `data sent in each of ${rounds.length} rounds, at most ${sized(highest)}` });
   for (const y of ticks(0, highest, 4)) svg.append(s("line", { class: "gridline", x1: left, x2: width - 8, y1: py(y), y2: py(y) }),
