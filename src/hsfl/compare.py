@@ -104,7 +104,7 @@ def _run(config: RunConfig, path: Path, observer: Observer) -> None:
         return
     resume = folder.checkpoint_path.exists()
     if path.exists() and not resume:  # it stopped before its first round ended
-        for name in ("config.json", "environment.json", "rounds.jsonl", "summary.json"):
+        for name in ("config.json", "environment.json", "clients.json", "rounds.jsonl", "summary.json"):
             (path / name).unlink(missing_ok=True)
     if run(config, path, resume, observer).status == "interrupted":
         raise KeyboardInterrupt

@@ -118,14 +118,14 @@ class Comparison:
 
     def to_rich(self) -> Group:
         """Tables and notes for a terminal."""
-        return Group(*(_rich_table(*table) for table in self._tables()), *(Text(f"- {note}") for note in self.notes))
+        return Group(*(_rich_table(*table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
 
     def to_markdown(self) -> str:
-        parts = [_markdown_table(*table) for table in self._tables()]
+        parts = [_markdown_table(*table) for table in self.tables()]
         parts += ["\n".join(f"- {note}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
-    def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """(title, header, rows) of each table."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, _pairs_table(self)] if self.pairs else tables
