@@ -16,7 +16,7 @@ from hsfl.config import RunConfig
 from hsfl.network.channel import Measured
 from hsfl.network.latency import Phases, phases, seconds
 from hsfl.training.allocating import Progress, plan_cuts, samples
-from hsfl.training.world import World
+from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -49,7 +49,7 @@ class Plan:
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
     """Cuts by the policy, the allocation of the first sample, and the baselines on the same samples."""
-    num_batches = config.train.local_epochs * num_samples / config.train.batch_size
+    num_batches = count_batches(config, num_samples)
     if isinstance(world.links, Measured):
         return _measured_plan(config, world, num_batches)
     settings = config.allocation
