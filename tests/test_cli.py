@@ -274,7 +274,7 @@ def test_resume_with_a_spoiled_or_other_run(finished, tmp_path):
 def test_a_taken_or_unwritable_place(finished, tmp_path):
     assert "already holds something" in refused("run", *tiny_words(), "--out", finished)
     (tmp_path / "file").write_text("mine")
-    assert "already holds something" in refused("run", *tiny_words(), "--out", tmp_path / "file")
+    assert "is a file, not a folder" in refused("run", *tiny_words(), "--out", tmp_path / "file")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / "file/run")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", "/proc/nowhere/run")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / ("long" * 100))

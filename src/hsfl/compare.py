@@ -72,9 +72,10 @@ def compare(
 
 def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
     """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
-    own = any(contender(base, label).fleet.cuts != base.fleet.cuts for label in labels)
     fleet = base.fleet
-    if not own or fleet.file is not None or fleet.max_cut is not None or fleet.storage_bits is not None:
+    cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
+    drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
+    if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
     return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])

@@ -109,9 +109,9 @@ class RunFolder:
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten."""
         with writing(self.path):
-            taken = self.path.exists() and (
-                not self.path.is_dir() or any(path.name != ".lock" for path in self.path.iterdir())
-            )
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+            taken = self.path.exists() and any(path.name != ".lock" for path in self.path.iterdir())
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
 

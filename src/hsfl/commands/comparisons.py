@@ -16,7 +16,8 @@ DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
-    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true` shows FL with and without weak clients"
+    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
+    "with and without the clients that cannot hold the model"
 )
 def compare(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
@@ -41,8 +42,9 @@ def compare(
 ) -> None:
     """Several frameworks on one fleet, one channel, one budget of simulated seconds.
 
-    Without train.budget_s the budget is what the first framework needs for train.rounds rounds. Every framework stops
-    at the budget or at train.rounds, whichever comes first.
+    Without train.budget_s the budget is what the first framework needs for train.rounds rounds with the first seed.
+    Every framework stops at the budget or at train.rounds, whichever comes first; one that made all its rounds keeps
+    its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
     labels = frameworks or list(DEFAULT)

@@ -225,7 +225,7 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
     if max(len(result.seeds) for result in results) < 2:
         notes = ["One seed: no confidence interval; differences may be luck."]
     for result in results:
-        ends = Counter(run.status for run in runs if run.label == result.label and run.status != "budget")
+        ends = Counter(run.status for run in runs if run.label == result.label and not run.spent_its_time)
         notes += [
             f"{display_name(result.label)}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
             for end, num in ends.items()
@@ -280,7 +280,7 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
 
 def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     links = dict.fromkeys(link for result in comparison.results for link in result.bytes)
-    smallest = min(result.total_bytes.mean or 0.0 for result in comparison.results)
+    smallest = min((mean for result in comparison.results if (mean := result.total_bytes.mean)), default=0.0)
     power, unit = next(
         ((p, u) for p, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if smallest >= 10 * p), (1.0, "bytes")
     )
@@ -319,9 +319,8 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
         return "-"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
-        digits = 0 if abs(mean) >= 100 or (half == 0 and mean == round(mean)) else 1
-        if 0 < abs(mean) < 1:
-            digits = min(2 - math.floor(math.log10(abs(mean))), 9)
+        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
+        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''},.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 

@@ -73,6 +73,11 @@ class Run:
         return self.records[-1].sim_time_s if self.records else 0.0
 
     @property
+    def spent_its_time(self) -> bool:
+        """Whether the run came to its end in the budget's last moment, or for want of more."""
+        return self.status == "budget" or (self.status == "finished" and self.sim_time_s >= self.end_s * (1 - 1e-6))
+
+    @property
     def drops(self) -> int:
         return sum(len(record.dropped) for record in self.records)
 
