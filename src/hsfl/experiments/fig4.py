@@ -37,7 +37,7 @@ def study(scale: str, num_seeds: int | None = None) -> Study:
     known("scale", scale, SCALES)
     if scale == "smoke":
         axes = tuple(Axis(a.field, a.values[::2], a.title, a.unit) for a in (BANDWIDTH, CYCLES, POWER))
-        return Study(latency.paper_base(4), axes, SIX, max(3, num_seeds or 0), 3)
+        return Study(latency.paper_base(4), axes, SIX, max(2, num_seeds or 0), 3)
     fleets, channels, paper_fleets = (10, 10, 1) if scale == "quick" else (30, 20, 3)
     return Study(
         latency.paper_base(10), (BANDWIDTH, CYCLES, POWER), SIX, max(fleets, num_seeds or 0), channels, paper_fleets,
@@ -96,10 +96,15 @@ def lowest(wanted: Study, rows: Sequence[Row]) -> Trend:
     """Where the proposed mean is the lowest of all; equal to within the solver's gap counts."""
     places = [(axis, value) for axis in wanted.axes for value in axis.values]
     tolerance = 1 + wanted.base.allocation.gap
-    wins, beaten = 0, set()
+    wins = 0
+    beaten: set[str] = set()
     for axis, value in places:
         ours = mean_s(rows, axis, value, "proposed").mean or np.inf
-        better = {name for name in drawn_policies(wanted) if (mean_s(rows, axis, value, name).mean or np.inf) * tolerance < ours}
+        better = {
+            name
+            for name in drawn_policies(wanted)
+            if (mean_s(rows, axis, value, name).mean or np.inf) * tolerance < ours
+        }
         wins, beaten = wins + (not better), beaten | better
     by = f"; beaten by {', '.join(NAMES[name] for name in sorted(beaten))} at the others" if beaten else ""
     ours_says = f"lowest mean on fresh channels at {wins} of {len(places)} points{by}"

@@ -27,7 +27,9 @@ from hsfl.experiments.latency_report import (
 from hsfl.experiments.shared import FORMATS, SCALES, Outcome, Say, Trend, machine, trend_table, write_text
 from hsfl.report.figure import save
 
-LEVELS = Axis("fleet.heterogeneity", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "heterogeneity of cycles and power (0: equal devices)")
+LEVELS = Axis(
+    "fleet.heterogeneity", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "heterogeneity of cycles and power (0: equal devices)"
+)
 POLICIES = (*SIX, "even", "splitfed", "cpsl")
 
 
@@ -35,7 +37,7 @@ def study(scale: str, num_seeds: int | None = None) -> Study:
     known("scale", scale, SCALES)
     if scale == "smoke":
         levels = Axis(LEVELS.field, (0.0, 0.6, 1.0), LEVELS.title)
-        return Study(latency.paper_base(4), (levels,), POLICIES, max(8, num_seeds or 0), 3)
+        return Study(latency.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
     fleets, channels = (20, 10) if scale == "quick" else (60, 20)
     return Study(latency.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
 

@@ -175,7 +175,9 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
         for index in range(point.num_channels)
     ]
     how = CutSettings(
-        method="ga" if PAPER in point.policies else settings.cuts, seed=config.seed, time_limit_s=settings.plan_time_limit_s
+        method="ga" if PAPER in point.policies else settings.cuts,
+        seed=config.seed,
+        time_limit_s=settings.plan_time_limit_s,
     )
     plan = choose_cuts(planned_on, how)
     rounds = {}

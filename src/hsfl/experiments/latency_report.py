@@ -45,7 +45,19 @@ LOOKS: dict[str, tuple[str, str, Any]] = {
     "cpsl": ("#999933", ">", (0, (3, 3))),
     PAPER: ("#000000", "*", (0, (1, 3))),
 }
-CSV_FIELDS = ("field", "value", "seed", "policy", "plan_mean_s", "fresh_mean_s", "plan_draws", "fresh_draws", "plan_gap", "cuts")
+LONGER_TICKS = (0, 2, 5, 10, 20, 50, 100, 200, 500)
+CSV_FIELDS = (
+    "field",
+    "value",
+    "seed",
+    "policy",
+    "plan_mean_s",
+    "fresh_mean_s",
+    "plan_draws",
+    "fresh_draws",
+    "plan_gap",
+    "cuts",
+)
 
 
 @dataclass(frozen=True)
@@ -184,29 +196,44 @@ def _longer(ratio: Estimate) -> str:
 
 
 def figure(study: Study, rows: Sequence[Row], note: str) -> "Figure":
-    """A panel for each axis, a curve with its 95 % band for each policy."""
+    """A column for each axis: seconds above, and below how much longer than proposed, in pairs, fleet by fleet."""
     mpl = matplotlib()
     num = len(study.axes)
     with mpl.rc_context(STYLE):
-        result = mpl.figure.Figure(figsize=(4.1 * num + (0.4 if num > 1 else 2.6), 4.3), layout="constrained")
-        panels = result.subplots(1, num, squeeze=False)[0]
-        for place, (axes, axis) in enumerate(zip(panels, study.axes)):
+        result = mpl.figure.Figure(figsize=(4.2 * num + (0.0 if num > 1 else 2.2), 6.4), layout="constrained")
+        panels = result.subplots(2, num, squeeze=False, sharex="col")
+        for place, axis in enumerate(study.axes):
+            above, below = panels[:, place]
             for name in drawn_policies(study):
-                _curve(axes, study, rows, axis, name)
-            axes.set_xlabel(f"({'abc'[place]}) {axis.title}" if num > 1 else axis.title)
-            axes.set_ylim(bottom=0)
-        panels[0].set_ylabel("seconds of a single round")
-        handles = panels[0].get_legend_handles_labels()
+                _curve(above, study, axis, name, [mean_s(rows, axis, value, name) for value in axis.values])
+                if name != "proposed":
+                    _curve(below, study, axis, name, [longer(rows, axis, value, name) for value in axis.values])
+            highest = max(np.nanmax(series_s(rows, axis, name)) for name in drawn_policies(study))
+            above.set_ylim(0, 1.2 * highest)  # a band may leave the panel: fleets differ more than policies
+            below.set_yscale("symlog", linthresh=10, linscale=1.2)
+            below.set_ylim(bottom=-0.5)
+            below.set_yticks(LONGER_TICKS, [str(tick) for tick in LONGER_TICKS])
+            below.minorticks_off()
+            below.set_xlabel(f"({'abc'[place]}) {axis.title}" if num > 1 else axis.title)
+        panels[0, 0].set_ylabel("seconds of a single round")
+        panels[1, 0].set_ylabel("longer than proposed (%)")
+        handles = panels[0, 0].get_legend_handles_labels()
         where = {"loc": "outside upper center", "ncols": 7} if num > 1 else {"loc": "outside right center"}
         result.legend(*handles, frameon=False, fontsize=8.5, handlelength=3.4, columnspacing=1.4, **where)
         result.supxlabel(note, fontsize=7.5, color=FAINT)
     return result
 
 
-def _curve(axes: "Axes", study: Study, rows: Sequence[Row], axis: Axis, name: str) -> None:
+def longer(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
+    """Per cent above the proposed round: the mean of ratios fleet by fleet."""
+    ratio = estimate((row.ratio for row in at(rows, axis, value, policy)), ratio=True)
+    mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))
+    return Estimate(mean, low, high, ratio.num)
+
+
+def _curve(axes: "Axes", study: Study, axis: Axis, name: str, found: Sequence[Estimate]) -> None:
     colour, marker, dashes = LOOKS[name]
     x = np.array(axis.values) / axis.unit
-    found = [mean_s(rows, axis, value, name) for value in axis.values]
     low, high = (np.array([getattr(value, side) for value in found], float) for side in ("low", "high"))
     if np.isfinite(low).all():
         axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
@@ -215,7 +242,7 @@ def _curve(axes: "Axes", study: Study, rows: Sequence[Row], axis: Axis, name: st
         label += f" (ratio on {study.paper_fleets} fleet{'s' if study.paper_fleets > 1 else ''})"
     axes.plot(
         x,
-        [value.mean for value in found],
+        np.array([value.mean for value in found], float),
         color=colour,
         marker=marker,
         linestyle=dashes,

@@ -76,7 +76,11 @@ def write_text(path: Path, text: str) -> Path:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; the first column is words, the others numbers."""
-    lines = [list(header), [":--", *("--:" for _ in header[1:])], *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [
+        list(header),
+        [":--", *("--:" for _ in header[1:])],
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
