@@ -71,6 +71,9 @@ def test_nothing_is_shared_where_clients_are_dropped(hsfl_run: Path, tmp_path: P
     assert not share(hsfl_run, config, tmp_path / "fl", DATA)
     assert not share(hsfl_run, with_changes(BASE, ["framework=splitfed_v2"]), tmp_path / "v2", DATA)
     assert not share(hsfl_run, with_changes(BASE, ["framework=hsfl", "train.rounds=4"]), tmp_path / "more", DATA)
+    once = with_changes(config, ["train.rounds=1"])
+    assert not share(tmp_path / "free", once, tmp_path / "fl", DATA)  # the same framework, but it kept everyone
+    assert share(tmp_path / "free", with_changes(once, ["train.tau_s=null"]), tmp_path / "same", DATA)
     assert not (tmp_path / "fl").exists()
 
 

@@ -41,7 +41,7 @@ def study(scale: str, num_seeds: int | None = None) -> Study:
     fleets, channels, paper_fleets = (10, 10, 1) if scale == "quick" else (30, 20, 3)
     return Study(
         latency.paper_base(10), (BANDWIDTH, CYCLES, POWER), SIX, max(fleets, num_seeds or 0), channels, paper_fleets,
-        paper_limit_s=40.0,
+        paper_limit_s=90.0,
     )  # fmt: skip
 
 
