@@ -2,13 +2,14 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hsfl.config import with_changes
-from hsfl.experiments.columns import Plan, Setup, base_config, num_train
-from hsfl.experiments.table1 import ALL, FIVE, configs, labels_in
+from hsfl.experiments.columns import Plan, Setup, base_config, make_setup, num_train
+from hsfl.experiments.table1 import ALL, FIVE, configs, labels_in, share_training
 from hsfl.records import RunFolder
 from hsfl.report.runs import Run, read_run, run_path
 from hsfl.training.prepare import prepare
@@ -75,6 +76,26 @@ def test_table_and_csv_say_what_the_folders_say(results: Path) -> None:
     assert "training loss at" in (results / "fig3" / "fig3.md").read_text()
 
 
+def test_what_larger_scales_share_is_what_would_be_trained(results: Path, tmp_path: Path) -> None:
+    """SplitFed V1 from HSFL's training, then its run at the budget from that: the same as both trained by themselves."""
+    digits = results / "table1" / "digits"
+    setup = make_setup(base_config("digits", "smoke", 1, None), digits, print)
+    shutil.copytree(run_path(digits / "rounds", "hsfl", 1), run_path(tmp_path / "rounds", "hsfl", 1))
+    for which in ("rounds", "budget"):
+        config = setup.config("splitfed_v1", which)
+        own = RunFolder(run_path(digits / which, "splitfed_v1", 1)).rounds()
+        if any(record.dropped for record in own):
+            assert not share_training(tmp_path, which, "splitfed_v1", config, setup)
+            continue
+        assert share_training(tmp_path, which, "splitfed_v1", config, setup)
+        shared = RunFolder(run_path(tmp_path / which, "splitfed_v1", 1)).rounds()
+        assert [(r.round, r.sim_time_s, r.bytes, r.kept) for r in shared] == [
+            (r.round, r.sim_time_s, r.bytes, r.kept) for r in own
+        ]
+        assert [r.train_loss for r in shared] == pytest.approx([r.train_loss for r in own], rel=1e-4)
+    assert not share_training(tmp_path, "budget", "cl", setup.config("cl", "budget"), setup)  # nothing to share from
+
+
 def test_finished_runs_are_not_done_again(results: Path) -> None:
     kept = run_path(results / "table1" / "digits" / "rounds", "hsfl", 1) / "summary.json"
     lost = run_path(results / "table1" / "digits" / "budget", "cl", 1)
@@ -117,3 +138,15 @@ def test_columns_differ_only_where_they_should() -> None:
     assert len(labels_in("rounds", ALL)) == len(labels_in("budget", ALL)) - 1 == 10  # storage is ignored there
     assert found["budget", ALL[-1]].options.fl_needs_storage
     assert ALL[:5] == FIVE
+
+
+@pytest.mark.slow
+def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
+    answer = hsfl(
+        "reproduce", "all", "--scale", "smoke", "--data-dir", data_dir, "--out", tmp_path, "--quiet", "--json"
+    )
+    assert answer.code == 0, answer
+    found = answer.json()
+    assert list(found) == ["table1", "fig3", "fig4", "fig5"]
+    assert found["table1"]["trends"][-1]["holds"] is True  # equal at equal rounds, on all three data sets
+    assert "HAM10000, balanced" in Path(found["table1"]["markdown"]).read_text()

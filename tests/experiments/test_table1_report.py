@@ -32,6 +32,17 @@ def test_order_of_frameworks(tmp_path: Path) -> None:
     assert "CIFAR-10 -5.0 points" in found[1].ours
 
 
+def test_the_papers_claims_are_asked_where_it_makes_them(tmp_path: Path) -> None:
+    """On MNIST the paper's HSFL is above its CL, so nothing is to be shown there; no round is no accuracy."""
+    found = cells(tmp_path, {"hsfl": [0.9], "cl": [0.8]}, "mnist")
+    assert [trend.paper for trend in find_trends(found)] == [equality([]).paper]
+    found += cells(tmp_path, {"hsfl": [0.5], "cl": [0.6]}, "cifar10")
+    assert find_trends(found)[0].holds is True
+    found += cells(tmp_path, {"hsfl": [0.5], "cl": []}, "ham10000")
+    assert "HAM10000 no round in the budget" in find_trends(found)[0].ours
+    assert find_trends(found)[0].holds is None
+
+
 @pytest.mark.parametrize(("last", "holds"), [(0.5, True), (0.51, True), (0.55, False)])
 def test_equality_at_equal_rounds(tmp_path: Path, last: float, holds: bool) -> None:
     trend = equality(cells(tmp_path, {"hsfl": [0.1, 0.5], "fl": [0.1, last]}, which="rounds"))
@@ -67,7 +78,7 @@ def test_fig3_compares_at_the_same_second(tmp_path: Path) -> None:
     assert [loss_at(comparison.runs_of(label)[0], 20.0) for label in ("hsfl", "fl", "sl")] == [1.0, 2.0, None]
     (trend,) = fig3_trends(comparison)
     assert trend.holds is True
-    assert "HSFL 1.000" in trend.ours
+    assert "FL 2.000, SL has made no round, HSFL 1.000" in trend.ours
     outcome = draw_fig3(tmp_path / "fig3", tmp_path / "table1", ("hsfl", "fl", "sl"))
     assert len(outcome.files) == 4 * 3 + 1
     assert "| HSFL | - | 2.0000 | 1.0000 | 0.5000 |" in outcome.markdown.read_text()

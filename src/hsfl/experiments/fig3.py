@@ -83,13 +83,17 @@ def find_trends(comparison: Comparison) -> list[Trend]:
     if "hsfl" not in known:
         return []
     ours = known["hsfl"]
-    words = ", ".join(f"{display_name(label)} {value:.3f}" for label, value in known.items())
+    words = ", ".join(
+        f"{display_name(label)} " + ("has made no round" if value is None else f"{value:.3f}")
+        for label, value in means.items()
+    )
     slower = [label for label in known if label not in ("hsfl", "cl")]
+    others = [label for label in means if label not in ("hsfl", "cl")]
     trends = [
         Trend(
             "HSFL converges faster than SplitFed, FL and SL",
             f"training loss at half of the budget: {words}",
-            all(ours < known[label] for label in slower) if slower else None,
+            all(ours < known[label] for label in slower) if others else None,
         )
     ]
     if "cl" in known:

@@ -87,13 +87,13 @@ def train(
                 if is_done(path):
                     continue
                 name = f"{data}, {which}, {label}, seed {seed}"
-                if scale != "smoke" and _shared(out / data, which, label, config, setup):
+                if scale != "smoke" and share_training(out / data, which, label, config, setup):
                     say(f"{name}: the same training as another, with its own clock")
                 else:
                     run_or_resume(config, path, make_observer(name), setup.dataset)
 
 
-def _shared(folder: Path, which: str, label: str, config: RunConfig, setup: Setup) -> bool:
+def share_training(folder: Path, which: str, label: str, config: RunConfig, setup: Setup) -> bool:
     """A run at a budget begins as the one at equal rounds; there, twins are one algorithm. Whether it was shared."""
     path = run_path(folder / which, label, config.seed)
     if (path / "checkpoint").exists():  # begun as a training of its own
