@@ -17,19 +17,30 @@ from hsfl.report.runs import run_path
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
 
-SHARED = ("seed", "device", "model.", "data.", "fleet.", "network.", "train.budget_s", "train.rounds", "log.")
-FREE = ("fleet.cuts", "fleet.one_cut")  # a contender's own
+SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
+OWN = ("cuts", "one_cut")  # but for these fields of the fleet
 
 
 def contender(base: RunConfig, label: str) -> RunConfig:
     """The config of one contender."""
     name, *changes = _split(label)
     known("framework", name, FRAMEWORKS)
-    for change in changes:
-        field = change.partition("=")[0].strip()
-        if field.startswith(SHARED) and field not in FREE:
-            raise InputError(f"{label} changes {field}, which all contenders share; change it with --set")
-    return with_changes(base, [f"framework={json.dumps(name)}", *changes])
+    config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
+    if config.framework != name:
+        raise InputError(f"{label} names two frameworks; give one contender for each")
+    ours, theirs = _shared(config), _shared(base)
+    if changed := [field for field in ours if ours[field] != theirs[field]]:
+        raise InputError(f"{label} changes {changed[0]}, which all contenders share; change it with --set")
+    return config
+
+
+def _shared(config: RunConfig) -> dict[str, object]:
+    """What a contender may not change, by the field's full name."""
+    fields: dict[str, object] = {"seed": config.seed, "device": config.device, "train.budget_s": config.train.budget_s}
+    for section in SHARED:
+        values = getattr(config, section)
+        fields |= {f"{section}.{name}": getattr(values, name) for name in type(values).model_fields}
+    return {name: value for name, value in fields.items() if name.removeprefix("fleet.") not in OWN}
 
 
 def _split(label: str) -> list[str]:
@@ -55,9 +66,12 @@ def compare(
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
-        contender(base, label)  # so that a wrong name costs no training
+        contender(base, label)
+    first = _with_one_fleet(base, labels)
+    for label in labels[base.train.budget_s is None :]:
+        prepare(contender(first, label))  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = _budget_s(contender(_with_one_fleet(base, labels), labels[0]))
+        budget_s = _budget_s(contender(first, labels[0]))
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     _check_folder(out, base)
     write_json(
@@ -106,7 +120,7 @@ def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Da
         return
     resume = folder.checkpoint_path.exists()
     if path.exists() and not resume:  # it stopped before its first round ended
-        for name in ("config.json", "environment.json", "rounds.jsonl", "summary.json"):
+        for name in ("config.json", "environment.json", "clients.json", "rounds.jsonl", "summary.json"):
             (path / name).unlink(missing_ok=True)
     if run(config, path, resume, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt

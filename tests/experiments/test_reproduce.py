@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hsfl.report.runs import Run, read_run, run_path
 from hsfl.training.prepare import prepare
 from tests.runs import hsfl, refused
 
-PLAN = Plan([1, 2], [3, 4], 5.0, 0.01, 10.0, 99.0)
+PLAN = Plan([1, 2], [3, 4], 5, 5.0, 0.01, 10.0, 99.0)
 FAST = ["--scale", "smoke", "--datasets", "digits", "--frameworks", "hsfl,splitfed_v1,fl,cl", "--quiet"]
 
 
@@ -127,6 +128,8 @@ def test_the_clock_charges_the_whole_data_set() -> None:
 
 def test_columns_differ_only_where_they_should() -> None:
     setup = Setup(base_config("digits", "smoke", 3, None), None, PLAN)  # type: ignore[arg-type]
+    assert ("budget", ALL[-1]) not in configs(setup, ALL)  # nobody can hold all five units
+    setup = replace(setup, plan=replace(PLAN, num_units=4))
     found = configs(setup, ALL)
     ours, other = found["budget", "hsfl"], found["budget", "splitfed_v1"]
     assert (ours.fleet.cuts, ours.allocation.policy) == ((1, 2), "proposed")

@@ -58,7 +58,7 @@ def test_the_table_has_spread_the_papers_value_and_marks(tmp_path: Path) -> None
     """Seeds 0.50 and 0.51: mean 50.5, half-width 12.7062 * 0.7071 / 1.4142 = 6.4 points."""
     found = cells(tmp_path, {"hsfl": [0.1, 0.2, 0.3, 0.5], "cl": [0.8]})
     text = markdown(
-        found, {"cifar10": [Plan([1, 2], [3, 3], 5.0, 0.0, 10.0, 40.0)]}, find_trends(found), "Scale smoke."
+        found, {"cifar10": [Plan([1, 2], [3, 3], 5, 5.0, 0.0, 10.0, 40.0)]}, find_trends(found), "Scale smoke."
     )
     assert "| CIFAR-10 | 50.5 ± 6.4 | 80.5 ± 6.4 † |" in text
     assert "| CIFAR-10, the paper | 76.12 | 82.61 |" in text

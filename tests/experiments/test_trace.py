@@ -45,6 +45,7 @@ def test_twins_share_all_but_the_clock(framework: str, hsfl_run: Path, tmp_path:
         assert mine.test_accuracy == pytest.approx(real.test_accuracy, abs=0.01)
         assert mine.train_loss == origin.train_loss
         assert mine.round_s != origin.round_s
+    assert RunFolder(tmp_path / "shared").clients() == RunFolder(tmp_path / "own").clients()
     for name in ("status", "rounds", "sim_time_s", "bytes", "drops"):
         mine_ends, real_ends = (read_json(tmp_path / place / "summary.json") for place in ("shared", "own"))
         assert mine_ends[name] == real_ends[name], name

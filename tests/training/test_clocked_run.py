@@ -12,6 +12,7 @@ from hsfl.frameworks import FRAMEWORKS
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.records import RunFolder
+from hsfl.report.runs import read_run
 from hsfl.training.cuts import fastest_cuts
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
@@ -72,6 +73,7 @@ def test_tau_drops_the_slow_and_the_average_leaves_them_out(tmp_path: Path) -> N
     run(config(f"train.tau_s={tau_s}", "train.rounds=1"), tmp_path / "tau")
     (record,) = RunFolder(tmp_path / "tau").rounds()
     assert record.dropped == [slow.straggler]
+    assert read_run(tmp_path / "tau", "hsfl", 0).left_out == 0  # it started
     assert record.kept == [k for k in range(4) if k != slow.straggler]
     assert record.round_s < slow.round_s
     run(config("train.rounds=1", "train.tau_s=1e9"), tmp_path / "patient")

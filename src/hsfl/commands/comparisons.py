@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
 
 commands = typer.Typer()
@@ -66,11 +67,15 @@ def compare(
             )
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
+            say_page(page_beside(out), console)
             raise typer.Exit(130) from None
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out) + write_figures(comparison, out)
+    page = page_beside(out)
     if as_json:
-        print_json(comparison.to_json() | {"files": [str(path) for path in written]})
+        files = [*written, *([page] if page is not None else [])]
+        print_json(comparison.to_json() | {"files": [str(path) for path in files]})
         return
     out_console.print(comparison.to_rich())
     out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+    say_page(page)

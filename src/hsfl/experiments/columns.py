@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.datasets import Dataset, load
 from hsfl.errors import InputError, known
@@ -20,6 +18,7 @@ from hsfl.records import write_json
 from hsfl.rng import stream
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import choose_clients, make_pace
+from hsfl.training.world import count_batches
 
 SETS = ("rounds", "budget")
 SIZES = {  # what a scale changes; a subset affects training alone, the clock charges the whole set
@@ -37,6 +36,7 @@ class Plan:
 
     cuts: list[int]  # [K]
     max_cut: list[int]  # [K]
+    num_units: int
     planned_s: float  # HSFL's mean round over the plan's samples
     gap: float
     tau_s: float  # twice that
@@ -136,11 +136,17 @@ def make_plan(base: RunConfig, dataset: Dataset) -> Plan:
 
     bench = prepare(with_changes(base, ["fleet.cuts=max_cut", "allocation.policy=even"]), dataset)
     batch_size, settings = base.train.batch_size, base.allocation.model_copy(update={"policy": "proposed"})
-    num_batches = bench.num_samples / batch_size
-    if base.network.full_batches:
-        num_batches = np.ceil(num_batches)
-    found = plan_cuts(bench.world, settings, batch_size, base.train.local_epochs * num_batches, base.fleet.min_cut)
-    plan = Plan(found.cuts.tolist(), bench.world.fleet.max_cut.tolist(), found.mean_s, found.gap, 2 * found.mean_s, 1.0)
+    num_batches = count_batches(base, bench.num_samples)
+    found = plan_cuts(bench.world, settings, batch_size, num_batches, base.fleet.min_cut)
+    plan = Plan(
+        found.cuts.tolist(),
+        bench.world.fleet.max_cut.tolist(),
+        bench.world.cost.num_units,
+        found.mean_s,
+        found.gap,
+        2 * found.mean_s,
+        1.0,
+    )
     return replace(plan, budget_s=rounds_s(Setup(base, dataset, plan).config("hsfl", "rounds"), dataset))
 
 

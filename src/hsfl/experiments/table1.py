@@ -39,7 +39,7 @@ MakeObserver = Callable[[str], Observer]
 
 def labels_in(which: str, labels: Sequence[str]) -> list[str]:
     """The columns of a set of runs: storage is ignored at equal rounds, so a column that needs it has no place there."""
-    return [label for label in labels if which == "budget" or "fl_needs_storage" not in label]
+    return [label for label in labels if which == "budget" or not _needs_storage(label)]
 
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
@@ -49,7 +49,15 @@ def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
 
 def configs(setup: Setup, labels: Sequence[str] = FIVE) -> dict[tuple[str, str], RunConfig]:
     """The configs of one data set and seed, by set of runs and column."""
-    return {(which, label): setup.config(label, which) for which in SETS for label in labels_in(which, labels)}
+    possible = [
+        label for label in labels if not _needs_storage(label) or max(setup.plan.max_cut) == setup.plan.num_units
+    ]
+    return {(which, label): setup.config(label, which) for which in SETS for label in labels_in(which, possible)}
+
+
+def _needs_storage(label: str) -> bool:
+    """FL on the clients that can hold the whole model: no such column in a fleet where nobody can."""
+    return "fl_needs_storage" in label
 
 
 def run(
@@ -129,7 +137,8 @@ def draw(
         for which in SETS:
             cells += read_cells(out, data, which, labels_in(which, labels), seeds)
         plans[data] = [read_plan(plan_path(out / data, seed)) for seed in seeds]
-        comparison = read_comparison(out / data / "budget", labels=list(labels))
+        there = [cell.label for cell in cells if (cell.data, cell.which) == (data, "budget")]
+        comparison = read_comparison(out / data / "budget", labels=there)
         files += save(learning_figure(comparison, "test_accuracy"), out / f"table1-{data}", FORMATS)
     files.append(write_csv(out / "table1.csv", CSV_FIELDS, csv_rows(cells, out)))
     trends = find_trends(cells)

@@ -60,9 +60,11 @@ class Cell:
 def read_cells(out: Path, data: str, which: str, labels: Iterable[str], seeds: Sequence[int]) -> list[Cell]:
     cells = []
     for label in labels:
-        paths = {seed: run_path(out / data / which, label, seed) for seed in seeds}
+        every = {seed: run_path(out / data / which, label, seed) for seed in seeds}
+        paths = {seed: path for seed, path in every.items() if path.exists()}  # not every fleet has every column
         runs = [read_run(path, label, seed) for seed, path in paths.items()]
-        cells.append(Cell(data, which, label, runs, [shared_from(path) for path in paths.values()]))
+        if runs:
+            cells.append(Cell(data, which, label, runs, [shared_from(path) for path in paths.values()]))
     return cells
 
 
@@ -168,17 +170,20 @@ def _accuracies(cells: Sequence[Cell], data_sets: Sequence[str], which: str) -> 
     for data in data_sets:
         own = {cell.label: cell for cell in cells if (cell.data, cell.which) == (data, which)}
         name = DATA_NAMES.get(data, data)
-        rows.append([name, *(say_mean(own[label].mean("test_accuracy"), 100) + _mark(own[label]) for label in labels)])
+        there = [own.get(label) for label in labels]
+        rows.append([name, *(_said(cell, "test_accuracy") for cell in there)])
         any_early = any_early or any(cell.early for cell in own.values())
         if data == "ham10000":
-            rows.append(
-                [f"{name}, balanced", *(say_mean(own[label].mean("balanced_accuracy"), 100) for label in labels)]
-            )
+            rows.append([f"{name}, balanced", *(_said(cell, "balanced_accuracy") for cell in there)])
         if data in PAPER:
-            paper = [own[label].paper for label in labels]
+            paper = [PAPER[data].get(label) for label in labels]
             rows.append([f"{name}, the paper", *("-" if value is None else f"{value:.2f}" for value in paper)])
     note = "\n† made all its rounds before the budget was spent\n" if any_early else ""
     return table(["", *map(display_name, labels)], rows) + note
+
+
+def _said(cell: Cell | None, quantity: str) -> str:
+    return "-" if cell is None else say_mean(cell.mean(quantity), 100) + _mark(cell)
 
 
 def _mark(cell: Cell) -> str:

@@ -17,8 +17,8 @@ from hsfl.frameworks import FRAMEWORKS
 from hsfl.frameworks.base import LinkBytes, RoundResult
 from hsfl.records import RoundRecord, RunFolder, read_json, write_json
 from hsfl.training.evaluate import Quality
-from hsfl.training.outcome import make_record, summarise
-from hsfl.training.prepare import prepare
+from hsfl.training.outcome import clients_record, make_record, summarise
+from hsfl.training.prepare import Bench, prepare
 from hsfl.training.simulate import choose_clients, make_pace, run
 
 TWINS = ("hsfl", "splitfed_v1", "fsl", "fl")  # one algorithm a round
@@ -49,7 +49,8 @@ def share(source: Path, config: RunConfig, path: Path, dataset: Dataset) -> bool
     if trained.framework != config.framework and not {trained.framework, config.framework} <= set(TWINS):
         return False
     records = origin.rounds()
-    result = _with_own_clock(records, config, dataset)
+    bench = prepare(config, dataset)
+    result = _with_own_clock(records, bench)
     if result is None:
         return False
     mine, status = result
@@ -60,6 +61,7 @@ def share(source: Path, config: RunConfig, path: Path, dataset: Dataset) -> bool
         mine = counted
     folder = RunFolder(path)
     folder.create(config)
+    write_json(folder.clients_path, asdict(clients_record(bench, FRAMEWORKS[config.framework](bench.task).cuts)))
     for record in mine:
         folder.append(record)
     write_json(path / NOTE, {"trained_as": shared_from(source) or trained.framework, "from": source.name})
@@ -67,11 +69,9 @@ def share(source: Path, config: RunConfig, path: Path, dataset: Dataset) -> bool
     return True
 
 
-def _with_own_clock(
-    records: Sequence[RoundRecord], config: RunConfig, dataset: Dataset
-) -> tuple[list[RoundRecord], str] | None:
-    """The records under the config's own clock, within its budget; None where a round keeps other clients."""
-    bench = prepare(config, dataset)
+def _with_own_clock(records: Sequence[RoundRecord], bench: Bench) -> tuple[list[RoundRecord], str] | None:
+    """The records under the bench's own clock, within its budget; None where a round keeps other clients."""
+    config = bench.task.config
     framework = FRAMEWORKS[config.framework](bench.task)
     pace = make_pace(bench, framework)
     mine: list[RoundRecord] = []

@@ -16,7 +16,7 @@ from hsfl.network.even import even
 from hsfl.network.steps import queue_order
 from hsfl.rng import stream
 from hsfl.training.sharing import Allocator, Even, Job
-from hsfl.training.world import World
+from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 
@@ -110,10 +110,7 @@ def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array 
     train = config.train
     if config.framework == "psl":
         return psl_batches(num_samples, train.batch_size, train.local_epochs)
-    batches = num_samples / train.batch_size
-    if config.network.full_batches:
-        batches = np.ceil(batches)
-    return train.batch_size, train.local_epochs * batches
+    return train.batch_size, count_batches(config, num_samples)
 
 
 def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
@@ -123,7 +120,7 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
     rng = stream(config.seed, "clusters")
     if config.options.cpsl_clustering == "random":
         return random_clusters(num_clients, num_clusters, rng)
-    _, num_batches = _batches(config.model_copy(update={"framework": "cpsl"}), num_samples)
+    num_batches = count_batches(config, num_samples)
     cuts, draw = np.full(num_clients, cut), world.draw(0)
 
     def latency_s(clusters: Array) -> float:

@@ -3,7 +3,7 @@
 No torch: it works from a cost table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from hsfl.config import RunConfig
 from hsfl.network.channel import Measured
 from hsfl.network.latency import Phases, phases, seconds
 from hsfl.training.allocating import Progress, plan_cuts, samples
-from hsfl.training.world import World
+from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -31,6 +31,8 @@ class ClientPlan:
     subchannels: list[int] | None  # in the first sample; None where bands are shared or links are measured
     seconds: dict[str, float]  # of each phase over the round
     bottleneck: str
+    up_power_w: float | None = None  # over all subchannels, in the first sample; None where links are measured
+    down_power_w: float | None = None  # the main server's, for this client
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Plan:
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
     """Cuts by the policy, the allocation of the first sample, and the baselines on the same samples."""
-    num_batches = config.train.local_epochs * num_samples / config.train.batch_size
+    num_batches = count_batches(config, num_samples)
     if isinstance(world.links, Measured):
         return _measured_plan(config, world, num_batches)
     settings = config.allocation
@@ -67,7 +69,11 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         cut_plan.mean_s,
         cut_plan.lower_bound_s,
         cut_plan.gap,
-        _clients(cut_plan.cuts, answer.server_hz, owners, times, num_batches),
+        _with_powers(
+            _clients(cut_plan.cuts, answer.server_hz, owners, times, num_batches),
+            answer.main_up_power_w.sum(axis=1).tolist(),
+            answer.main_down_power_w.sum(axis=1).tolist(),
+        ),
         _baselines(cut_plan, rounds, settings.gap, settings.time_limit_s, world.seed),
         len(rounds),
         cut_plan.seconds,
@@ -134,6 +140,10 @@ def _clients(cuts: Array, server_hz: Array, owners: list | None, times: Phases, 
         bottleneck = max(spent, key=lambda name: spent[name])
         plans.append(ClientPlan(k, int(cut), float(server_hz[k]), owners[k] if owners else None, spent, bottleneck))
     return plans
+
+
+def _with_powers(plans: list[ClientPlan], up_w: list[float], down_w: list[float]) -> list[ClientPlan]:
+    return [replace(plan, up_power_w=up, down_power_w=down) for plan, up, down in zip(plans, up_w, down_w)]
 
 
 def device_table(
