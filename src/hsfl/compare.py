@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hsfl.config import RunConfig, parse_config, with_changes
+from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError, known
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.records import RunFolder, write_json
@@ -80,7 +81,7 @@ def compare(
         seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
         for label in labels:
             config = contender(seeded, label)
-            _run(config, run_path(out, label, seed), make_observer(label, seed))
+            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
     return base
 
 
@@ -112,7 +113,8 @@ def _check_folder(out: Path, base: RunConfig) -> None:
         raise InputError(f"{out} already holds something else; choose another --out")
 
 
-def _run(config: RunConfig, path: Path, observer: Observer) -> None:
+def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
+    """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
     if folder.summary_path.exists() and json.loads(folder.summary_path.read_text())["status"] in ("finished", "budget"):
         return
@@ -120,5 +122,5 @@ def _run(config: RunConfig, path: Path, observer: Observer) -> None:
     if path.exists() and not resume:  # it stopped before its first round ended
         for name in ("config.json", "environment.json", "clients.json", "rounds.jsonl", "summary.json"):
             (path / name).unlink(missing_ok=True)
-    if run(config, path, resume, observer).status == "interrupted":
+    if run(config, path, resume, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt
