@@ -42,6 +42,14 @@ def test_a_contender_is_the_framework_that_it_is_called() -> None:
         contender(tiny(), "hsfl,framework=fl")
 
 
+def test_more_contenders_join_in_any_order(tmp_path: Path) -> None:
+    """The budget is the one that the folder began with."""
+    first = compare(tiny("train.rounds=2"), ["hsfl"], tmp_path / "out")
+    again = compare(tiny("train.rounds=2"), ["fl", "hsfl"], tmp_path / "out")
+    assert again.train.budget_s == first.train.budget_s
+    assert (tmp_path / "out/fl/seed-0/summary.json").exists()
+
+
 def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
     base = tiny("train.rounds=1", "fleet.max_cut=2", "fleet.cuts=1")
     with pytest.raises(InputError, match="max_cut of client 0 is 2"):
@@ -86,12 +94,18 @@ def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path:
     compare(base, ["hsfl", "fl"], tmp_path / "out")
     assert (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns == before
     assert (tmp_path / "out/fl/seed-0/summary.json").exists()
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(InputError, match=r"another train\.lr; put it back"):
         compare(with_changes(base, ["train.lr=0.5"]), ["hsfl"], tmp_path / "out")
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/file").touch()
     with pytest.raises(InputError, match="already holds something else"):
         compare(base, ["hsfl"], tmp_path / "junk")
+    for text in ("{", "null", "{}", '{"config": []}'):
+        (tmp_path / "out/compare.json").write_text(text)
+        with pytest.raises(InputError, match=r"compare\.json (is damaged|cannot be read)"):
+            compare(base, ["hsfl"], tmp_path / "out")
+    with pytest.raises(InputError, match="has an empty setting"):
+        contender(base, "hsfl,")
     with pytest.raises(InputError, match="stands twice"):
         compare(base, ["hsfl", "hsfl"], tmp_path / "twice")
 

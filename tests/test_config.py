@@ -32,6 +32,12 @@ def test_a_config_is_frozen():
         read_config().seed = 3  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("word", ["train.tau_s=true", "fleet.num_clients=true", "network.main_up_bps=false"])
+def test_true_is_no_number(word):
+    with pytest.raises(InputError, match=r"is (True|False); give"):
+        read_config(None, [word])
+
+
 def test_a_byte_order_mark_is_no_matter(tmp_path):
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 3\n")
     assert read_config(str(tmp_path / "a.toml")).seed == 3

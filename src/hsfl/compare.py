@@ -7,12 +7,13 @@ lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hsfl.config import RunConfig, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError, known
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.records import RunFolder, write_json
+from hsfl.records import RunFolder, check_inputs, input_digests, read_json, write_json
 from hsfl.report.runs import run_path
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
@@ -24,6 +25,8 @@ OWN = ("cuts", "one_cut")  # but for these fields of the fleet
 def contender(base: RunConfig, label: str) -> RunConfig:
     """The config of one contender."""
     name, *changes = _split(label)
+    if not all(changes):
+        raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
     known("framework", name, FRAMEWORKS)
     config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
     if config.framework != name:
@@ -67,16 +70,17 @@ def compare(
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
+    stored = _stored(out)
     first = _with_one_fleet(base, labels)
     for label in labels[base.train.budget_s is None :]:
         prepare(contender(first, label))  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = _budget_s(contender(first, labels[0]))
+        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
-    _check_folder(out, base)
-    write_json(
-        out / "compare.json", {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
-    )
+    if stored:
+        _check_same(stored, base, out)
+    about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
+    write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     for seed in range(base.seed, base.seed + num_seeds):
         seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
         for label in labels:
@@ -104,13 +108,29 @@ def _budget_s(config: RunConfig) -> float:
     return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
 
 
-def _check_folder(out: Path, base: RunConfig) -> None:
+def _stored(out: Path) -> dict[str, Any] | None:
+    """What compare.json says of the comparison in a folder; None if it holds nothing."""
+    path = out / "compare.json"
+    if not path.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} already holds something else; choose another --out")
+        return None
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
+        raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
+    return stored
+
+
+def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
     """Runs of another config are not mixed in."""
-    stored = out / "compare.json"
-    if stored.exists() and parse_config(json.loads(stored.read_text())["config"]) != base:
-        raise InputError(f"{out} holds a comparison with other settings; choose another --out")
-    if not stored.exists() and out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} already holds something else; choose another --out")
+    before = parse_config(stored["config"])
+    if before != base:
+        old, new = before.model_dump(), base.model_dump()
+        field = next(name for name in new if old[name] != new[name])
+        if isinstance(new[field], dict):
+            field += "." + next(name for name in new[field] if old[field][name] != new[field][name])
+        raise InputError(f"{out} holds a comparison with another {field}; put it back, or choose another --out")
+    check_inputs(stored.get("inputs"), base, out)
 
 
 def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:

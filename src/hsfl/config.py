@@ -9,7 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from hsfl.errors import InputError
 
@@ -19,6 +20,13 @@ Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise PydanticCustomError("not_a_bool", "another value than true or false")
+        return value
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
@@ -98,8 +106,8 @@ class NetworkConfig(_Section):
     positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
         None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
     )
-    main_m: tuple[float, float] = (0.0, 0.0)
-    edge_m: tuple[float, float] = (0.0, 0.0)
+    main_m: tuple[float, float] = Field((0.0, 0.0), description="a place in metres, such as [0, 50]")
+    edge_m: tuple[float, float] = Field((0.0, 0.0), description="a place in metres, such as [0, 50]")
     path_loss_exponent: float = Field(3.0, gt=0)
     path_loss_db: float = 30.0  # at one metre
     main_up_bps: _Bps = _BPS
@@ -110,7 +118,7 @@ class NetworkConfig(_Section):
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)
     edge_power_w: float = Field(100.0, gt=0)
-    speed_std: float = Field(0.1, ge=0)  # of a client's speed from round to round, relative
+    speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(1.0, gt=0)  # samples the clock charges for each one trained on, for runs on a subset
     full_batches: bool = False  # charge whole batches; else the samples that there are

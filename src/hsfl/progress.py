@@ -31,7 +31,7 @@ def _left(seconds: float) -> str:
 
 
 def _brief(seconds: float) -> str:
-    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
+    return f"{seconds:,.0f}" if 100 <= seconds < 1e9 else f"{seconds:.3g}"
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
@@ -54,11 +54,15 @@ class Lines(Warnings):
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
+        self.budget_s = config.train.budget_s
         self.console.print(heading(config, cuts, self.name), soft_wrap=True, highlight=False)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
-        left = f"  {_left(a_round_s * (self.rounds - record.round))} left" if record.round < self.rounds else ""
+        rounds_left = self.rounds - record.round
+        if self.budget_s is not None:
+            rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
+        left = f"  {_left(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
         self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
 
 

@@ -5,6 +5,7 @@ a round), `summary.json`, `report.html` (all of it to look at), `model.safetenso
 but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -92,6 +93,30 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
             scratch.unlink(missing_ok=True)
 
 
+def input_digests(config: RunConfig) -> dict[str, str]:
+    """What the files that a config names hold now, by the field's name: a run must not go on with other contents."""
+    files = {
+        "fleet.file": config.fleet.file,
+        "network.history": config.network.history,
+        "model.init_weights": config.model.init_weights,
+    }
+    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_inputs(before: Any, config: RunConfig, where: Path) -> None:
+    """`before` is what `input_digests` gave when `where` was begun; runs of older versions have none."""
+    for field, digest in input_digests(config).items():
+        if isinstance(before, dict) and before.get(field, digest) != digest:
+            raise InputError(
+                f"{where} was begun with other contents of {field}; put them back, or choose another --out"
+            )
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))
 
@@ -131,7 +156,7 @@ class RunFolder:
 
     def create(self, config: RunConfig) -> None:
         write_json(self.config_path, config.model_dump(mode="json"))
-        write_json(self.path / "environment.json", environment())
+        write_json(self.path / "environment.json", environment() | {"inputs": input_digests(config)})
         write_atomic(self.rounds_path, lambda scratch: None)
 
     def clients(self) -> ClientsRecord | None:

@@ -45,6 +45,13 @@ def test_max_cut_stops_at_the_model():
     assert set(fleet.max_cut) == {3, 4}
 
 
+def test_the_floor_is_for_ranges_from_zero():
+    assert drawn(cpu_hz=(1e7, 2e7)).cpu_hz.max() < 2e7
+    assert drawn(cpu_hz=(0, 1e9)).cpu_hz.min() == 0.05e10
+    with pytest.raises(InputError, match="above the range of cpu_hz"):
+        drawn(cpu_hz=(0, 1e7))
+
+
 def test_a_range_of_nothing():
     with pytest.raises(InputError, match=r"the range of cpu_hz is 0\.\.0; it must rise"):
         drawn(cpu_hz=(0, 0))

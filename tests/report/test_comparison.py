@@ -97,6 +97,14 @@ def test_a_run_that_did_not_come_to_its_end_is_known_to_its_last_round(tmp_path,
     assert read_runs(tmp_path)[0].end_s == 30
 
 
+def test_a_run_that_lost_rounds_is_refused(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.5] * 3))
+    summary = tmp_path / "hsfl/seed-0/summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"rounds": 4}))
+    with pytest.raises(InputError, match="holds 3 rounds but the run made 4; delete"):
+        read_runs(tmp_path)
+
+
 def test_a_budget_too_short_for_a_single_round(tmp_path):
     write_run(tmp_path, "sl", 0, [], "budget", "train.budget_s=30", "train.rounds=9")
     write_run(tmp_path, "hsfl", 0, records([0.5] * 3), "budget", "train.budget_s=30", "train.rounds=9")

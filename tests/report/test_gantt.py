@@ -62,6 +62,7 @@ def test_nobody_dropped_means_no_tau():
 def test_centralised_learning_is_one_row():
     (axes,) = gantt.gantt_figure(timed(a_timeline("cl", 5))).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["main server"]
+    assert gantt.gantt_rows(record(framework="cl", straggler=1)) == [1]  # the last upload, in round 1
 
 
 @pytest.mark.parametrize("num_clients", [50, 80])

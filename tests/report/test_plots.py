@@ -65,6 +65,14 @@ def test_one_seed_is_drawn_as_steps_without_a_band(tmp_path):
     assert not over_time.collections
 
 
+def test_wide_intervals_of_two_seeds_do_not_squash_the_curves(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.2, 0.4]))
+    write_run(tmp_path, "hsfl", 1, records([0.3, 0.8]))
+    low, high = plots.learning_figure(read_comparison(tmp_path)).axes[0].get_ylim()
+    assert 10 < low < 25
+    assert 60 < high < 75
+
+
 def test_a_run_without_rounds_is_no_curve(tmp_path):
     write_run(tmp_path, "sl", 0, [])
     plots.save(plots.learning_figure(read_comparison(tmp_path)), tmp_path / "figure")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hsfl.compare import compare
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
@@ -197,6 +198,34 @@ def test_history_is_played_back(tmp_path: Path) -> None:
         prepare(config(f"network.history={tmp_path / 'history.npz'}", "network.num_subchannels=5"))
 
 
+def test_recorded_rates_need_no_others(tmp_path: Path) -> None:
+    rates = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=2e6"]
+    world = prepare(config(*rates)).world
+    history.write(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.csv")
+    played = rounds(config("network.kind=measured", f"network.history={tmp_path / 'history.csv'}"), 1)
+    assert played[0].round_s > 0
+
+
+def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    table = {"cpu_hz": [1e9, 2e9, 3e9, 4e9], "max_power_w": [1, 1, 1, 1], "max_cut": [1, 2, 3, 3]}
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps(table))
+    run(config(f"fleet.file={file}", "train.rounds=1"), tmp_path / "run")
+    run(config(f"fleet.file={file}", "train.rounds=2"), tmp_path / "run", resume=True)
+    compare(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["hsfl"], tmp_path / "out")
+    file.write_text(json.dumps(table | {"cpu_hz": [1e7] * 4}))
+    with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
+        run(config(f"fleet.file={file}", "train.rounds=3"), tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
+        compare(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["fl"], tmp_path / "out")
+
+
+def test_what_no_round_can_be_made_of_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="client 0"):
+        run(config("network.radius_m=100", "network.path_loss_exponent=400"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_storage_gives_max_cut_and_a_client_without_a_cut_is_named() -> None:
     enough = prepare(config("fleet.storage_bits=[1e9,1e9]")).world.fleet.max_cut
     assert (enough == 3).all()
@@ -212,6 +241,8 @@ def test_explicit_fleet(tmp_path: Path) -> None:
     bench = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}"))
     assert bench.task.cuts == (1, 2, 3, 3)
     assert bench.world.fleet.cpu_hz.tolist() == table["cpu_hz"]
+    equal = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}", "fleet.heterogeneity=0")).world.fleet
+    assert equal.cpu_hz.tolist() == [2.5e9] * 4
     with pytest.raises(InputError, match=r"set fleet\.num_clients=4"):
         prepare(config(f"fleet.file={tmp_path / 'fleet.json'}", "fleet.num_clients=5"))
 

@@ -49,13 +49,15 @@ def cost(
         rows.add_row(
             str(cut),
             split_model.unit_names[cut - 1] if cut else "-",
-            f"{table.client_flops[cut] / 1e9:.4f}",
-            f"{table.server_flops[cut] / 1e9:.4f}",
+            f"{table.client_flops[cut] / 1e9:.4g}",
+            f"{table.server_flops[cut] / 1e9:.4g}",
             size_of(table.smashed_bits[cut]),
             size_of(table.model_bits[cut]),
             size_of(table.memory_bits[cut]) if table.memory_bits is not None else "-",
         )
     out_console.print(rows)
+    if save is not None:
+        out_console.print(f"wrote {save}", soft_wrap=True, highlight=False)
 
 
 def read_shape(text: str) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ paper's f kappa, Eq. (6)).
 
 import json
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,11 @@ def draw(
     if not min_cut <= low <= high:
         raise InputError(f"max_cut range {max_cut} leaves no cut from {min_cut} to {num_units}; raise it")
     uniform = rng.random((num_clients, 3))
-    speed_hz = np.maximum(_between(cpu_hz, "cpu_hz", uniform[:, 0]), cpu_floor_hz)
+    speed_hz = _between(cpu_hz, "cpu_hz", uniform[:, 0])
+    if cpu_hz[0] == 0:  # a range from 0 needs a floor; another one is taken at its word
+        if cpu_floor_hz > cpu_hz[1]:
+            raise InputError(f"cpu_floor_hz is {cpu_floor_hz:g}, above the range of cpu_hz {cpu_hz}; lower it")
+        speed_hz = np.maximum(speed_hz, cpu_floor_hz)
     power_w = _between(max_power_w, "max_power_w", uniform[:, 1])
     return Fleet(
         cpu_hz=_spread(speed_hz, heterogeneity),
@@ -161,9 +165,15 @@ def _between(limits: Range, what: str, uniform: Array) -> Array:
     return low + (high - low) * uniform
 
 
+def with_heterogeneity(fleet: Fleet, heterogeneity: float) -> Fleet:
+    """The same devices, their speeds and powers nearer to the fleet's mean (0: all equal, 1: as they are)."""
+    spread = {name: _spread(getattr(fleet, name), heterogeneity) for name in ("cpu_hz", "max_power_w")}
+    return replace(fleet, **spread)
+
+
 def _spread(values: Array, heterogeneity: float) -> Array:
     mean = values.mean()
-    return mean + heterogeneity * (values - mean)
+    return values if heterogeneity == 1 else mean + heterogeneity * (values - mean)
 
 
 def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:

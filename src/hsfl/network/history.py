@@ -174,5 +174,7 @@ def _check_complete(path: Path, keys: Array) -> tuple[int, int]:
     np.add.at(count, (whole[:, 0], whole[:, 1]), 1)
     if (count != 1).any():
         r, k = np.unravel_index(np.argmax(count != 1), count.shape)
-        raise InputError(f"{path}: client {k} stands {count[r, k]} times in round {r}; it must be once in every round")
+        raise InputError(
+            f"{path}: client {k} stands {count[r, k]} times in round {r}; it must be once in every round, numbered from 0"
+        )
     return count.shape[0], count.shape[1]

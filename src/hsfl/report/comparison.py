@@ -262,7 +262,8 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
         [display_name(result.label), str(len(result.seeds)), *(say(getattr(result, name), 100, 1) for name in columns)]
         for result in comparison.results
     ]
-    return "Test accuracy, %", header, rows
+    when = f" after {say_s(comparison.common_s)} simulated seconds" if comparison.end_together else ""
+    return f"Test accuracy, %{when}", header, rows
 
 
 def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:

@@ -74,7 +74,7 @@ def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
 def gantt_rows(record: RoundRecord) -> list[int]:
     """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
     if record.framework == "cl":
-        return [0]
+        return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:
         return everyone

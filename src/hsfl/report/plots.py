@@ -87,6 +87,7 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
             ends.append(
                 (f"target {100 * comparison.target:.4g} %", INK, time_axes.get_xlim()[1], 100 * comparison.target)
             )
+        _limit(time_axes)
         _label_ends(time_axes, ends)
         time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS[quantity])
         round_axes.set_xlabel("round")
@@ -140,6 +141,18 @@ def _draw_band(
         markevery=(place * every // 3 % every, every),  # curves that coincide (HSFL = FL per round) all show marks
         label=name,
     )
+
+
+def _limit(axes: "Axes") -> None:
+    """Room for the lines and a margin; wide intervals of few seeds run out of the picture."""
+    values = [line.get_ydata() for line in axes.get_lines()]
+    known_values = np.concatenate([np.asarray(each, float) for each in values]) if values else np.empty(0)
+    known_values = known_values[np.isfinite(known_values)]
+    if len(known_values):
+        low, high = known_values.min(), known_values.max()
+        margin = 0.25 * (high - low) or 0.05 * abs(high) or 1.0
+        drawn_low, drawn_high = axes.get_ylim()
+        axes.set_ylim(max(drawn_low, low - margin), min(drawn_high, high + margin))
 
 
 def _label_ends(axes: "Axes", ends: list[tuple[str, str, float, float]]) -> None:

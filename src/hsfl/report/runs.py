@@ -106,7 +106,13 @@ class Run:
 def read_run(path: str | Path, label: str, seed: int) -> Run:
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
-    status = read_json(folder.summary_path)["status"] if folder.summary_path.exists() else "unfinished"
+    summary = read_json(folder.summary_path) if folder.summary_path.exists() else {"status": "unfinished"}
+    status = summary["status"]
+    if summary.get("rounds", len(records)) != len(records):
+        raise InputError(
+            f"{folder.rounds_path} holds {len(records)} rounds but the run made {summary['rounds']}; delete "
+            f"{folder.path} and run it again"
+        )
     end_s = records[-1].sim_time_s if records else 0.0
     if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)

@@ -20,7 +20,7 @@ from hsfl.models.cost import measure_module
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.records import RoundRecord, RunFolder, check_same_run, read_json, write_json
+from hsfl.records import RoundRecord, RunFolder, check_inputs, check_same_run, read_json, write_json
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
@@ -62,11 +62,14 @@ def run(
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
     if resume:
         check_same_run(folder.config(), config, folder.path)
+        check_inputs(read_json(folder.path / "environment.json").get("inputs"), config, folder.path)
     else:
         folder.check_free()
     bench = prepare(config, dataset, model)
     framework = FRAMEWORKS[config.framework](bench.task)
     pace = make_pace(bench, framework)
+    if not resume:
+        pace.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"

@@ -52,12 +52,12 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world around a cost table."""
     fleet = make_fleet(config.fleet, cost, config.seed)
-    links = make_links(config.network, fleet.num_clients, config.seed)
-    recorded = None
-    if config.network.history is not None:
-        recorded = history.read(config.network.history, fleet.num_clients)
-        _check_history(recorded, links, config.network.history)
-    network = config.network
+    network, recorded = config.network, None
+    if network.history is not None:
+        recorded = history.read(network.history, fleet.num_clients)
+    links = make_links(network, fleet.num_clients, config.seed, recorded)
+    if recorded is not None:
+        _check_history(recorded, links, str(network.history))
     servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w)
     return World(cost, fleet, servers, links, recorded, config.seed, network.speed_std)
 
@@ -87,6 +87,7 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
                 f"fleet.num_clients is {config.num_clients} but {config.file} has {fleet.num_clients} devices; "
                 f"set fleet.num_clients={fleet.num_clients}"
             )
+        fleet = devices.with_heterogeneity(fleet, config.heterogeneity)
     else:
         fleet = devices.draw(
             config.num_clients,
@@ -133,8 +134,10 @@ def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: i
     return max_cuts
 
 
-def make_links(network: NetworkConfig, num_clients: int, seed: int) -> Links:
+def make_links(network: NetworkConfig, num_clients: int, seed: int, recorded: RoundDraw | None = None) -> Links:
     if network.kind == "measured":
+        if recorded is not None and recorded.rates is not None:  # the rates of each round are known
+            return Measured(Rates(*(getattr(recorded.rates, name).mean(axis=0) for name in RATE_NAMES)))
         return Measured(_measured_rates(network, num_clients))
     return Ofdma(
         network.num_subchannels,
