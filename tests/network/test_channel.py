@@ -161,7 +161,10 @@ def test_other_bad_history_files(tmp_path):
         (lambda: Measured(Rates(*[np.array([1.0, 0.0])] * 4)), r"main_up_bps of client 1 is 0.0"),
         (lambda: Measured(Rates(*[np.ones(2)] * 3, np.ones(3))), r"edge_down_bps is \(3,\) but main_up_bps is \(2,\)"),
         (lambda: RoundDraw(np.array([1.0, -1.0]), rates=RATES), r"cpu_hz of client 1 is -1.0"),
-        (lambda: RoundDraw(np.ones(2), np.ones((2, 3)), np.zeros((2, 3))), r"edge_gain of client 0, subchannel 0 is 0.0"),
+        (
+            lambda: RoundDraw(np.ones(2), np.ones((2, 3)), np.zeros((2, 3))),
+            r"edge_gain of client 0, subchannel 0 is 0.0",
+        ),
         (lambda: RoundDraw(np.ones(2), np.ones((3, 3)), np.ones((3, 3))), r"the clients must agree"),
         (lambda: RoundDraw(np.ones(2)), r"either the gains to both servers or the four rates"),
         (lambda: draw_round(FLEET, Ofdma(path_loss=PathLoss([[1, 2]], [0, 0], [0, 0])), 0, 0), r"1 positions for 3"),

@@ -17,8 +17,10 @@ from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.errors import InputError
-from hsfl.network.channel import Ofdma, RoundDraw, draw_rounds
+from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
+from hsfl.training.cuts import sample_draws
+from hsfl.training.measured_links import plan_measured_cuts, sampled_rounds, share_measured
 from hsfl.training.sharing import Job, Share
 from hsfl.training.world import World
 
@@ -39,7 +41,7 @@ def scenario(
     """The round in explicit numbers, as `hsfl allocate` reads them."""
     links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
     if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
-        raise InputError("network.kind is 'measured', which has no radio to allocate; set allocation.policy=even")
+        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
     if sharing == "auto":
         sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
     return Scenario(
@@ -72,10 +74,7 @@ def samples(
     world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
 ) -> list[Scenario]:
     """Rounds to plan on: recorded ones where there is a history, else draws of their own."""
-    draws = world.recorded
-    if draws is None:
-        rounds = range(settings.samples)
-        draws = draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")
+    draws = sample_draws(world, settings.samples)
     count = min(len(draws.cpu_hz), settings.samples)
     each = (draws.sample(index) for index in range(count))
     return [scenario(world, draw, batch_size, num_batches, None, settings.sharing, min_cut) for draw in each]
@@ -90,9 +89,12 @@ def plan_cuts(
     progress: Progress | None = None,
 ) -> CutPlan:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
-    rounds = samples(world, settings, batch_size, num_batches, min_cut)
     chosen = policy_named(settings.policy)
     how = CutSettings(method=settings.cuts, seed=world.seed, time_limit_s=settings.plan_time_limit_s, threads=2)
+    if isinstance(world.links, Measured):
+        sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
+        return plan_measured_cuts(world, sampled, chosen, how, batch_size, num_batches, progress)
+    rounds = samples(world, settings, batch_size, num_batches, min_cut)
     plan = choose_cuts(rounds, how, progress)
     if chosen.cuts == "optimised":
         return plan
@@ -110,6 +112,8 @@ class Optimised:
 
     def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
         """Training for the clients that start, distribution for all that receive the model."""
+        if isinstance(job.world.links, Measured):
+            return share_measured(self.policy, job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
