@@ -1,7 +1,8 @@
 """Policies in a run: cuts chosen once, cycles, subchannels and power allocated every round, with the proven gap.
 
-A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL); the others keep the
-even allocation, where each turn has everything.
+A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The others keep the
+even allocation, where each turn has everything; only CPSL has a policy of its own (`turns`). The policy `own` is what
+each framework's authors chose, and even where they chose nothing.
 """
 
 from collections.abc import Callable
@@ -15,18 +16,35 @@ from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig
+from hsfl.config import AllocationConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.training.cuts import sample_draws
 from hsfl.training.measured_links import plan_measured_cuts, sampled_rounds, share_measured
-from hsfl.training.sharing import Job, Share
+from hsfl.training.sharing import Allocator, Even, Job, Share
+from hsfl.training.turns import GreedyTurns
 from hsfl.training.world import World
 
 Array = np.ndarray
 Progress = Callable[[str, int, float], None]
 FRAMEWORKS = ("hsfl", "splitfed_v1", "fsl", "fl")
+OWN = {"hsfl": "proposed", "splitfed_v1": "splitfed", "cpsl": "cpsl"}
+
+
+def allocator(config: RunConfig) -> Allocator:
+    """What divides the rounds of the config's framework; an unknown policy is an error in every framework."""
+    name = own_policy(config.allocation.policy, config.framework)
+    settings = config.allocation.model_copy(update={"policy": name})
+    optimised = Optimised(settings)
+    if config.framework in FRAMEWORKS and name != "even":
+        return optimised
+    return GreedyTurns() if (config.framework, name) == ("cpsl", "cpsl") else Even()
+
+
+def own_policy(name: str, framework: str) -> str:
+    """The policy by its name, where `own` stands for the framework's."""
+    return OWN.get(framework, "even") if name == "own" else name
 
 
 def scenario(
@@ -89,7 +107,7 @@ def plan_cuts(
     progress: Progress | None = None,
 ) -> CutPlan:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
-    chosen = policy_named(settings.policy)
+    chosen = policy_named(own_policy(settings.policy, "hsfl"))  # who has a cut for each client is HSFL
     how = CutSettings(method=settings.cuts, seed=world.seed, time_limit_s=settings.plan_time_limit_s, threads=2)
     if isinstance(world.links, Measured):
         sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
