@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from hsfl import rng as streams
-from hsfl.allocation.cutbound import bound_over_cuts, warm_up_bound
+from hsfl.allocation.cutbound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact, warm_up
 from hsfl.allocation.partition import few
@@ -82,6 +82,8 @@ def choose_cuts(
         warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
     clock = Clock(settings.time_limit_s)
     METHODS[settings.method](fitness, settings, clock, progress or (lambda what, step, best: None))
+    if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
+        fitness(priced_cuts(samples, fitness.best(1)[0], clock))
     cuts, round_s = _finalists(samples, fitness, settings)
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
