@@ -47,7 +47,7 @@ def test_plan_with_a_proof(cost_file: Path) -> None:
 
 def test_plan_of_shared_bands(cost_file: Path) -> None:
     small = ["--set", "fleet.num_clients=2", "--set", "network.num_subchannels=1", "--set", "allocation.samples=1"]
-    words = ["plan", "--cost", cost_file, *small]
+    words = ["plan", "--cost", cost_file, *small, "--set", "allocation.time_limit_s=0.5"]
     plan = hsfl(*words, "--json").json()
     shares = [client["share"] for client in plan["clients"]]
     np.testing.assert_allclose(np.sum(shares, axis=0), 1, rtol=1e-6)

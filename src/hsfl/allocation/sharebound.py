@@ -150,7 +150,8 @@ def buy_all(
                 pays = (1.0 - lam) * spent[0] / stage.hz
             if pays < least:
                 least, chosen = pays, row
-                chosen_pull = spent[1] / stage.power_w - spent[0] / stage.hz
+                pull_here = spent[1] / stage.power_w - spent[0] / stage.hz
+                chosen_pull = max(-FAR, min(FAR, pull_here)) if math.isfinite(pull_here) else 0.0
         total += least
         if chosen < 0:
             return math.inf, pull

@@ -36,7 +36,10 @@ def plan(
     samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
     as_json: Json = False,
 ) -> None:
-    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it."""
+    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it.
+
+    The policy is allocation.policy: proposed, or baselines joined by +, such as scls+ecfa or etra_even.
+    """
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
