@@ -29,7 +29,7 @@ from hsfl.allocation.sharebound import Prices
 from hsfl.allocation.stage import Stage, training_stage
 
 Array = np.ndarray
-MOST_SHARES = 10_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
+MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
 PRICED_SAMPLES = 3
 
 
