@@ -1,6 +1,6 @@
-# make demo       train ten unequal clients on scikit-learn's digits (a few minutes)
+# make demo       train ten unequal clients on scikit-learn's digits (a few minutes); ends with a page to look at
 # make test       lint, types, tests
-# make test-slow  what takes longer: learning on real data, benchmarks' smoke runs
+# make test-slow  what takes longer: learning on real data, benchmarks' smoke runs, the page in a browser
 # Each installs what it needs into .venv, once; it installs again when the pins or the package's metadata change.
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow browser lint clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HSFL needs Python 3.11 or newer; set PYTHON=python3.12 or so")'
@@ -30,7 +30,12 @@ lint: $(VENV)/.installed-dev
 test: lint
 	$(BIN)/python -m pytest
 
-test-slow: test
+# The page's tests drive a chromium of the system; where there is none and none can be had, they are skipped.
+browser: $(VENV)/.installed-browser
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "no chromium here: the page's browser tests are skipped"
+
+test-slow: test browser
 	$(BIN)/python -m pytest -m slow
 
 clean:

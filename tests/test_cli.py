@@ -25,7 +25,7 @@ from tests.runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny
 def test_run_tells_its_rounds_and_where_the_results_are(tmp_path):
     answer = hsfl("run", *tiny_words(), "--out", tmp_path / "run")
     assert (answer.code, answer.err) == (0, "")
-    heading, *rounds, best, where = answer.out.splitlines()
+    heading, *rounds, best, page, where = answer.out.splitlines()
     assert heading == "hsfl: cnn on digits, 3 clients, cuts 1 2 5"
     assert [line[:9] for line in rounds] == ["round 1/3", "round 2/3", "round 3/3"]
     for word in ("loss", "accuracy", "samples/s"):
@@ -33,13 +33,15 @@ def test_run_tells_its_rounds_and_where_the_results_are(tmp_path):
     assert "s left" in rounds[0]
     assert "s left" not in rounds[-1]
     assert best.startswith("best test accuracy")
+    assert page == f"look at {tmp_path / 'run/report.html'}"
     assert where == f"results are in {tmp_path / 'run'}"
 
 
 def test_run_for_programs(tmp_path):
     answer = hsfl("run", *tiny_words("train.rounds=1"), "--out", tmp_path / "run", "--json")
     assert answer.code == 0
-    assert answer.json() == read_strictly(tmp_path / "run/summary.json")[0] | {"folder": str(tmp_path / "run")}
+    where = {"folder": str(tmp_path / "run"), "report": str(tmp_path / "run/report.html")}
+    assert answer.json() == read_strictly(tmp_path / "run/summary.json")[0] | where
     assert "round 1/1" in answer.err  # progress is for people
     quiet = hsfl("run", *tiny_words("train.rounds=1"), "--out", tmp_path / "quiet", "--json", "--quiet")
     assert quiet.err == ""
@@ -274,7 +276,7 @@ def test_resume_with_a_spoiled_or_other_run(finished, tmp_path):
 def test_a_taken_or_unwritable_place(finished, tmp_path):
     assert "already holds something" in refused("run", *tiny_words(), "--out", finished)
     (tmp_path / "file").write_text("mine")
-    assert "already holds something" in refused("run", *tiny_words(), "--out", tmp_path / "file")
+    assert "is a file, not a folder" in refused("run", *tiny_words(), "--out", tmp_path / "file")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / "file/run")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", "/proc/nowhere/run")
     assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / ("long" * 100))

@@ -20,6 +20,35 @@ def test_a_contender_is_a_name_and_changes() -> None:
         contender(tiny(), "hsfi")
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("seed=3", "seed"),
+        ("network.main_hz=1e13", r"network\.main_hz"),
+        ("network={main_hz=1e13}", r"network\.main_hz"),
+        ("data={limit=30}", r"data\."),
+        ("fleet.max_cut=1", r"fleet\.max_cut"),
+        ("train={budget_s=1e9}", r"train\.budget_s"),
+        ("log.checkpoint_every=5", r"log\.checkpoint_every"),
+    ],
+)
+def test_what_contenders_share_is_not_theirs_to_change(change: str, field: str) -> None:
+    with pytest.raises(InputError, match=rf"changes {field}.*, which all contenders share; change it with --set"):
+        contender(tiny(), f"hsfl,{change}")
+
+
+def test_a_contender_is_the_framework_that_it_is_called() -> None:
+    with pytest.raises(InputError, match="names two frameworks"):
+        contender(tiny(), "hsfl,framework=fl")
+
+
+def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
+    base = tiny("train.rounds=1", "fleet.max_cut=2", "fleet.cuts=1")
+    with pytest.raises(InputError, match="max_cut of client 0 is 2"):
+        compare(base, ["splitfed_v1", "hsfl,fleet.cuts=3"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_one_world_one_budget(tmp_path: Path) -> None:
     base = compare(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
     budget_s = base.train.budget_s
@@ -43,6 +72,9 @@ def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path)
     compare(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
     fleets = [RunFolder(tmp_path / "out" / label / "seed-0").config().fleet for label in ("hsfl,fleet.cuts=1", "fl")]
     assert fleets[0].max_cut == fleets[1].max_cut is not None
+    compare(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
+    drawn = {RunFolder(tmp_path / "seeds/hsfl,fleet.cuts=1" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
+    assert len(drawn) > 1  # another seed, another fleet
     with pytest.raises(InputError, match=r"lower the cut, or raise fleet\.max_cut"):
         compare(tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep")
 

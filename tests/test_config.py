@@ -32,6 +32,11 @@ def test_a_config_is_frozen():
         read_config().seed = 3  # type: ignore[misc]
 
 
+def test_a_byte_order_mark_is_no_matter(tmp_path):
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 3\n")
+    assert read_config(str(tmp_path / "a.toml")).seed == 3
+
+
 def test_toml_and_json_files_say_the_same(tmp_path):
     toml, as_json = tmp_path / "a.toml", tmp_path / "a.json"
     toml.write_text('seed = 4\n[data]\nname = "digits"\n[fleet]\nnum_clients = 2\ncuts = [1, 3]\n')

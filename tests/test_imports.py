@@ -17,7 +17,7 @@ LAYERS = (  # each may import from its own layer and from those above it in this
     {"allocation"},
     {"training", "frameworks"},
     {"deploy"},
-    {"cli", "report", "export", "progress", "compare", "commands"},
+    {"cli", "report", "export", "progress", "compare", "commands", "experiments"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -122,7 +122,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path, make):
 def test_a_file_is_refused_and_an_empty_folder_is_not(tmp_path):
     RunFolder(tmp_path).check_free()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="already holds something"):
+    with pytest.raises(InputError, match="is a file, not a folder"):
         RunFolder(tmp_path / "file").check_free()
 
 

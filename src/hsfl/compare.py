@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hsfl.config import RunConfig, parse_config, with_changes
+from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError, known
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.records import RunFolder, write_json
@@ -16,19 +17,30 @@ from hsfl.report.runs import run_path
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import Observer, choose_clients, make_pace, run
 
-SHARED = ("seed", "device", "model.", "data.", "fleet.", "network.", "train.budget_s", "train.rounds", "log.")
-FREE = ("fleet.cuts", "fleet.one_cut")  # a contender's own
+SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
+OWN = ("cuts", "one_cut")  # but for these fields of the fleet
 
 
 def contender(base: RunConfig, label: str) -> RunConfig:
     """The config of one contender."""
     name, *changes = _split(label)
     known("framework", name, FRAMEWORKS)
-    for change in changes:
-        field = change.partition("=")[0].strip()
-        if field.startswith(SHARED) and field not in FREE:
-            raise InputError(f"{label} changes {field}, which all contenders share; change it with --set")
-    return with_changes(base, [f"framework={json.dumps(name)}", *changes])
+    config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
+    if config.framework != name:
+        raise InputError(f"{label} names two frameworks; give one contender for each")
+    ours, theirs = _shared(config), _shared(base)
+    if changed := [field for field in ours if ours[field] != theirs[field]]:
+        raise InputError(f"{label} changes {changed[0]}, which all contenders share; change it with --set")
+    return config
+
+
+def _shared(config: RunConfig) -> dict[str, object]:
+    """What a contender may not change, by the field's full name."""
+    fields: dict[str, object] = {"seed": config.seed, "device": config.device, "train.budget_s": config.train.budget_s}
+    for section in SHARED:
+        values = getattr(config, section)
+        fields |= {f"{section}.{name}": getattr(values, name) for name in type(values).model_fields}
+    return {name: value for name, value in fields.items() if name.removeprefix("fleet.") not in OWN}
 
 
 def _split(label: str) -> list[str]:
@@ -54,9 +66,12 @@ def compare(
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
-        contender(base, label)  # so that a wrong name costs no training
+        contender(base, label)
+    first = _with_one_fleet(base, labels)
+    for label in labels[base.train.budget_s is None :]:
+        prepare(contender(first, label))  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = _budget_s(contender(_with_one_fleet(base, labels), labels[0]))
+        budget_s = _budget_s(contender(first, labels[0]))
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     _check_folder(out, base)
     write_json(
@@ -66,15 +81,16 @@ def compare(
         seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
         for label in labels:
             config = contender(seeded, label)
-            _run(config, run_path(out, label, seed), make_observer(label, seed))
+            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
     return base
 
 
 def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
     """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
-    own = any(contender(base, label).fleet.cuts != base.fleet.cuts for label in labels)
     fleet = base.fleet
-    if not own or fleet.file is not None or fleet.max_cut is not None or fleet.storage_bits is not None:
+    cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
+    drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
+    if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
     return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
@@ -97,13 +113,14 @@ def _check_folder(out: Path, base: RunConfig) -> None:
         raise InputError(f"{out} already holds something else; choose another --out")
 
 
-def _run(config: RunConfig, path: Path, observer: Observer) -> None:
+def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
+    """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
     if folder.summary_path.exists() and json.loads(folder.summary_path.read_text())["status"] in ("finished", "budget"):
         return
     resume = folder.checkpoint_path.exists()
     if path.exists() and not resume:  # it stopped before its first round ended
-        for name in ("config.json", "environment.json", "rounds.jsonl", "summary.json"):
+        for name in ("config.json", "environment.json", "clients.json", "rounds.jsonl", "summary.json"):
             (path / name).unlink(missing_ok=True)
-    if run(config, path, resume, observer).status == "interrupted":
+    if run(config, path, resume, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt

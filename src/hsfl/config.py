@@ -219,7 +219,7 @@ def _read_tree(source: str) -> dict[str, Any]:
         return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
     path = Path(source)
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, ValueError):
         raise InputError(
             f"config {source!r} is neither a readable file nor a preset; presets: {', '.join(presets())}"

@@ -1,7 +1,7 @@
 """The run folder: what a run writes, and how it is read back.
 
-`config.json` (re-runnable), `environment.json`, `rounds.jsonl` (a line a round), `summary.json`, `model.safetensors`
-(last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically,
+`config.json` (re-runnable), `environment.json`, `clients.json` (who has which data and device), `rounds.jsonl` (a line
+a round), `summary.json`, `report.html` (all of it to look at), `model.safetensors` (last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically,
 but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
 """
 
@@ -51,6 +51,19 @@ class RoundRecord:
     phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
     allocation: dict[str, Any]  # policy, and what it says of its answer
     bytes: dict[str, int]  # by link
+
+
+@dataclass(frozen=True)
+class ClientsRecord:
+    """Who takes part: data and device of each of the K clients."""
+
+    num_samples: list[int]  # [K] of training
+    class_counts: list[list[int]]  # [K][C]
+    class_names: list[str]  # [C]
+    cuts: list[int]  # [K] as the framework uses them
+    max_cut: list[int]  # [K] as deep as the device can hold
+    cpu_hz: list[float]  # [K] mean cycles per second
+    max_power_w: list[float]  # [K] uplink
 
 
 @contextmanager
@@ -105,13 +118,14 @@ class RunFolder:
         self.last_model_path = self.path / "model.safetensors"
         self.best_model_path = self.path / "model-best.safetensors"
         self.summary_path = self.path / "summary.json"
+        self.clients_path = self.path / "clients.json"
 
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten."""
         with writing(self.path):
-            taken = self.path.exists() and (
-                not self.path.is_dir() or any(path.name != ".lock" for path in self.path.iterdir())
-            )
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+            taken = self.path.exists() and any(path.name != ".lock" for path in self.path.iterdir())
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
 
@@ -119,6 +133,16 @@ class RunFolder:
         write_json(self.config_path, config.model_dump(mode="json"))
         write_json(self.path / "environment.json", environment())
         write_atomic(self.rounds_path, lambda scratch: None)
+
+    def clients(self) -> ClientsRecord | None:
+        """None for a run of an older version, which did not write it."""
+        if not self.clients_path.exists():
+            return None
+        value = read_json(self.clients_path)
+        try:
+            return ClientsRecord(**{field.name: value[field.name] for field in fields(ClientsRecord)})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

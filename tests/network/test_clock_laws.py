@@ -112,7 +112,9 @@ def test_the_chart_is_a_round(name, a_round, tau_s):
     """It ends with the round; phases keep their order; times make sense; no client works while it waits."""
     line = make(name, a_round, tau_s)
     assert line.end_s.max() == pytest.approx(line.round_s, rel=1e-12)
-    assert (line.start_s >= 0).all()
+    ends = [end_s for *_, end_s in line.spans()]
+    assert max(ends, default=0.0) == pytest.approx(line.round_s, rel=1e-9, abs=1e-12)
+    assert (line.start_s >= -1e-9).all()
     assert (line.end_s >= line.start_s).all()
     chain = [clock.PHASES.index(phase) for phase in (*clock.BATCH_PHASES, "model_up")]
     if name != "cl":

@@ -37,6 +37,11 @@ def plain(kind, work, decoder_s, num_batches, rank):
             ends.append(back + own[5])
             served = returned
         now += max(ends)
+    for k in range(n):  # the last block ends with the work
+        last = max((p for p in range(6) if length[p, k] > 0), default=None)
+        if last is not None:
+            start[last, k] = finish[k] - length[last, k]
+            start[last + 1 : 6, k] = finish[k]
     return start, length, busy, finish, now
 
 

@@ -86,7 +86,8 @@ def test_a_run_with_all_its_rounds_before_the_budget_holds_its_model_and_says_so
     comparison = read_comparison(tmp_path)
     assert comparison.common_s == 39
     assert comparison.results[0].common_accuracy.mean == 0.6
-    assert any("CL: 1 of 1 runs made all their rounds before the budget" in note for note in comparison.notes)
+    assert any("CL: 1 of 1 runs made all their rounds (train.rounds) before" in note for note in comparison.notes)
+    assert not any("HSFL: 1 of 1" in note for note in comparison.notes)
     assert "| CL | 2 | 0.00200 |" in comparison.to_markdown()  # small times are not 0
 
 

@@ -104,10 +104,12 @@ def test_ctrl_c_on_a_real_command(tmp_path):
     assert out.splitlines()[-1] == f"stopped after round {done}; go on with: hsfl run --resume --out {tmp_path / 'run'}"
     assert sorted(os.listdir(tmp_path / "run")) == [
         "checkpoint",
+        "clients.json",
         "config.json",
         "environment.json",
         "model-best.safetensors",
         "model.safetensors",
+        "report.html",
         "rounds.jsonl",
         "summary.json",
     ]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
 
 commands = typer.Typer()
@@ -16,7 +17,8 @@ DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
-    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true` shows FL with and without weak clients"
+    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
+    "with and without the clients that cannot hold the model"
 )
 def compare(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
@@ -41,8 +43,9 @@ def compare(
 ) -> None:
     """Several frameworks on one fleet, one channel, one budget of simulated seconds.
 
-    Without train.budget_s the budget is what the first framework needs for train.rounds rounds. Every framework stops
-    at the budget or at train.rounds, whichever comes first.
+    Without train.budget_s the budget is what the first framework needs for train.rounds rounds with the first seed.
+    Every framework stops at the budget or at train.rounds, whichever comes first; one that made all its rounds keeps
+    its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
     labels = frameworks or list(DEFAULT)
@@ -64,11 +67,15 @@ def compare(
             )
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
+            say_page(page_beside(out), console)
             raise typer.Exit(130) from None
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out) + write_figures(comparison, out)
+    page = page_beside(out)
     if as_json:
-        print_json(comparison.to_json() | {"files": [str(path) for path in written]})
+        files = [*written, *([page] if page is not None else [])]
+        print_json(comparison.to_json() | {"files": [str(path) for path in files]})
         return
     out_console.print(comparison.to_rich())
     out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+    say_page(page)

@@ -10,6 +10,7 @@ import typer
 from rich.table import Column, Table
 
 from hsfl.commands.models import read_shape, size_of
+from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, Json, err_console, need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError, known
 
@@ -34,6 +35,7 @@ def plan(
     input: Annotated[str, typer.Option(help="Channels, height and width, where the model is measured.")] = "3,32,32",
     classes: Annotated[int, typer.Option(help="Number of classes, where the model is measured.")] = 10,
     samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
     as_json: Json = False,
 ) -> None:
     """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it.
@@ -44,11 +46,15 @@ def plan(
         need_plan_extra()
         from hsfl.config import read_config
         from hsfl.models.cost import CostTable
+        from hsfl.records import write_json
+        from hsfl.report.page_words import describe_plan
         from hsfl.training.planning import device_table, make_plan
         from hsfl.training.world import OPTIMIZER_STATES, measured_cost, world_of
 
         settings = read_config(config, changes or [])
         wanted = read_device(device) if device is not None else None
+        if wanted is not None and out is not None:
+            raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
         if cost is not None:
             table = CostTable.load(cost)
         else:
@@ -63,10 +69,18 @@ def plan(
                 answer = make_plan(
                     settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s))
                 )
+        if out is not None and wanted is None:
+            words = " ".join(describe_plan(settings, samples_per_client))
+            write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
     if wanted is not None:
         print_json({"cuts": rows, "best_cut": best}) if as_json else _show_device(rows, best)
         raise typer.Exit(0 if best is not None else 2)
-    print_json(asdict(answer)) if as_json else _show_plan(answer)
+    page = page_beside(out) if out is not None else None
+    if as_json:
+        print_json(asdict(answer))
+        return
+    _show_plan(answer)
+    say_page(page)
 
 
 def _step(what: str, step: int, best_s: float) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
 from hsfl.errors import InputError
 
@@ -60,18 +61,20 @@ def run(
         )
         console = err_console if as_json else out_console
         summary = simulate.run(settings, folder, resume, observer(console, quiet))
+    page = page_beside(folder)
     if as_json:
-        print_json(asdict(summary) | {"folder": str(folder)})
+        print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})
     else:
-        _say_end(summary, folder)
+        _say_end(summary, folder, page)
     if summary.status not in ("finished", "budget"):
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
 
-def _say_end(summary: Any, folder: Path) -> None:
+def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
     if summary.best_accuracy is not None:
         line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
+    say_page(page)
     advice = {
         "budget": f"train.budget_s was spent after {summary.rounds} rounds; results are in {folder}",
         "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {shlex.quote(str(folder))}",

@@ -46,9 +46,9 @@ class PathLoss:
 
     def gain(self, server_m: Array) -> Array:
         """Power gain of each client to a server, [K]; nearer than reference_m counts as reference_m."""
-        distance_m = np.maximum(np.linalg.norm(self.client_m - server_m, axis=1), self.reference_m)
-        loss_db = self.reference_db + 10 * self.exponent * np.log10(distance_m / self.reference_m)
         with np.errstate(over="ignore", under="ignore"):  # a gain of 0 or infinity is an error of the draw
+            distance_m = np.maximum(np.linalg.norm(self.client_m - server_m, axis=1), self.reference_m)
+            loss_db = self.reference_db + 10 * self.exponent * np.log10(distance_m / self.reference_m)
             return 10 ** (-loss_db / 10)
 
 

@@ -139,6 +139,8 @@ def timeline(
         transfers = 0.0 if cut_gradient else float(np.ceil(batches.max(initial=0.0)))
     up_s = transfers * np.where(on, phases.model_up_s, 0.0)
     down_s = transfers * np.asarray(phases.model_down_s, float)
+    if framework.models_each_step and not cut_gradient:
+        down_s = np.where(on, down_s, phases.model_down_s)  # who was away gets the head once, at the end
     if framework.step == "pooled":
         return _pooled(name, work * batches, on)
     if framework.turns == "alone":
@@ -331,6 +333,8 @@ def even_phases(
         group = np.arange(fleet.num_clients)
     elif framework.turns == "clusters":
         group = _check_clusters(clusters, fleet.num_clients)
+    if framework.turns != "together":
+        receives = started  # the head is handed on to those whose turn it is
     resources = even(links, fleet, servers, draw, group, started, receives)
     server_hz = servers.main_hz if framework.server == "whole" else resources.server_hz
     every = phases(

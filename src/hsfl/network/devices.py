@@ -203,7 +203,7 @@ def _check_deepest(max_cut: Array, num_units: int, min_cut: int, where: str) -> 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the fleet {path}: {error}") from None

@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.network.channel import Links, Measured, Ofdma, RoundDraw
 from hsfl.network.devices import Fleet, Servers
-from hsfl.network.latency import Rates, sum_last
+from hsfl.network.latency import LN2, Rates, sum_last
 
 Array = np.ndarray
 BLOCK = 256  # clients at a time
@@ -110,9 +110,7 @@ class Bands:
         if self.everything:
             bits = _sum_log2(owned_gain, snr_per_gain)
         else:
-            snr = owned_gain * snr_per_gain.repeat(self.num_owned)
-            snr += 1
-            bits = np.log2(snr, out=snr)
+            bits = _log2_1p(owned_gain * snr_per_gain.repeat(self.num_owned))
             if len(self.pairs) > len(self.members):  # else one subchannel each
                 bits = np.add.reduceat(bits, self.first, axis=-1)
         bits *= links.subchannel_hz * self.share
@@ -130,10 +128,18 @@ def _sum_log2(gain: Array, snr_per_gain: Array) -> Array:
     bits = np.empty(gain.shape[:-1])
     for low in range(0, gain.shape[-2], BLOCK):
         block = slice(low, low + BLOCK)
-        snr = gain[..., block, :] * snr_per_gain[block, None]
-        snr += 1
-        bits[..., block] = sum_last(np.log2(snr, out=snr))
+        bits[..., block] = sum_last(_log2_1p(gain[..., block, :] * snr_per_gain[block, None]))
     return bits
+
+
+def _log2_1p(snr: Array) -> Array:
+    """log2(1 + snr), in place: exact for weak signals too, and by NumPy's fast log2 where there are none."""
+    if snr.min(initial=1.0) < 1e-4:
+        np.log1p(snr, out=snr)
+        snr *= 1 / LN2
+        return snr
+    snr += 1
+    return np.asarray(np.log2(snr, out=snr))
 
 
 def _size_and_rank(group: Array) -> tuple[Array, Array]:

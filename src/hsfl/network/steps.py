@@ -24,7 +24,8 @@ SERVER_PASSES = {"joint": 1, "local_loss": 2}  # LocFedMix-SL computes its loss 
 
 @dataclass(frozen=True)
 class Run:
-    """All steps stretched into one: each block as long as in all of them, after all that comes before it in all."""
+    """All steps stretched into one: each block as long as in all of them, after all that comes before it in all; a
+    client's last one ends when its work does."""
 
     start_s: Array  # [7, n], in the order of STEP_PHASES
     length_s: Array  # [7, n]
@@ -88,6 +89,7 @@ def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank
     else:
         decoder_s = decoder_s[longest_first] if kind == "local_loss" else np.zeros(len(num_batches))
         run = _jointly(work, decoder_s, stretches, SERVER_PASSES[kind])
+    _end_with_work(run)
     as_given = np.argsort(longest_first)
     return Run(
         run.start_s[:, as_given], run.length_s[:, as_given], run.busy_s[as_given], run.finish_s[as_given], run.total_s
@@ -126,6 +128,14 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
         finish_s=ended_s[last] - step_s[last] + arrive_s[last] + in_last_s,
         total_s=float(ended_s[-1]),
     )
+
+
+def _end_with_work(run: Run) -> None:
+    """Each client's last block ends when its work truly ends, so that somebody's ends with the last step."""
+    open_ = (run.length_s[:6] > 0).any(axis=0)
+    for start_s, length_s in zip(run.start_s[5::-1], run.length_s[5::-1]):
+        start_s[open_] = (run.finish_s - length_s)[open_]
+        open_ &= length_s == 0
 
 
 def _decoder_delay_s(server_s: Array, slack_s: Array, stretches: Stretches) -> Array:

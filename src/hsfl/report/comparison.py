@@ -26,7 +26,7 @@ CSV_FIELDS = (
 )
 
 HOW_ENDED = {  # statuses that need more words
-    "finished": "made all their rounds before the budget was spent; the last model counts from there on"
+    "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
 }
 
 
@@ -118,14 +118,14 @@ class Comparison:
 
     def to_rich(self) -> Group:
         """Tables and notes for a terminal."""
-        return Group(*(_rich_table(*table) for table in self._tables()), *(Text(f"- {note}") for note in self.notes))
+        return Group(*(_rich_table(*table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
 
     def to_markdown(self) -> str:
-        parts = [_markdown_table(*table) for table in self._tables()]
+        parts = [_markdown_table(*table) for table in self.tables()]
         parts += ["\n".join(f"- {note}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
-    def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """(title, header, rows) of each table."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, _pairs_table(self)] if self.pairs else tables
@@ -205,7 +205,7 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
     seeds = _common_seeds(reference, other)
     ours, theirs = ({run.seed: run for run in runs} for runs in (reference, other))
 
-    def each(what: Callable[[Run], float | None], join: Callable[[float, float], float]) -> list[float | None]:
+    def each(what: Callable[[Run], float | None], join: Callable[[float, float], float | None]) -> list[float | None]:
         values = [(what(ours[seed]), what(theirs[seed])) for seed in seeds]
         return [None if a is None or b is None else join(a, b) for a, b in values]
 
@@ -215,8 +215,12 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
         seeds=seeds,
         final_accuracy=estimate(each(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
         common_accuracy=estimate(each(lambda run: run.accuracy_at(common_s), lambda a, b: a - b)),
-        speedup=estimate(each(lambda run: _time_to_target_s(run, target), lambda a, b: b / a), ratio=True),
+        speedup=estimate(each(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
     )
+
+
+def _ratio(reference_s: float, other_s: float) -> float | None:
+    return other_s / reference_s if reference_s > 0 and other_s > 0 else None
 
 
 def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], target: float | None) -> list[str]:
@@ -225,7 +229,7 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
     if max(len(result.seeds) for result in results) < 2:
         notes = ["One seed: no confidence interval; differences may be luck."]
     for result in results:
-        ends = Counter(run.status for run in runs if run.label == result.label and run.status != "budget")
+        ends = Counter(run.status for run in runs if run.label == result.label and not run.spent_its_time)
         notes += [
             f"{display_name(result.label)}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
             for end, num in ends.items()
@@ -280,7 +284,7 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
 
 def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     links = dict.fromkeys(link for result in comparison.results for link in result.bytes)
-    smallest = min(result.total_bytes.mean or 0.0 for result in comparison.results)
+    smallest = min((mean for result in comparison.results if (mean := result.total_bytes.mean)), default=0.0)
     power, unit = next(
         ((p, u) for p, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if smallest >= 10 * p), (1.0, "bytes")
     )
@@ -319,9 +323,8 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
         return "-"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
-        digits = 0 if abs(mean) >= 100 or (half == 0 and mean == round(mean)) else 1
-        if 0 < abs(mean) < 1:
-            digits = min(2 - math.floor(math.log10(abs(mean))), 9)
+        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
+        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''},.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 

@@ -72,7 +72,7 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
         for place, label in enumerate(comparison.labels):
             runs, name = comparison.runs_of(label), display_name(label)
             for axes, over, x_scale in ((time_axes, "time", 1 / unit_s), (round_axes, "rounds", 1.0)):
-                x, mean, low, high = _scaled(_label_band(runs, quantity, over), x_scale, y_scale)
+                x, mean, low, high = _scaled(label_band(runs, quantity, over), x_scale, y_scale)
                 _draw_band(
                     axes, x, mean, low, high, styles[label], place, name, steps=over == "time" and len(runs) == 1
                 )
@@ -106,7 +106,7 @@ def label_styles(labels: Sequence[str]) -> dict[str, Style]:
     return styles | {label: free[place % len(free)] for place, label in enumerate(others)}
 
 
-def _label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
+def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
     """Over rounds at every round; over time, where seeds step at different times, at equal distances."""
     curves = [run.curve(quantity, over) for run in runs]
     grid = steps_of(curves)

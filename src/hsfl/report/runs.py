@@ -36,6 +36,16 @@ def run_path(out: str | Path, label: str, seed: int) -> Path:
     return Path(out) / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}"
 
 
+def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
+    """The folders of a comparison's runs by label and seed."""
+    places = {}
+    for path in sorted(Path(out).glob("*/seed-*")):
+        if seed := re.fullmatch(r"seed-(\d+)", path.name):
+            label = path.parent.name.replace("%2F", "/").replace("%25", "%")
+            places[label, int(seed[1])] = path
+    return places
+
+
 def display_name(label: str) -> str:
     """hsfl -> HSFL; `fl,train.tau_s=60` -> FL, train.tau_s=60."""
     framework, *settings = label.split(",", 1)
@@ -73,6 +83,11 @@ class Run:
         return self.records[-1].sim_time_s if self.records else 0.0
 
     @property
+    def spent_its_time(self) -> bool:
+        """Whether the run came to its end in the budget's last moment, or for want of more."""
+        return self.status == "budget" or (self.status == "finished" and self.sim_time_s >= self.end_s * (1 - 1e-6))
+
+    @property
     def drops(self) -> int:
         return sum(len(record.dropped) for record in self.records)
 
@@ -100,14 +115,10 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
     """All runs of a comparison's folder (of these labels, in this order); frameworks in their usual order."""
-    places = {}
-    for path in sorted(Path(out).glob("*/seed-*")):
-        if seed := re.fullmatch(r"seed-(\d+)", path.name):
-            label = path.parent.name.replace("%2F", "/").replace("%25", "%")
-            places[label, int(seed[1])] = path
+    places = run_places(out)
     if not places:
         raise InputError(f"{out} holds no runs; a comparison lies in folders such as {run_path(out, 'hsfl', 0)}")
-    found = sorted({label for label, _ in places}, key=_usual_order)
+    found = sorted({label for label, _ in places}, key=usual_order)
     wanted = [known("label", label, found) for label in labels] if labels is not None else found
     return [
         read_run(path, label, seed)
@@ -117,6 +128,6 @@ def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]
     ]
 
 
-def _usual_order(label: str) -> tuple[int, str]:
+def usual_order(label: str) -> tuple[int, str]:
     framework = label.split(",", 1)[0]
     return (list(FRAMEWORKS).index(framework) if framework in FRAMEWORKS else len(FRAMEWORKS), label)

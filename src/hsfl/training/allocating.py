@@ -186,6 +186,8 @@ def _says(chosen: Policy, answer: Allocation, on: Array) -> dict[str, Any]:
         "lower_bound_s": answer.lower_bound_s,
         "seconds": answer.seconds,
         "server_hz": _spread(answer.server_hz, on).tolist(),
+        "up_power_w": _spread(answer.main_up_power_w.sum(axis=1), on).tolist(),  # over the client's subchannels
+        "down_power_w": _spread(answer.main_down_power_w.sum(axis=1), on).tolist(),  # the main server's, for it
     }
     if answer.owner is not None:
         says["owner"] = [int(members[k]) if k >= 0 else -1 for k in answer.owner]

@@ -81,17 +81,46 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
 
 
 def fastest_cuts(world: World, batch_size: int, num_batches: Array, min_cut: int) -> tuple[int, ...]:
-    """For each client the cut with the shortest mean time, its own download included.
+    """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
 
-    Under the even allocation a client's time does not depend on the others' cuts, so each is searched alone.
+    There a client's times do not depend on the others' cuts, so they are computed once for every cut. From the best
+    start (one cut for all, or each client's own fastest), one client after another takes its best cut until none gains.
     """
-    fleet, num_units = world.fleet, world.cost.num_units
-    mean_s = np.full((num_units + 1, fleet.num_clients), np.inf)
-    for cut in range(min_cut, num_units + 1):
-        phases = _phases(world, np.full(fleet.num_clients, cut), batch_size)
-        own_s = client_round_s(phases, num_batches) + phases.model_down_s  # [S, K]
-        mean_s[cut] = np.where(fleet.can_hold(cut), own_s.mean(axis=0), np.inf)
-    return tuple(mean_s.argmin(axis=0).tolist())
+    fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
+    times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
+    own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]
+    down_s = np.stack([each.model_down_s for each in times])
+    holds = options[:, None] <= fleet.max_cut  # [C, K]
+    own_s = np.where(holds[:, None], own_s, np.inf)
+    deepest = holds.sum(axis=0) - 1
+    starts = [np.minimum(place, deepest) for place in range(len(options))]
+    starts.append((own_s + down_s).mean(axis=1).argmin(axis=0))
+    descents = [_descend(own_s, down_s, start) for start in starts]
+    best = min(descents, key=lambda places: _mean_round_s(own_s, down_s, places))
+    return tuple(options[best].tolist())
+
+
+def _mean_round_s(own_s: Array, down_s: Array, places: Array) -> float:
+    """Over the samples, for each client's place among the cuts, [C, S, K] and [K]."""
+    everyone = np.arange(len(places))
+    return float((own_s[places, :, everyone].max(axis=0) + down_s[places, :, everyone].max(axis=0)).mean())
+
+
+def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
+    """Coordinate descent over the clients that are the last one in some sample: no other can shorten a round alone."""
+    places, best_s = start.copy(), np.inf
+    everyone = np.arange(len(places))
+    while (now_s := _mean_round_s(own_s, down_s, places)) < best_s * (1 - 1e-9):
+        best_s = now_s
+        work_s, load_s = own_s[places, :, everyone], down_s[places, :, everyone]  # [K, S]
+        for k in np.unique([work_s.argmax(axis=0), load_s.argmax(axis=0)]):
+            others = everyone != k
+            busy_s, last_s = (each.max(axis=0, initial=0.0, where=others[:, None]) for each in (work_s, load_s))
+            mean_s = (np.maximum(busy_s, own_s[:, :, k]) + np.maximum(last_s, down_s[:, :, k])).mean(axis=1)
+            if mean_s.min() < mean_s[places[k]] * (1 - 1e-12):
+                places[k] = mean_s.argmin()
+                work_s[k], load_s[k] = own_s[places[k], :, k], down_s[places[k], :, k]
+    return places
 
 
 def fastest_one_cut(world: World, batch_size: int, num_batches: Array, min_cut: int, max_cut: int) -> int:

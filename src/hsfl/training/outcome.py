@@ -1,5 +1,6 @@
 """What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
-from hsfl.records import RoundRecord, RunFolder
+from hsfl.records import ClientsRecord, RoundRecord, RunFolder
 from hsfl.training.evaluate import Quality
+from hsfl.training.prepare import Bench
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,21 @@ class Summary:
     num_samples: int  # trained on, over all rounds
     drops: int  # clients past tau, over all rounds
     bytes: dict[str, int]  # by link, over all rounds
+
+
+def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
+    """Data and device of each client, for the run folder."""
+    feed, fleet = bench.task.feed, bench.world.fleet
+    labels = feed.images.y.cpu().numpy()
+    return ClientsRecord(
+        num_samples=[len(share) for share in feed.shares],
+        class_counts=[np.bincount(labels[share], minlength=bench.num_classes).tolist() for share in feed.shares],
+        class_names=list(bench.class_names),
+        cuts=list(cuts),
+        max_cut=fleet.max_cut.tolist(),
+        cpu_hz=fleet.cpu_hz.tolist(),
+        max_power_w=fleet.max_power_w.tolist(),
+    )
 
 
 def make_record(

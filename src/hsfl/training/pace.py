@@ -16,7 +16,7 @@ from hsfl.network.even import even
 from hsfl.network.steps import queue_order
 from hsfl.rng import stream
 from hsfl.training.sharing import Allocator, Even, Job
-from hsfl.training.world import World
+from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 
@@ -109,10 +109,7 @@ def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array 
     train = config.train
     if config.framework == "psl":
         return psl_batches(num_samples, train.batch_size, train.local_epochs)
-    batches = num_samples / train.batch_size
-    if config.network.full_batches:
-        batches = np.ceil(batches)
-    return train.batch_size, train.local_epochs * batches
+    return train.batch_size, count_batches(config, num_samples)
 
 
 def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
@@ -122,7 +119,7 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
     rng = stream(config.seed, "clusters")
     if config.options.cpsl_clustering == "random":
         return random_clusters(num_clients, num_clusters, rng)
-    _, num_batches = _batches(config.model_copy(update={"framework": "cpsl"}), num_samples)
+    num_batches = count_batches(config, num_samples)
     cuts, draw = np.full(num_clients, cut), world.draw(0)
 
     def latency_s(clusters: Array) -> float:
@@ -146,4 +143,4 @@ def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Arr
     from hsfl.training.turns import best_cut
 
     clusters = choose_clusters(config, world, deepest, num_samples)
-    return best_cut(config, world, np.asarray(_batches(config, num_samples)[1]), clusters, deepest)
+    return best_cut(config, world, count_batches(config, num_samples), clusters, deepest)

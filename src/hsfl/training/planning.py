@@ -20,7 +20,7 @@ from hsfl.network.latency import Phases, phases
 from hsfl.training.allocating import Progress, plan_cuts, samples
 from hsfl.training.cuts import sample_draws
 from hsfl.training.measured_links import measured_rounds, ruled_cuts
-from hsfl.training.world import World
+from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -60,7 +60,7 @@ class Plan:
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
     """Cuts by the policy, the allocation of the first sample, and the baselines on the same samples."""
-    num_batches = config.train.local_epochs * num_samples / config.train.batch_size
+    num_batches = count_batches(config, num_samples)
     settings = config.allocation
     if settings.policy in ("even", "own"):  # even plans nothing, and HSFL's own is proposed
         settings = settings.model_copy(update={"policy": "proposed"})

@@ -21,7 +21,7 @@ from hsfl.rng import stream, torch_seed
 from hsfl.training.cuts import choose_cuts, choose_one_cut
 from hsfl.training.feed import Feed, Images
 from hsfl.training.pace import choose_clusters, plan_one_cut, plans_one_cut, who_can_train
-from hsfl.training.world import World, make_world
+from hsfl.training.world import World, count_batches, make_world
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     world = make_world(config, train.shape, num_classes, own_model)
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
-    num_batches = config.train.local_epochs * num_samples / batch_size
+    num_batches = count_batches(config, num_samples)
     cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
@@ -73,6 +73,11 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
             cut = one_cut = plan_one_cut(config, world, cut, num_samples)
         clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
     away = () if (present := who_can_train(config, world)) is None else tuple(np.flatnonzero(~present).tolist())
+    if len(away) == config.fleet.num_clients:
+        raise InputError(
+            f"options.fl_needs_storage is true but nobody can hold all {model.num_units} units (max_cut is at most "
+            f"{world.fleet.max_cut.max()}); leave it out, or give the clients more storage"
+        )
     task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters, away)
     return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 

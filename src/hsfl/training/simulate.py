@@ -26,7 +26,7 @@ from hsfl.training.aggregate import PartialSum
 from hsfl.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 from hsfl.training.interrupt import Interruptible
-from hsfl.training.outcome import Summary, TensorBoard, make_record, summarise
+from hsfl.training.outcome import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.training.pace import Pace
 from hsfl.training.prepare import Bench, prepare
 
@@ -73,6 +73,7 @@ def run(
     with folder.locked(), Interruptible() as interruptible:
         _warn_of_threads(folder, resume, observer)
         state, progress = _start(framework, folder, config, resume)
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
         try:

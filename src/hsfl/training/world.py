@@ -71,6 +71,12 @@ def measured_cost(model: ModelConfig, input_shape: Shape, num_classes: int, batc
     return measure(split_model, input_shape, batch_size, optimizer_states=states)
 
 
+def count_batches(config: RunConfig, num_samples: np.ndarray) -> np.ndarray:
+    """Mini-batches of each client in a round, as the clock charges them: true samples, or full batches, [K]."""
+    batches = num_samples / config.train.batch_size
+    return config.train.local_epochs * (np.ceil(batches) if config.network.full_batches else batches)
+
+
 def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
     if config.min_cut > cost.num_units:
         raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")

@@ -1,0 +1,144 @@
+"""`hsfl reproduce`: the paper's table and figures."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hsfl.commands.shared import (
+    DataDir,
+    Json,
+    err_console,
+    need_plan_extra,
+    one_line_errors,
+    out_console,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hsfl.experiments.shared import Outcome
+
+commands = typer.Typer()
+
+WHAT = ("table1", "fig3", "fig4", "fig5")
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "- `hsfl reproduce fig4` takes some minutes and needs no data\n"
+    "- `hsfl reproduce all --scale smoke --data-dir DATA` shows in a minute or two that everything runs\n"
+    "- `hsfl reproduce table1 --scale quick --seeds 3 --data-dir DATA --out results`\n"
+    "- `hsfl reproduce table1 --frameworks all --datasets mnist`"
+)
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1, fig3, fig4, fig5 or all.")],
+    scale: Annotated[
+        str,
+        typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
+    ] = "quick",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; what is in it is not done again. Else runs/reproduce-SCALE.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Repeat training with so many seeds; figures 4 and 5 take at least so many fleets."),
+    ] = None,
+    frameworks: Annotated[str, typer.Option(help="five (the paper's), all, or names joined by commas.")] = "five",
+    datasets: Annotated[str, typer.Option(help="Of table1: names joined by commas.")] = "ham10000,cifar10,mnist",
+    data_dir: DataDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the paper's table and figures again: run folders, CSV, figures and a Markdown table with the paper's beside.
+
+    Interrupted, the same command goes on where it was.
+    """
+    console = err_console if as_json else out_console
+    with one_line_errors():
+        need_plan_extra()
+        from hsfl.errors import known
+        from hsfl.experiments.shared import SCALES
+        from hsfl.report.figure import matplotlib
+
+        chosen = WHAT if known("what", what, (*WHAT, "all")) == "all" else (what,)
+        known("--scale", scale, SCALES)
+        matplotlib()  # before hours of work, not after
+        folder = out or Path("runs") / f"reproduce-{scale}"
+        words = {"labels": _labels(frameworks), "datasets": _names(datasets), "data_dir": data_dir}
+        outcomes = []
+        try:
+            for name in chosen:
+                outcomes.append(_run(name, folder / name, scale, seeds, words, console, quiet))
+        except KeyboardInterrupt:
+            console.print(
+                f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True, highlight=False
+            )
+            raise typer.Exit(130) from None
+    if as_json:
+        print_json({outcome.name: _as_json(outcome) for outcome in outcomes})
+        return
+    for outcome in outcomes:
+        _show(outcome)
+
+
+def _run(
+    name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
+) -> "Outcome":
+    from hsfl.experiments import fig3, fig4, fig5, table1
+    from hsfl.progress import observer
+
+    def say(text: str) -> None:
+        if not quiet:
+            console.print(f"{name}: {text}", soft_wrap=True, highlight=False)
+
+    if name in ("fig4", "fig5"):
+        return {"fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
+    watched = {**words, "make_observer": partial(observer, console, quiet)}
+    if name == "fig3":
+        return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
+    return table1.run(folder, scale, seeds, say, **watched)
+
+
+def _fig3_data(datasets: tuple[str, ...]) -> str:
+    """The paper's, unless only others are wanted."""
+    return "ham10000" if "ham10000" in datasets else datasets[0]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    from hsfl.errors import InputError
+
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
+    return names
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    from hsfl.errors import InputError, known
+    from hsfl.experiments.table1 import ALL, FIVE
+    from hsfl.frameworks import FRAMEWORKS
+
+    if text in ("five", "all"):
+        return FIVE if text == "five" else ALL
+    names = tuple(known("framework", part.strip(), FRAMEWORKS) for part in text.split(",") if part.strip())
+    if "hsfl" not in names:
+        raise InputError(f"--frameworks is {text!r}; it must name hsfl, whose rounds give tau and the budget")
+    return ("hsfl", *(name for name in dict.fromkeys(names) if name != "hsfl"))
+
+
+def _as_json(outcome: "Outcome") -> dict[str, Any]:
+    trends = [asdict(trend) for trend in outcome.trends]
+    return {"markdown": str(outcome.markdown), "files": [str(path) for path in outcome.files], "trends": trends}
+
+
+def _show(outcome: "Outcome") -> None:
+    table = Table("the paper", "here", "agrees", title=outcome.name, title_justify="left")
+    for trend in outcome.trends:
+        table.add_row(trend.paper, trend.ours, {True: "yes", False: "no", None: "-"}[trend.holds])
+    out_console.print(table)
+    out_console.print(f"tables and figures are in {outcome.markdown.parent}", soft_wrap=True, highlight=False)

@@ -1,0 +1,210 @@
+"""The length of a single round under every policy, over fleets and channels: what Figs. 4 and 5 are drawn from.
+
+Legend: S samples that a plan is made on, C channels drawn afresh. A *point* is one fleet (a seed) at one value of what is
+varied; it is solved once, and its answer is a small file, so that an interrupted study goes on where it was.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig, read_config, with_changes
+from hsfl.errors import InputError
+from hsfl.experiments.shared import Say, claim
+from hsfl.models.cost import CostTable
+from hsfl.records import write_json
+
+SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
+PAPER = "paper"  # the paper's own solver, a curve of its own
+SAMPLES_PER_CLIENT = 5000  # the 50,000 images of CIFAR-10 among ten clients, so that only devices and radio differ
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is varied; `unit` is how much of the field one on the axis is."""
+
+    field: str
+    values: tuple[float, ...]
+    title: str
+    unit: float = 1.0
+
+
+@dataclass(frozen=True)
+class Study:
+    """Fleets times values; `paper_*` bound the paper's own solver, which takes seconds a round and not milliseconds."""
+
+    base: RunConfig
+    axes: tuple[Axis, ...]
+    policies: tuple[str, ...]
+    num_fleets: int
+    num_channels: int
+    paper_fleets: int = 0
+    paper_channels: int = 1
+    paper_limit_s: float = 10.0
+
+    def settings(self) -> dict[str, Any]:
+        """What a folder of points must agree on; more fleets may be added to it."""
+        return {
+            "config": self.base.model_dump(mode="json"),
+            "policies": list(self.policies),
+            "channels": self.num_channels,
+            "samples per client": SAMPLES_PER_CLIENT,
+            "limit of the paper's solver": [self.paper_channels, self.paper_limit_s],
+        }
+
+
+@dataclass(frozen=True)
+class Point:
+    """One fleet at one value, under these policies."""
+
+    name: str  # of its file
+    config: RunConfig
+    policies: tuple[str, ...]
+    num_channels: int
+    limit_s: float  # of a round's solve
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}/seed-{self.config.seed}.json"
+
+
+def paper_base(num_samples: int) -> RunConfig:
+    """The paper's fleet and radio, without tau; plans look at so many samples."""
+    return read_config("paper-cifar10", [f"allocation.samples={num_samples}"])
+
+
+def point_name(study: Study, axis: Axis, value: float, solver: str = "") -> str:
+    """The value that differs from the base; all axes share the point at which none does."""
+    section, field = axis.field.split(".")
+    change = "base" if getattr(getattr(study.base, section), field) == value else f"{axis.field}={value:g}"
+    return f"{solver},{change}" if solver else change
+
+
+def points(study: Study) -> list[Point]:
+    """Every point once: first all policies, fleet by fleet, then the paper's solver."""
+    found: dict[str, Point] = {}
+    for solver, fleets in (("", study.num_fleets), (PAPER, study.paper_fleets)):
+        for fleet in range(fleets):
+            for axis in study.axes:
+                for value in axis.values:
+                    config = with_changes(study.base, [f"seed={study.base.seed + fleet}", f"{axis.field}={value!r}"])
+                    policies = (PAPER,) if solver else study.policies
+                    channels = study.paper_channels if solver else study.num_channels
+                    limit_s = study.paper_limit_s if solver else config.allocation.time_limit_s
+                    point = Point(point_name(study, axis, value, solver), config, policies, channels, limit_s)
+                    found[point.file] = point
+    return list(found.values())
+
+
+def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = None) -> float:
+    """Solve what is missing and return the seconds it took. Ctrl-C leaves whole points behind."""
+    claim(folder, study.settings())
+    every = points(study)
+    missing = [point for point in every if not (folder / "points" / point.file).exists()]
+    if not missing:
+        return 0.0
+    began = time.perf_counter()
+    cost = _cost(study.base)
+    done = len(every) - len(missing)
+    for number, seconds in enumerate(_solve_all(missing, cost, folder, num_workers or _num_cpus()), done + 1):
+        left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
+        say(f"point {number}/{len(every)}  {seconds:.1f} s, about {left_s:.0f} s left")
+    return time.perf_counter() - began
+
+
+def _cost(base: RunConfig) -> CostTable:
+    from hsfl.training.world import OPTIMIZER_STATES, measured_cost
+
+    return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
+
+
+def _num_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _solve_all(missing: Sequence[Point], cost: CostTable, folder: Path, num_workers: int) -> Iterator[float]:
+    """Seconds of each point as it is done; one worker solves here, several in processes of their own."""
+    if min(num_workers, len(missing)) == 1:
+        yield from (solve_and_write(point, cost, folder) for point in missing)
+        return
+    fresh = get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(min(num_workers, len(missing)), fresh, _ignore_interrupts) as pool:
+        futures = [pool.submit(solve_and_write, point, cost, folder) for point in missing]
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; workers finish their point and end with the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
+    began = time.perf_counter()
+    answer = solve(point, cost)
+    seconds = time.perf_counter() - began
+    write_json(folder / "points" / point.file, answer | {"seconds": seconds})
+    return seconds
+
+
+def solve(point: Point, cost: CostTable) -> dict[str, Any]:
+    """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
+    from hsfl.allocation.cuts import CutSettings, choose_cuts
+    from hsfl.allocation.policies import policy
+    from hsfl.training.allocating import samples, scenario
+    from hsfl.training.world import world_of
+
+    config = point.config
+    batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
+    world = world_of(config, cost)
+    num_batches = np.full(config.fleet.num_clients, float(np.ceil(SAMPLES_PER_CLIENT / batch_size)))
+    planned_on = samples(world, settings, batch_size, num_batches, min_cut)
+    fresh = [
+        scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
+        for index in range(point.num_channels)
+    ]
+    how = CutSettings(
+        method="ga" if PAPER in point.policies else settings.cuts,
+        seed=config.seed,
+        time_limit_s=settings.plan_time_limit_s,
+    )
+    plan = choose_cuts(planned_on, how)
+    rounds = {}
+    for name in point.policies:
+        chosen = policy("proposed" if name == PAPER else name)
+        cuts = plan.cuts if chosen.cuts == "optimised" else chosen.choose(planned_on, how)
+        allocate = _solver(name, settings.gap, point.limit_s)
+        rounds[name] = {
+            "cuts": cuts.tolist(),
+            "plan_s": [] if name == PAPER else [allocate(sample, cuts) for sample in planned_on],
+            "fresh_s": [allocate(sample, cuts) for sample in fresh],
+        }
+    bound = {"mean_s": plan.mean_s, "lower_bound_s": plan.lower_bound_s, "gap": plan.gap, "seconds": plan.seconds}
+    return {"name": point.name, "seed": config.seed, "plan": bound, "rounds": rounds}
+
+
+def _solver(name: str, gap: float, limit_s: float) -> Any:
+    """(scenario, cuts) -> round_s."""
+    from hsfl.allocation.joint import solver_named
+
+    solve_one = solver_named("exact" if name == "proposed" else name)
+    return lambda scenario, cuts: solve_one(scenario, cuts, gap=gap, time_limit_s=limit_s).round_s
+
+
+def read_point(folder: Path, name: str, seed: int) -> dict[str, Any]:
+    path = folder / "points" / name / f"seed-{seed}.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None

@@ -1,0 +1,255 @@
+"""What the points of a latency study say: rows of a CSV, means with intervals over fleets, tables and panels.
+
+Fleets differ far more than policies do, so policies are compared in pairs, fleet by fleet: the ratio of a policy's round to
+the proposed one's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hsfl.experiments.latency import PAPER, Axis, Study, point_name, read_point
+from hsfl.experiments.shared import say_mean, table, write_csv
+from hsfl.report.curves import Estimate, estimate
+from hsfl.report.figure import FAINT, STYLE, matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
+    "proposed": "proposed",
+    "rcls": "RCLS",
+    "scls": "SCLS",
+    "ecfa": "ECFA",
+    "gtra": "GTRA",
+    "etra": "ETRA",
+    "even": "all even",
+    "splitfed": "SplitFed's choices",
+    "cpsl": "CPSL's choices",
+    PAPER: "the paper's solver",
+}
+# Colour, marker, dashes: told apart by colour-blind eyes and without colour.
+LOOKS: dict[str, tuple[str, str, Any]] = {
+    "proposed": ("#D55E00", "o", "solid"),
+    "rcls": ("#0072B2", "s", (0, (5, 1.5))),
+    "scls": ("#009E73", "^", (0, (4, 1, 1, 1))),
+    "ecfa": ("#CC79A7", "D", (0, (3, 1.5))),
+    "gtra": ("#56B4E9", "v", (0, (1, 1.2))),
+    "etra": ("#E69F00", "P", (0, (7, 2))),
+    "even": ("#555555", "x", (0, (2, 1))),
+    "splitfed": ("#882255", "<", (0, (6, 1, 2, 1))),
+    "cpsl": ("#999933", ">", (0, (3, 3))),
+    PAPER: ("#000000", "*", (0, (1, 3))),
+}
+LONGER_TICKS = (0, 2, 5, 10, 20, 50, 100, 200, 500)
+CSV_FIELDS = (
+    "field",
+    "value",
+    "seed",
+    "policy",
+    "plan_mean_s",
+    "fresh_mean_s",
+    "plan_draws",
+    "fresh_draws",
+    "plan_gap",
+    "cuts",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy on one fleet at one value: means over draws."""
+
+    field: str
+    value: float
+    seed: int
+    policy: str
+    plan_mean_s: float | None  # on the samples that the cuts were planned on
+    fresh_mean_s: float  # on channels that the plan never saw
+    plan_draws: int
+    fresh_draws: int
+    plan_gap: float  # of the plan's cuts, proven
+    cuts: str
+    ratio: float  # to the proposed round on the same fresh draws
+    plan_ratio: float | None
+
+
+def read_rows(study: Study, folder: Path) -> list[Row]:
+    rows = []
+    for axis in study.axes:
+        for value in axis.values:
+            for fleet in range(study.num_fleets):
+                seed = study.base.seed + fleet
+                point = read_point(folder, point_name(study, axis, value), seed)
+                rounds = point["rounds"]
+                rows += [_row(axis, value, point, name, rounds["proposed"]) for name in study.policies]
+                if fleet < study.paper_fleets:
+                    own = read_point(folder, point_name(study, axis, value, PAPER), seed)
+                    rows.append(_row(axis, value, own, PAPER, rounds["proposed"]))
+    return rows
+
+
+def _row(axis: Axis, value: float, point: dict[str, Any], name: str, proposed: dict[str, Any]) -> Row:
+    own = point["rounds"][name]
+    plan_s, fresh_s = own["plan_s"], own["fresh_s"]
+    return Row(
+        axis.field,
+        value,
+        point["seed"],
+        name,
+        float(np.mean(plan_s)) if plan_s else None,
+        float(np.mean(fresh_s)),
+        len(plan_s),
+        len(fresh_s),
+        point["plan"]["gap"],
+        " ".join(map(str, own["cuts"])),
+        float(np.mean(fresh_s) / np.mean(proposed["fresh_s"][: len(fresh_s)])),
+        float(np.mean(plan_s) / np.mean(proposed["plan_s"])) if plan_s else None,
+    )
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> Path:
+    return write_csv(path, CSV_FIELDS, ([_plain(getattr(row, name)) for name in CSV_FIELDS] for row in rows))
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
+    return [row for row in rows if (row.field, row.value, row.policy) == (axis.field, value, policy)]
+
+
+def mean_s(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
+    """Over fleets, on fresh channels. The paper's solver has few fleets: the proposed mean times its ratio on those."""
+    found = at(rows, axis, value, policy)
+    if policy != PAPER:
+        return estimate(row.fresh_mean_s for row in found)
+    ratio, proposed = estimate((row.ratio for row in found), ratio=True), mean_s(rows, axis, value, "proposed")
+    if ratio.mean is None or proposed.mean is None:
+        return Estimate(None, None, None, 0)
+    return Estimate(ratio.mean * proposed.mean, None, None, ratio.num)
+
+
+def series_s(rows: Sequence[Row], axis: Axis, policy: str = "proposed") -> np.ndarray:
+    """The mean rounds along an axis."""
+    return np.array([mean_s(rows, axis, value, policy).mean for value in axis.values], float)
+
+
+def drawn_policies(study: Study) -> list[str]:
+    return [*study.policies, *([PAPER] if study.paper_fleets else [])]
+
+
+# ---- tables
+
+
+def value_tables(study: Study, rows: Sequence[Row]) -> str:
+    """For each axis the mean round of every policy at every value."""
+    parts = []
+    for axis in study.axes:
+        header = [axis.title, *(NAMES[name] for name in drawn_policies(study))]
+        body = [
+            [f"{value / axis.unit:g}", *(say_mean(mean_s(rows, axis, value, name)) for name in drawn_policies(study))]
+            for value in axis.values
+        ]
+        parts.append(table(header, body))
+    return "\n".join(parts)
+
+
+def ratio_table(study: Study, rows: Sequence[Row]) -> str:
+    """How much longer each policy's rounds are, in pairs fleet by fleet, each fleet's mean over all values first."""
+    body = []
+    for name in drawn_policies(study)[1:]:
+        own = [row for row in rows if row.policy == name]
+        planned = [row.plan_ratio for row in own if row.plan_ratio is not None]
+        body.append(
+            [
+                NAMES[name],
+                _longer(_by_fleet(own, "plan_ratio")) if planned else "-",
+                _longer(_by_fleet(own, "ratio")),
+                f"{100 * (min(row.ratio for row in own) - 1):+.1f} to {100 * (max(row.ratio for row in own) - 1):+.1f}",
+                str(len({row.seed for row in own})),
+            ]
+        )
+    header = ["policy", "longer than proposed, %: plan's samples", "fresh channels", "range of points, fresh", "fleets"]
+    return table(header, body)
+
+
+def _by_fleet(rows: Sequence[Row], quantity: str) -> Estimate:
+    seeds = sorted({row.seed for row in rows})
+    logs = [float(np.mean([np.log(getattr(row, quantity)) for row in rows if row.seed == seed])) for seed in seeds]
+    return estimate(np.exp(logs), ratio=True)
+
+
+def _longer(ratio: Estimate) -> str:
+    assert ratio.mean is not None
+    if ratio.low is None or ratio.high is None:
+        return f"{100 * (ratio.mean - 1):+.1f}"
+    return f"{100 * (ratio.mean - 1):+.1f} [{100 * (ratio.low - 1):+.1f}, {100 * (ratio.high - 1):+.1f}]"
+
+
+# ---- figure
+
+
+def figure(study: Study, rows: Sequence[Row], note: str) -> "Figure":
+    """A column for each axis: seconds above, and below how much longer than proposed, in pairs, fleet by fleet."""
+    mpl = matplotlib()
+    num = len(study.axes)
+    with mpl.rc_context(STYLE):
+        result = mpl.figure.Figure(figsize=(4.2 * num + (0.0 if num > 1 else 2.2), 6.4), layout="constrained")
+        panels = result.subplots(2, num, squeeze=False, sharex="col")
+        for place, axis in enumerate(study.axes):
+            above, below = panels[:, place]
+            for name in drawn_policies(study):
+                _curve(above, study, axis, name, [mean_s(rows, axis, value, name) for value in axis.values])
+                if name != "proposed":
+                    _curve(below, study, axis, name, [longer(rows, axis, value, name) for value in axis.values])
+            highest = max(np.nanmax(series_s(rows, axis, name)) for name in drawn_policies(study))
+            above.set_ylim(0, 1.2 * highest)  # a band may leave the panel: fleets differ more than policies
+            below.set_yscale("symlog", linthresh=10, linscale=1.2)
+            below.set_ylim(bottom=-0.5)
+            below.set_yticks(LONGER_TICKS, [str(tick) for tick in LONGER_TICKS])
+            below.minorticks_off()
+            below.set_xlabel(f"({'abc'[place]}) {axis.title}" if num > 1 else axis.title)
+        panels[0, 0].set_ylabel("seconds of a single round")
+        panels[1, 0].set_ylabel("longer than proposed (%)")
+        handles = panels[0, 0].get_legend_handles_labels()
+        where = {"loc": "outside upper center", "ncols": 7} if num > 1 else {"loc": "outside right center"}
+        result.legend(*handles, frameon=False, fontsize=8.5, handlelength=3.4, columnspacing=1.4, **where)
+        result.supxlabel(note, fontsize=7.5, color=FAINT)
+    return result
+
+
+def longer(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
+    """Per cent above the proposed round: the mean of ratios fleet by fleet."""
+    ratio = estimate((row.ratio for row in at(rows, axis, value, policy)), ratio=True)
+    mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))
+    return Estimate(mean, low, high, ratio.num)
+
+
+def _curve(axes: "Axes", study: Study, axis: Axis, name: str, found: Sequence[Estimate]) -> None:
+    colour, marker, dashes = LOOKS[name]
+    x = np.array(axis.values) / axis.unit
+    low, high = (np.array([getattr(value, side) for value in found], float) for side in ("low", "high"))
+    if np.isfinite(low).all():
+        axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
+    label = NAMES[name]
+    if name == PAPER:
+        label += f" (ratio on {study.paper_fleets} fleet{'s' if study.paper_fleets > 1 else ''})"
+    axes.plot(
+        x,
+        np.array([value.mean for value in found], float),
+        color=colour,
+        marker=marker,
+        linestyle=dashes,
+        linewidth=1.7,
+        markersize=8 if marker == "*" else 5.5,
+        markeredgecolor=colour if marker == "x" else "white",
+        markeredgewidth=1.4 if marker == "x" else 0.5,
+        zorder=4 if name == "proposed" else 3,
+        label=label,
+    )

@@ -1,0 +1,108 @@
+"""What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import InputError
+from hsfl.records import environment, write_atomic, write_json
+from hsfl.report.curves import Estimate
+
+SCALES = ("smoke", "quick", "full")
+FORMATS = ("pdf", "png", "svg")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A claim of the paper beside what we find."""
+
+    paper: str
+    ours: str
+    holds: bool | None  # None: the paper gives nothing to hold
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment leaves behind."""
+
+    name: str
+    markdown: Path
+    files: list[Path]
+    trends: list[Trend]
+
+
+def claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Take the folder for these settings; one that holds results of others is not mixed with them."""
+    path = folder / "settings.json"
+    wanted = json.loads(json.dumps(settings))
+    if path.exists():
+        stored = _stored(path)
+        different = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+        if different:
+            raise InputError(f"{folder} holds results with another {different[0]}; choose another --out")
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} already holds something else; choose another --out")
+    else:
+        write_json(path, wanted)
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); choose another --out") from None
+    return value if isinstance(value, dict) else {}
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    def write(scratch: Path) -> None:
+        with scratch.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    write_atomic(path, write)
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    write_atomic(path, lambda scratch: scratch.write_text(text, "utf-8"))
+    return path
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is words, the others numbers."""
+    lines = [
+        list(header),
+        [":--", *("--:" for _ in header[1:])],
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def trend_table(trends: Sequence[Trend]) -> str:
+    """The paper's claims beside ours."""
+    agrees = {True: "yes", False: "**no**", None: "-"}
+    rows = [[trend.paper, trend.ours, agrees[trend.holds]] for trend in trends]
+    lines = [["the paper", "here", "agrees"], [":--", ":--", ":--"], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def machine() -> str:
+    """The machine and the versions, in one line."""
+    found = environment()
+    versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    return f"Machine: {found['processor']}, {found['num_cpus']} cores; Python {found['python']}, {versions}."
+
+
+def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> str:
+    """`97.8 ± 5.2`; the mean alone where there is no interval."""
+    if value.mean is None:
+        return "-"
+    if value.high is None:
+        return f"{value.mean * scale:.{digits}f}"
+    return f"{value.mean * scale:.{digits}f} ± {(value.high - value.mean) * scale:.{digits}f}"

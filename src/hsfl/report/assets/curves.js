@@ -1,0 +1,152 @@
+// Learning over simulated time and over rounds: a line for each label, its interval, values on hover.
+
+const DASHES = ["1.5 2.5", "8 3", "5 2 1.5 2", "6 2 1.5 2 1.5 2", "11 3", "3.5 2.5", "9 2 3 2", "4 4", "2 5", ""];
+const QUANTITY_NAMES = {
+  test_accuracy: "test accuracy", balanced_accuracy: "balanced accuracy", train_loss: "training loss", test_loss: "test loss",
+};
+
+function marker(slot, x, y, r = 4) {
+  const colour = `var(--s${slot})`, at = (points) => points.map(([dx, dy]) => `${x + r * dx},${y + r * dy}`).join(" ");
+  const polygon = (points) => s("polygon", { class: "marker", points: at(points), style: `fill:${colour}` });
+  const thin = (d) => s("path", { class: "marker thin", d, style: `stroke:${colour}` });
+  switch (slot) {
+    case 0: return thin(`M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`);
+    case 1: return polygon([[-.9, -.9], [.9, -.9], [.9, .9], [-.9, .9]]);
+    case 2: return polygon([[-1.1, -.8], [1.1, -.8], [0, 1.1]]);
+    case 3: return polygon([[-1.1, .8], [1.1, .8], [0, -1.1]]);
+    case 4: return polygon([[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]]);
+    case 5: return thin(`M${x - r} ${y}L${x + r} ${y}M${x} ${y - r}L${x} ${y + r}`);
+    case 6: return polygon([[.8, -1.1], [.8, 1.1], [-1.1, 0]]);
+    case 7: return polygon([[-.8, -1.1], [-.8, 1.1], [1.1, 0]]);
+    case 8: return polygon([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((i) => {
+      const angle = Math.PI * (i / 5 - .5), length = i % 2 ? .55 : 1.35;
+      return [length * Math.cos(angle), length * Math.sin(angle)];
+    }));
+    default: return s("circle", { class: "marker", cx: x, cy: y, r, style: `fill:${colour}` });
+  }
+}
+
+function curveSample(slot) {
+  return s("svg", { width: 36, height: 14, viewBox: "0 0 36 14", "aria-hidden": "true" },
+    s("line", { x1: 0, y1: 7, x2: 36, y2: 7, class: "line", "stroke-dasharray": DASHES[slot], style: `stroke:var(--s${slot})` }),
+    marker(slot, 18, 7));
+}
+
+// The points of a series that can be drawn: [{x, y, low, high}], x and y in units of the axes.
+function pointsOf(series, quantity, over, xUnit, yScale) {
+  const curve = series.curves[quantity][over];
+  if (!curve) return [];
+  return curve.x.map((x, i) => ({
+    x: x / xUnit, y: curve.mean[i] === null ? null : curve.mean[i] * yScale,
+    low: curve.low && curve.low[i] !== null ? curve.low[i] * yScale : null,
+    high: curve.high && curve.high[i] !== null ? curve.high[i] * yScale : null,
+  })).filter((point) => point.y !== null);
+}
+
+// The value of a series at x: that of the last point before it, as a run keeps its model between rounds.
+function valueAt(points, x) {
+  if (!points.length || x < points[0].x - 1e-9 || x > points[points.length - 1].x + 1e-9) return null;
+  let found = points[0];
+  for (const point of points) if (point.x <= x + 1e-9) found = point; else break;
+  return found;
+}
+
+function linePath(points, px, py, steps) {
+  return points.map((point, i) => {
+    if (!i) return `M${px(point.x).toFixed(1)} ${py(point.y).toFixed(1)}`;
+    return steps ? `H${px(point.x).toFixed(1)}V${py(point.y).toFixed(1)}` : `L${px(point.x).toFixed(1)} ${py(point.y).toFixed(1)}`;
+  }).join("");
+}
+
+function bandPath(points, px, py) {
+  const known = points.filter((point) => point.low !== null);
+  if (known.length < 2) return null;
+  const there = known.map((p) => `${px(p.x).toFixed(1)} ${py(p.high).toFixed(1)}`);
+  const back = known.reverse().map((p) => `${px(p.x).toFixed(1)} ${py(p.low).toFixed(1)}`);
+  return `M${there.join("L")}L${back.join("L")}Z`;
+}
+
+// From the lowest to the highest value; wide intervals may stick out, so that two seeds do not flatten the curves.
+function yRange(points, accuracy, target) {
+  const means = points.map((point) => point.y).concat(target ?? []), low = Math.min(...means), high = Math.max(...means);
+  const room = (high - low || Math.abs(high) || 1) * 0.5, slack = room * 0.12;
+  const from = Math.max(low - room, Math.min(low, ...points.map((point) => point.low ?? point.y))) - slack;
+  const to = Math.min(high + room, Math.max(high, ...points.map((point) => point.high ?? point.y))) + slack;
+  return [Math.max(0, from), accuracy ? Math.min(100, to) : to];
+}
+
+function curveChart(holder, quantity, over, allSeries, target) {
+  const accuracy = quantity.endsWith("accuracy"), yScale = accuracy ? 100 : 1;
+  const ends = allSeries.map((one) => one.curves[quantity][over]).filter(Boolean).map((curve) => curve.x[curve.x.length - 1]);
+  const [xUnit, unit] = over === "time" ? timeUnit(Math.max(0, ...ends)) : [1, ""];
+  const lines = allSeries.map((one) => ({ one, points: pointsOf(one, quantity, over, xUnit, yScale) })).filter((line) => line.points.length);
+  const width = Math.max(280, holder.clientWidth - 26), height = 236, left = 46, right = 10, top = 10, bottom = 40;
+  const name = `${QUANTITY_NAMES[quantity]} over ${over === "time" ? "simulated time" : "rounds"}`;
+  const [low, high] = yRange(lines.flatMap(({ points }) => points), accuracy, accuracy && target ? 100 * target : null);
+  const farthest = Math.max(...lines.map(({ points }) => points[points.length - 1].x));
+  const px = scale(over === "time" ? 0 : Math.min(1, farthest - 1), farthest, left, width - right), py = scale(low, high, height - bottom, top);
+
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "data-chart": `${quantity}-${over}` });
+  if (!lines.length) return svg;
+  for (const y of ticks(low, high, 5)) {
+    svg.append(s("line", { class: "gridline", x1: left, x2: width - right, y1: py(y), y2: py(y) }),
+      s("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, digits(y, 4)));
+  }
+  const steps = over === "time" ? ticks(0, farthest, width / 80) : ticks(1, farthest, width / 60).filter(Number.isInteger);
+  for (const x of steps) svg.append(s("text", { x: px(x), y: height - bottom + 17, "text-anchor": "middle" }, digits(x, 4)));
+  svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
+    s("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, over === "time" ? `simulated time (${unit})` : "round"));
+  if (accuracy && target) svg.append(s("line", { class: "target", x1: left, x2: width - right, y1: py(100 * target), y2: py(100 * target) }),
+    s("text", { x: left + 4, y: py(100 * target) - 4 }, `target ${digits(100 * target)} %`));
+  const clip = `plot-${quantity}-${over}`;
+  svg.append(s("defs", {}, s("clipPath", { id: clip }, s("rect", { x: left, y: top, width: width - right - left, height: height - top - bottom }))));
+  lines.sort((a, b) => DASHES[a.one.slot].length - DASHES[b.one.slot].length);  // solid below dashed: curves that coincide all show
+  lines.forEach(({ one, points }, place) => {
+    const band = bandPath(points.slice(), px, py), style = `stroke:var(--s${one.slot})`;
+    if (band) svg.append(s("path", { class: "band", "clip-path": `url(#${clip})`, d: band, style: `fill:var(--s${one.slot})` }));
+    svg.append(s("path", { class: "line", "data-label": one.label, d: linePath(points, px, py, over === "time" && one.steps), "stroke-dasharray": DASHES[one.slot], style }));
+    const every = Math.max(1, Math.floor(points.length / 7)), first = Math.floor(place * every / 3) % every;
+    points.forEach((point, i) => { if (i % every === first || points.length === 1) svg.append(marker(one.slot, px(point.x), py(point.y), Math.max(3, 5 - place))); });
+  });
+  const say = (value) => (accuracy ? `${value.toFixed(2)} %` : digits(value));
+  const ended = lines.map(({ one, points }) => `${one.name} ${say(points[points.length - 1].y)}`).join(", ");
+  svg.setAttribute("aria-label", `${name}; at the end ${ended}. Arrow keys read the values.`);
+  followCurve(svg, lines, { px, py, left, width, right, top, bottom, height, unit, over, say });
+  return svg;
+}
+
+// A crosshair at the nearest point of all curves, with every curve's value there.
+function followCurve(svg, lines, at) {
+  const xs = [...new Set(lines.flatMap(({ points }) => points.map((point) => point.x)))].sort((a, b) => a - b);
+  const cross = s("g", { "aria-hidden": "true" });
+  svg.append(cross);
+  let place = -1;
+  const show = (event) => {
+    const x = xs[place];
+    clear(cross).append(s("line", { class: "cross", x1: at.px(x), x2: at.px(x), y1: at.top, y2: at.height - at.bottom }));
+    const rows = lines.map(({ one, points }) => [one, valueAt(points, x)]).filter(([, point]) => point);
+    rows.sort(([, a], [, b]) => b.y - a.y);
+    for (const [one, point] of rows) cross.append(marker(one.slot, at.px(x), at.py(point.y), 5));
+    const words = rows.map(([one, point]) => h("tr", {}, h("td", {}, curveSample(one.slot)), h("td", {}, one.name), h("td", {}, at.say(point.y)),
+      h("td", {}, point.low === null ? "" : `${at.say(point.low)} to ${at.say(point.high)}`)));
+    showTip(event, h("strong", {}, at.over === "time" ? `${digits(x)} ${at.unit}` : `round ${digits(x)}`), h("table", {}, words));
+  };
+  const leave = () => { clear(cross); hideTip(); };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect(), x = (event.clientX - box.left) * at.width / box.width;
+    place = 0;
+    xs.forEach((value, i) => { if (Math.abs(at.px(value) - x) < Math.abs(at.px(xs[place]) - x)) place = i; });
+    show(event);
+  });
+  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("blur", leave);
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    place = Math.max(0, Math.min(xs.length - 1, place + step));
+    const box = svg.getBoundingClientRect();
+    show({ clientX: box.left + at.px(xs[place]) * box.width / at.width, clientY: box.top + 30 });
+    $("tip").setAttribute("aria-live", "polite");
+  });
+}

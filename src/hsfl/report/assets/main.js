@@ -1,0 +1,173 @@
+// Puts the page together, keeps what is chosen, and follows a run under way where a server is there to ask.
+
+let DATA = JSON.parse($("data").textContent);
+const chosen = { run: 0, round: 0, hidden: new Set(), accuracy: "test_accuracy", loss: "train_loss", followed: true };
+const planCharts = [];
+let gantt = null;
+
+const has = (quantity) => DATA.series.some((one) => one.curves[quantity].rounds);
+const run = () => DATA.runs[chosen.run];
+const drawn = () => run().rounds.rows.flatMap((rows, r) => (rows ? [r] : []));  // rounds with a Gantt chart
+
+function choice(label, options, value, act) {
+  const select = h("select", { onchange: () => act(select.value) }, options.map(([key, words]) => h("option", { value: key, selected: key === value }, words)));
+  return h("label", {}, label, select);
+}
+
+function drawCurveControls() {
+  const body = clear($("curve-controls")), options = (names) => names.filter(has).map((name) => [name, QUANTITY_NAMES[name]]);
+  const accuracies = options(["test_accuracy", "balanced_accuracy"]), losses = options(["train_loss", "test_loss"]);
+  if (accuracies.length > 1) body.append(choice("Accuracy", accuracies, chosen.accuracy, (name) => { chosen.accuracy = name; drawCurves(); }));
+  if (losses.length > 1) body.append(choice("Loss", losses, chosen.loss, (name) => { chosen.loss = name; drawCurves(); }));
+  const legend = clear($("curve-legend"));
+  for (const one of DATA.series) {
+    const button = h("button", { type: "button", "aria-pressed": `${!chosen.hidden.has(one.label)}`, "data-label": one.label, onclick: () => {
+      chosen.hidden.has(one.label) ? chosen.hidden.delete(one.label) : chosen.hidden.add(one.label);
+      button.setAttribute("aria-pressed", `${!chosen.hidden.has(one.label)}`);
+      drawCurves();
+    } }, curveSample(one.slot), one.name);
+    legend.append(button);
+  }
+}
+
+function drawCurves() {
+  const body = clear($("curves")), shown = DATA.series.filter((one) => !chosen.hidden.has(one.label));
+  const quantities = [chosen.accuracy, chosen.loss].filter(has);
+  for (const quantity of quantities) {
+    for (const over of ["time", "rounds"]) {
+      const words = QUANTITY_NAMES[quantity], unit = quantity.endsWith("accuracy") ? " (%)" : "";
+      const figure = h("figure", {}, h("figcaption", {}, `${words[0].toUpperCase()}${words.slice(1)}${unit} over ${over === "time" ? "simulated time" : "rounds"}`));
+      body.append(figure);
+      figure.append(curveChart(figure, quantity, over, shown, DATA.target));
+    }
+  }
+  const seeds = Math.max(0, ...DATA.series.map((one) => one.num_seeds));
+  $("curve-note").textContent = !quantities.length ? "No round has ended yet."
+    : seeds > 1 ? "Mean and 95 % confidence interval over seeds; a curve ends where the first of its seeds ends." : "";
+}
+
+function drawRoundControls() {
+  const body = clear($("round-controls")), rounds = drawn();
+  if (DATA.runs.length > 1) body.append(choice("Run", DATA.runs.map((one, i) => [`${i}`, one.name]), `${chosen.run}`, (i) => { chosen.run = +i; chosen.round = lastDrawn(); drawRun(); }));
+  if (!rounds.length) return;
+  const place = Math.max(0, rounds.indexOf(chosen.round)), said = h("output", {}, `${run().rounds.round[rounds[place]]} of ${run().num_rounds}`);
+  const go = (i) => {
+    const at = Math.max(0, Math.min(rounds.length - 1, i));
+    slider.value = at;
+    chosen.round = rounds[at];
+    chosen.followed = at === rounds.length - 1;
+    said.textContent = `${run().rounds.round[chosen.round]} of ${run().num_rounds}`;
+    slider.setAttribute("aria-valuetext", `round ${said.textContent}`);
+    drawRound();
+  };
+  const slider = h("input", { type: "range", id: "round", min: 0, max: rounds.length - 1, step: 1, value: place, oninput: () => go(+slider.value) });
+  body.append(h("label", { class: "grow" }, "Round", h("button", { type: "button", "aria-label": "Round before", onclick: () => go(+slider.value - 1) }, "‹"), slider,
+    h("button", { type: "button", "aria-label": "Round after", onclick: () => go(+slider.value + 1) }, "›"), said));
+  if (run().gantt_every > 1) body.append(h("span", { class: "note" }, `Every ${run().gantt_every}th round is on this page.`));
+}
+
+const lastDrawn = () => { const rounds = drawn(); return rounds.length ? rounds[rounds.length - 1] : 0; };
+
+function drawRound() {
+  const one = run(), r = chosen.round, model = one.rounds.rows.length && one.rounds.rows[r] ? roundModel(one, r) : null;
+  $("gantt").hidden = !model;
+  if (!model) {
+    $("round-words").textContent = one.num_rounds ? "This page holds no timelines of this run; make one of its folder alone." : "No round has ended yet.";
+    return drawPlan(one, r, null);
+  }
+  const of = one.rounds, kept = one.num_clients - of.dropped[r].length - of.away[r].length;
+  const parts = [`Round ${of.round[r]} took ${seconds(of.round_s[r])}`];
+  if (!model.pooled) parts.push(`${kept} of ${one.num_clients} clients kept`);
+  if (of.dropped[r].length) parts.push(`${of.dropped[r].length} dropped at tau`);
+  if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
+  if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was client ${of.straggler[r]}`);
+  if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
+  $("round-words").textContent = `${parts.join("; ")}.`;
+  gantt = gantt || new Gantt($("gantt"), "Gantt chart");
+  gantt.show(model, parts.join("; "));
+  drawPlan(one, r, model);
+}
+
+function drawRun() {
+  drawRoundControls();
+  drawRound();
+  drawBytes(run());
+  drawClients(run());
+}
+
+function drawStatus(problem) {
+  const live = document.body.dataset.watch === "yes", body = clear($("status"));
+  const going = DATA.runs.filter((one) => one.status === "under way").length;
+  if (problem) return body.append(h("span", { class: "alarm" }, problem));
+  if (live && going) return body.append(h("span", { class: "live" }, "● following "), `${going} ${going === 1 ? "run" : "runs"} under way`);
+  if (DATA.runs.length === 1) body.append(`${DATA.runs[0].folder} · ${STATUS[DATA.runs[0].status] || DATA.runs[0].status}`);
+  else if (DATA.runs.length) body.append(`${DATA.runs.length} runs${going ? `, ${going} under way` : ""}`);
+}
+
+function drawNav() {
+  const nav = clear(document.querySelector("nav"));
+  for (const section of document.querySelectorAll("main > section")) {
+    if (!section.hidden) nav.append(h("a", { href: `#${section.id}` }, section.querySelector("h2").textContent));
+  }
+}
+
+function drawAll() {
+  const trained = DATA.runs.length > 0;
+  for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
+  $("plans").hidden = !DATA.plans.length;
+  $("settings").hidden = !trained && !DATA.settings.length;
+  drawNav();
+  drawStatus();
+  drawOverview(DATA);
+  drawSettings(DATA);
+  drawPlans(DATA.plans, planCharts);
+  if (!trained) return;
+  drawCurveControls();
+  drawCurves();
+  drawRun();
+}
+
+function redraw() {  // after a change of width
+  if (DATA.runs.length) { drawCurves(); drawBytes(run()); }
+  for (const chart of [gantt, ...planCharts]) if (chart && chart.model) chart.draw();
+}
+
+// ---- following a run
+
+function merged(old, news) {  // rounds that the page has are not sent again
+  news.runs.forEach((one, i) => {
+    if (!one.from) return;
+    for (const name of Object.keys(one.rounds)) one.rounds[name] = old.runs[i].rounds[name].slice(0, one.from).concat(one.rounds[name]);
+  });
+  return news;
+}
+
+async function follow() {
+  let version = "";
+  for (;;) {
+    const have = DATA.runs.map((one) => `${one.gantt_every || 0}:${one.rounds.round.length}`).join(",");
+    try {
+      const answer = await fetch(`data?version=${encodeURIComponent(version)}&have=${encodeURIComponent(have)}`);
+      if (answer.status === 200) {
+        const { version: now, data } = await answer.json();
+        version = now;
+        DATA = merged(DATA, data);
+        chosen.run = Math.min(chosen.run, Math.max(0, DATA.runs.length - 1));
+        if (DATA.runs.length && (chosen.followed || !run().rounds.rows[chosen.round])) chosen.round = lastDrawn();
+        drawAll();
+      } else if (answer.status === 204) drawStatus();
+      else drawStatus((await answer.text()).slice(0, 300));
+    } catch { drawStatus("The server has stopped; this is the last state it told."); }
+    await new Promise((wake) => setTimeout(wake, 1000));
+  }
+}
+
+if (DATA.runs.length) chosen.round = lastDrawn();
+if (!has("train_loss") && has("test_loss")) chosen.loss = "test_loss";
+drawAll();
+let lastWidth = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== lastWidth) { lastWidth = innerWidth; redraw(); } });
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details[data-print]")) part.open = true; });
+if (document.body.dataset.watch === "yes") follow();
+document.body.dataset.ready = "yes";
+performance.mark("ready");

@@ -1,0 +1,225 @@
+// Everything that is not a curve or a Gantt chart: headlines, the plan, data sent, clients, settings.
+
+const LINKS = {
+  client_main_up: "client to main server", client_main_down: "main server to client", client_edge_up: "client to edge server",
+  client_edge_down: "edge server to client", edge_main: "between the servers",
+};
+const STATUS = {
+  finished: "finished", budget: "ended with its budget of simulated seconds", interrupted: "interrupted", diverged: "stopped: the loss is not a number",
+  "under way": "under way",
+};
+const SOLVED = {
+  optimal: "optimal within the gap that was asked for", time_limit: "stopped at the time limit",
+  dropped: "some clients cannot finish within tau and sit this round out", heuristic: "a rule without a proof chose part of this",
+};
+
+function card(name, value, more, key) {
+  return h("div", { class: "card" }, h("dt", {}, name), h("dd", { "data-key": key }, value, more ? h("small", {}, more) : null));
+}
+
+// "FL trains ...", "HSFL trains ..." -> "FL and HSFL train ..." where the rest is the same.
+function openings(runs) {
+  const names = new Map();
+  for (const { framework_name: name, words } of runs) {
+    const rest = words[0].startsWith(`${name} trains `) ? words[0].slice(name.length + 8) : words[0];
+    names.set(rest, (names.get(rest) || new Set()).add(name));
+  }
+  return [...names].map(([rest, who]) => {
+    const all = [...who], last = all.pop();
+    return all.length ? `${all.join(", ")} and ${last} train ${rest}` : `${last} trains ${rest}`;
+  });
+}
+
+function drawOverview(data) {
+  const words = clear($("words")), headline = clear($("headline")), first = data.runs[0];
+  if (!first) return;
+  const same = data.runs.every((run) => run.words.join(" ").replace(/Seed \d+/, "") === first.words.join(" ").replace(/Seed \d+/, ""));
+  const shared = same ? first.words : first.words.filter((line) => data.runs.every((run) => run.words.includes(line)));
+  if (data.runs.length === 1 || same) words.append(h("p", {}, first.words.join(" ")));
+  else words.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
+  if (data.tables) {
+    for (const { title, header, rows } of data.tables.tables) {
+      headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows));
+    }
+    headline.append(...data.tables.notes.map((note) => h("p", { class: "note" }, note)));
+    return;
+  }
+  const total = Object.values(first.bytes).reduce((a, b) => a + b, 0);
+  headline.append(h("dl", { class: "cards" },
+    card("Best accuracy", percent(first.best_accuracy), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
+    card("Last accuracy", percent(first.last_accuracy), "on the test images", "last_accuracy"),
+    card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
+    card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
+    card("Data sent", sized(total), null, "bytes"),
+    card("Dropped at tau", whole(first.drops), first.left_out ? `${whole(first.left_out)} times left out` : "times, over all rounds", "drops"),
+    card("Computed in", span(first.wall_s), "real time", "wall_s")));
+}
+
+// ---- the plan of a round
+
+function bottleneck(row) {
+  if (row.away) return null;
+  const bars = row.bars.filter((bar) => bar.phase !== "decoder");
+  return bars.length ? bars.reduce((a, b) => (b.seconds > a.seconds ? b : a)) : null;
+}
+
+function drawPlan(run, r, model) {
+  const body = clear($("plan-body"));
+  if (!model || !model.rows.length) return body.append(h("p", { class: "note" }, "This page holds no timeline of this round."));
+  if (model.pooled) return body.append(h("p", {}, "CL has no cuts: the main server trains alone on everyone's data."));
+  const says = run.rounds.allocation[r], columns = [{ head: "client", cell: (row) => `${row.client}` }, { head: "cut", cell: (row) => `${row.cut}` }];
+  if (says) {
+    body.append(h("p", {}, `Policy ${run.policy}: ${SOLVED[says.status] || says.status}. `,
+      says.gap === null ? "" : `Proven gap ${percent(says.gap, 2)}; no allocation for these cuts takes less than ${seconds(says.lower_bound_s)}. `,
+      says.seconds === null ? "" : `Solved in ${seconds(says.seconds)}.`));
+    const most = Math.max(...says.server_hz);
+    columns.push({ head: "server cycles/s", cell: (row) => h("span", {}, scaled(says.server_hz[row.client], ""), meter(says.server_hz[row.client] / most)) });
+    if (says.owner) columns.push({ head: "subchannels", left: true, cell: (row) => says.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
+    else if (says.share) columns.push({ head: "subchannels' worth", cell: (row) => digits(says.share[row.client], 3) });
+    const watts = (name) => (row) => (says[name] ? scaled(says[name][row.client], "W", []) : "not recorded");
+    columns.push({ head: "power up", cell: watts("up_power_w") }, { head: "power down", cell: watts("down_power_w") });
+  } else {
+    body.append(h("p", {}, "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have."));
+    if (run.clients) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
+  }
+  columns.push(
+    { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
+    { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
+    { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waits.reduce((sum, [a, b]) => sum + b - a, 0))) });
+  body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows));
+  if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
+}
+
+function drawPlans(plans, charts) {
+  const body = clear($("plans-body"));
+  charts.length = 0;
+  for (const plan of plans) {
+    if (plans.length > 1) body.append(h("h3", {}, plan.folder));
+    if (plan.words) body.append(h("p", {}, plan.words));
+    body.append(h("dl", { class: "cards" }, card("A round", seconds(plan.round_s), `mean of ${plan.num_samples} samples`, "plan_round_s"),
+      card("Nothing can beat", seconds(plan.lower_bound_s), "whatever the cuts", "plan_bound_s"), card("Proven gap", percent(plan.gap), null, "plan_gap"),
+      card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)));
+    const holder = h("div", {}), most = Math.max(...plan.clients.map((client) => client.server_hz));
+    body.append(h("h3", {}, "The planned round, each phase over all mini-batches together"), holder);
+    const chart = new Gantt(holder, `plan ${charts.length + 1}`), model = planModel(plan);
+    chart.show(model, `${plan.clients.length} clients, ${seconds(model.roundS)}`);
+    charts.push(chart);
+    const watts = (name) => (client) => scaled(client[name], "W", []);
+    body.append(table("What each client gets (first sample)", [
+      { head: "client", cell: (client) => `${client.client}` }, { head: "cut", cell: (client) => `${client.cut}` },
+      { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
+      { head: "subchannels", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
+      { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") },
+      { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
+    ], plan.clients.slice(0, DATA.max_clients)));
+    const best = plan.baselines_s.proposed;
+    body.append(table("Policies on the same samples", [
+      { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },
+      { head: "longer than proposed", cell: ([, mean]) => (best ? `${mean >= best ? "+" : "−"}${Math.abs(100 * (mean / best - 1)).toFixed(1)} %` : "–") },
+    ], Object.entries(plan.baselines_s)));
+  }
+}
+
+// ---- data sent
+
+function drawBytes(run) {
+  const body = clear($("bytes-body")), links = Object.keys(run.bytes), rounds = run.rounds.bytes;
+  if (!rounds.length) return body.append(h("p", { class: "note" }, "No round has ended yet."));
+  const sums = rounds.map((each) => each.reduce((a, b) => a + b, 0)), highest = Math.max(...sums) || 1;
+  const width = Math.max(280, body.clientWidth - 26), height = 190, left = 70, top = 8, bottom = 36, wide = (width - left - 8) / rounds.length;
+  const py = scale(0, highest, height - bottom, top), per = Math.max(1, Math.ceil(rounds.length / 400));
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `data sent in each of ${rounds.length} rounds, at most ${sized(highest)}` });
+  for (const y of ticks(0, highest, 4)) svg.append(s("line", { class: "gridline", x1: left, x2: width - 8, y1: py(y), y2: py(y) }),
+    s("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, y ? sized(y) : "0"));
+  rounds.forEach((each, r) => {
+    if (r % per) return;
+    let below = 0;
+    const bar = s("g", { "data-round": r });
+    each.forEach((count, link) => {
+      if (!count) return;
+      bar.append(s("rect", { class: `l${link % 5}`, x: left + r * wide + wide * per * 0.08, width: Math.max(wide * per * 0.84, 0.5), y: py(below + count), height: Math.max(py(below) - py(below + count), 0) }));
+      below += count;
+    });
+    svg.append(bar);
+  });
+  const first = run.rounds.round[0];
+  for (const r of ticks(first, first + rounds.length - 1, width / 60).filter(Number.isInteger)) {
+    svg.append(s("text", { x: left + (r - first + 0.5) * wide, y: height - bottom + 16, "text-anchor": "middle" }, `${r}`));
+  }
+  svg.append(s("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "round"));
+  svg.addEventListener("pointermove", (event) => {
+    const group = event.target.closest("[data-round]");
+    if (!group) return hideTip();
+    const r = +group.dataset.round;
+    showTip(event, h("strong", {}, `round ${run.rounds.round[r]}: ${sized(sums[r])}`), h("table", {}, links.map((link, i) => h("tr", {}, h("td", {}, LINKS[link] || link), h("td", {}, sized(rounds[r][i]))))));
+  });
+  svg.addEventListener("pointerleave", hideTip);
+  const swatch = (i) => s("svg", { width: 14, height: 12, "aria-hidden": "true", style: "margin-right:8px" }, s("rect", { class: `l${i % 5}`, width: 14, height: 12, rx: 2 }));
+  const total = Object.values(run.bytes).reduce((a, b) => a + b, 0), num = rounds.length;
+  body.append(h("figure", {}, h("figcaption", {}, "In each round"), svg), table("Over the whole run", [
+    { head: "link", cell: ([, name, i]) => h("span", {}, i === null ? null : swatch(i), name) }, { head: "total", cell: ([count]) => sized(count) },
+    { head: "bytes", cell: ([count, , i]) => h("span", { "data-bytes": i === null ? "total" : links[i] }, whole(count)) }, { head: "a round", cell: ([count]) => sized(count / num) },
+  ], [...links.map((link, i) => [run.bytes[link], LINKS[link] || link, i]), [total, "all links", null]]));
+  if (run.drops) body.append(h("p", { class: "note" }, "Counted for the clients that were kept; what a dropped one sent before tau is not in it."));
+}
+
+// ---- clients
+
+function histogram(counts, names, highest) {
+  const each = Math.max(3, Math.min(9, 90 / counts.length)), height = 22, words = counts.map((count, c) => `${names[c]}: ${count}`).join(", ");
+  const svg = s("svg", { class: "histogram", width: each * counts.length, height, role: "img", "aria-label": words, tabindex: "-1" });
+  counts.forEach((count, c) => svg.append(s("rect", { x: c * each, width: each - 1, y: height - 1 - (height - 2) * count / highest, height: (height - 2) * count / highest })));
+  svg.append(s("line", { x1: 0, x2: each * counts.length, y1: height - 0.5, y2: height - 0.5 }));
+  svg.addEventListener("pointermove", (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
+  svg.addEventListener("pointerleave", hideTip);
+  return svg;
+}
+
+function drawClients(run) {
+  const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
+  const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => `${k}` }];
+  if (clients) {
+    const highest = Math.max(1, ...clients.class_counts.flat());
+    columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
+      { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
+    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
+  }
+  columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },
+    { head: "straggler", cell: of("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
+  if (!clients) body.append(h("p", { class: "note" }, "Samples, classes and devices of the clients were not recorded by this run."));
+  else body.append(h("p", { class: "note" }, `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. Counts are rounds.`));
+  body.append(table(null, columns, [...Array(num).keys()]));
+  if (num < run.num_clients) body.append(h("p", { class: "note" }, `The first ${num} of ${whole(run.num_clients)} clients.`));
+  if (clients && run.recall.length) {
+    body.append(h("details", { "data-print": true }, h("summary", {}, "Recall by class in the last evaluated round"), table(null, [
+      { head: "class", cell: (c) => clients.class_names[c] }, { head: "recall", cell: (c) => h("span", {}, percent(run.recall[c], 1), meter(run.recall[c])) },
+    ], [...run.recall.keys()])));
+  }
+}
+
+// ---- settings
+
+function drawSettings(data) {
+  const body = clear($("settings-body")), value = (row) => row.value ?? Object.entries(row.values).map(([name, said]) => `${name}: ${said}`).join("; ");
+  const rowsTable = (caption, rows) => {
+    const made = table(caption, [{ head: "setting", cell: (row) => row.name }, { head: "value", wide: true, cell: (row) => h("span", { class: row.usual ? null : "changed" }, value(row)) }], rows);
+    made.classList.add("setting");
+    return made;
+  };
+  const told = data.settings.filter((row) => row.name !== "seed");
+  if (told.length) {
+    body.append(rowsTable("Changed from the defaults", told.filter((row) => !row.usual || row.name === "framework")),
+      h("details", {}, h("summary", {}, `All ${told.length} settings`), rowsTable("All settings", told)));
+  }
+  const machines = new Map(data.runs.map((run) => [JSON.stringify(run.environment), run.environment]));
+  for (const environment of machines.values()) {
+    const rows = Object.entries(environment).flatMap(([name, said]) => (said && typeof said === "object" ? Object.entries(said) : [[name.replace("_", " "), said]]));
+    if (!rows.length) continue;
+    const made = table("Machine and versions", [{ head: "what", cell: ([name]) => name.replace("num ", "") }, { head: "value", wide: true, cell: ([, said]) => `${said}` }], rows);
+    made.classList.add("setting");
+    body.append(made);
+  }
+  const folders = table("Folders", [{ head: "run", cell: (run) => run.name }, { head: "folder", wide: true, cell: (run) => run.folder }, { head: "state", wide: true, cell: (run) => STATUS[run.status] || run.status }], data.runs);
+  folders.classList.add("setting");
+  if (data.runs.length) body.append(folders);
+}

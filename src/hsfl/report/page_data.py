@@ -1,0 +1,242 @@
+"""All that a page shows, read from run folders, comparisons and plans: one JSON value."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig, parse_config
+from hsfl.errors import InputError
+from hsfl.records import ClientsRecord, RunFolder, read_json
+from hsfl.report.comparison import compare
+from hsfl.report.curves import QUANTITIES, Band
+from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
+from hsfl.report.page_words import describe, settings_rows
+from hsfl.report.plots import STYLES, label_band
+from hsfl.report.runs import NAMES, Run, display_name, read_run, run_places, usual_order
+
+MAX_POINTS = 1000  # of a curve
+WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
+
+
+@dataclass(frozen=True)
+class PageRun:
+    """A run with what else its folder holds."""
+
+    run: Run
+    path: Path
+    config: RunConfig
+    environment: dict[str, Any]
+    clients: ClientsRecord | None
+
+    @property
+    def status(self) -> str:
+        """A run that goes on after its last summary is under way."""
+        return "under way" if self.run.status == "unfinished" else self.run.status
+
+
+@dataclass(frozen=True)
+class Sources:
+    runs: list[PageRun]  # labelled; runs of one label differ in their seed
+    plans: list[tuple[str, dict[str, Any]]]  # (folder, plan.json)
+    target: float | None  # of a comparison
+
+
+def read_sources(paths: Sequence[str | Path]) -> Sources:
+    """What the folders hold; wrong input if one holds nothing that a page can show."""
+    single: list[tuple[Path | None, PageRun]] = []
+    compared: list[tuple[Path | None, PageRun]] = []
+    plans: list[tuple[str, dict[str, Any]]] = []
+    targets: list[float | None] = []
+    for path in dict.fromkeys(map(Path, paths)):
+        found = len(single) + len(compared) + len(plans)
+        if (path / "config.json").is_file():
+            single.append(_read(path, "", None))
+        places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
+        labels = sorted({label for label, _ in places}, key=usual_order)
+        for label in labels:
+            compared += [_read(place, label, path) for (of, _), place in sorted(places.items()) if of == label]
+        if places and (path / "comparison.json").is_file():
+            targets.append(read_json(path / "comparison.json").get("target"))
+        if (path / "plan.json").is_file():
+            plans.append((str(path), _checked_plan(path / "plan.json")))
+        if len(single) + len(compared) + len(plans) == found:
+            missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
+            raise InputError(f"{path} {missing}; {WAY_OUT}")
+    runs = [*_labelled(single, alone=not compared), *_told_apart(compared)]
+    return Sources(runs, plans, next((target for target in targets if target is not None), None))
+
+
+def _read(path: Path, label: str, out: Path | None) -> tuple[Path | None, PageRun]:
+    """A run and the comparison it is of."""
+    folder = RunFolder(path)
+    config = folder.config()
+    run = read_run(path, label, config.seed)
+    if folder.summary_path.exists() and read_json(folder.summary_path).get("rounds", np.inf) < len(run.records):
+        run = replace(run, status="unfinished")  # resumed
+    environment = path / "environment.json"
+    about = read_json(environment) if environment.exists() else {}
+    return out, PageRun(run, path, config, about, folder.clients())
+
+
+def _checked_plan(path: Path) -> dict[str, Any]:
+    plan = read_json(path)
+    wanted = {"policy", "round_s", "lower_bound_s", "gap", "clients", "baselines_s", "num_samples", "seconds"}
+    if not isinstance(plan, dict) or not wanted <= plan.keys():
+        raise InputError(f"{path} is not a plan of hsfl plan --out; write it anew")
+    return plan
+
+
+def _told_apart(compared: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
+    """Labels of several comparisons carry the folder's name."""
+    names = _names([out for out, _ in compared if out is not None])
+    if len(names) < 2:
+        return [one for _, one in compared]
+    return [
+        replace(one, run=replace(one.run, label=f"{one.run.label},{names[out]}"))
+        for out, one in compared
+        if out is not None
+    ]
+
+
+def _names(paths: Sequence[Path]) -> dict[Path, str]:
+    """The name of each folder; its whole path where two have the same name."""
+    short_names = {path: path.resolve().name for path in paths}
+    taken = list(short_names.values())
+    return {path: name if taken.count(name) == 1 else str(path) for path, name in short_names.items()}
+
+
+def _labelled(single: list[tuple[Path | None, PageRun]], alone: bool) -> list[PageRun]:
+    """Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
+    from others on the page (they are not `alone`, or two configs have the framework), the folder's name is added."""
+    groups: dict[tuple[str, int], list[PageRun]] = {}
+    for _, one in single:
+        same = one.config.model_dump(mode="json", exclude={"seed", "log"})
+        key = json.dumps(same, sort_keys=True)
+        again = sum(of == key and any(o.run.seed == one.run.seed for o in runs) for (of, _), runs in groups.items())
+        groups.setdefault((key, again), []).append(one)
+    frameworks = [runs[0].config.framework for runs in groups.values()]
+    names = _names([runs[0].path for runs in groups.values()])
+    labelled = []
+    for runs in groups.values():
+        framework = runs[0].config.framework
+        clear = alone and frameworks.count(framework) == 1
+        label = framework if clear else f"{framework},{names[runs[0].path]}"
+        labelled += [replace(one, run=replace(one.run, label=label)) for one in runs]
+    return labelled
+
+
+def page_data(sources: Sources) -> dict[str, Any]:
+    """The page's JSON."""
+    runs = [one.run for one in sources.runs]
+    strides = gantt_strides(runs)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    configs = {display_name(label): next(o.config for o in sources.runs if o.run.label == label) for label in labels}
+    if not runs:
+        configs = {folder: parse_config(plan["config"]) for folder, plan in sources.plans if "config" in plan}
+    return {
+        "title": title(sources),
+        "target": sources.target,
+        "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
+        "series": [_series(label, slot, [run for run in runs if run.label == label]) for label, slot in slots(labels)],
+        "tables": _tables(runs, sources.target),
+        "settings": settings_rows(configs) if configs else [],
+        "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
+        "max_clients": MAX_CLIENTS,
+    }
+
+
+def title(sources: Sources) -> str:
+    labels = list(dict.fromkeys(one.run.label for one in sources.runs))
+    if not labels:
+        return "A plan for HSFL"
+    config = sources.runs[0].config
+    names = [display_name(label) for label in labels]
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    who = who if len(who) <= 60 else f"{len(names)} contenders"
+    models = dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs)
+    return f"{who}: {f'{config.model.name} on {config.data.name}' if len(models) == 1 else f'{len(models)} tasks'}"
+
+
+def slots(labels: Sequence[str]) -> list[tuple[str, int]]:
+    """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left."""
+    own = {label: list(STYLES).index(label) for label in labels if label in STYLES}
+    free = [slot for slot in reversed(range(len(STYLES))) if slot not in own.values()] or list(range(len(STYLES)))
+    others = [label for label in labels if label not in own]
+    given = own | {label: free[place % len(free)] for place, label in enumerate(others)}
+    return [(label, given[label]) for label in labels]
+
+
+def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
+    run, config, records = one.run, one.config, one.run.records
+    evaluated = [record for record in records if record.test_accuracy is not None]
+    best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)
+    clients = None if one.clients is None else asdict(one.clients)
+    return {
+        "label": run.label,
+        "name": display_name(run.label) + (f", seed {run.seed}" if run.seed is not None else ""),
+        "framework": config.framework,
+        "framework_name": NAMES.get(config.framework, config.framework),
+        "seed": run.seed,
+        "folder": str(one.path),
+        "status": one.status,
+        "words": describe(config),
+        "environment": one.environment,
+        "policy": config.allocation.policy,
+        "main_hz": config.network.main_hz,
+        "tau_s": config.train.tau_s,
+        "num_clients": config.fleet.num_clients,
+        "planned_rounds": config.train.rounds,
+        "num_rounds": len(records),
+        "sim_time_s": run.sim_time_s,
+        "wall_s": sum(record.wall_s for record in records),
+        "best_accuracy": run.best("test_accuracy"),
+        "best_round": best.round if best else None,
+        "last_accuracy": run.last("test_accuracy"),
+        "drops": run.drops,
+        "left_out": run.left_out,
+        "bytes": run.bytes,
+        "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
+        "clients": None
+        if clients is None
+        else {k: v if k == "class_names" else v[:MAX_CLIENTS] for k, v in clients.items()},
+        "counts": client_counts(records),
+        "gantt_every": every,
+        "rounds": round_columns(records, list(run.bytes), every),
+    }
+
+
+def _series(label: str, slot: int, runs: list[Run]) -> dict[str, Any]:
+    curves = {
+        quantity: {over: _points(label_band(runs, quantity, over)) for over in ("time", "rounds")}
+        for quantity in QUANTITIES
+    }
+    return {
+        "label": label,
+        "name": display_name(label),
+        "slot": slot,
+        "num_seeds": len(runs),
+        "steps": len(runs) == 1,
+        "curves": curves,
+    }
+
+
+def _points(band: Band) -> dict[str, list[Any]] | None:
+    """x, mean, and the interval where there is one; evenly thinned if they are many."""
+    if not len(band.x):
+        return None
+    at = np.unique(np.linspace(0, len(band.x) - 1, min(len(band.x), MAX_POINTS)).round().astype(int))
+    points = {name: [short(float(v), 6) for v in getattr(band, name)[at]] for name in ("x", "mean", "low", "high")}
+    return points if np.isfinite(band.low).any() else {name: points[name] for name in ("x", "mean")}
+
+
+def _tables(runs: list[Run], target: float | None) -> dict[str, Any] | None:
+    """The comparison's tables and notes, where there is something to compare."""
+    if len(runs) < 2:
+        return None
+    compared = compare(runs, target)
+    tables = [{"title": name, "header": header, "rows": rows} for name, header, rows in compared.tables()]
+    return {"tables": tables, "notes": compared.notes}

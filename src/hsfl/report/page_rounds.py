@@ -1,0 +1,140 @@
+"""The rounds of a run as the page stores them: a column for each quantity, an entry for each round.
+
+Times are rounded to four digits. A phase that begins where the client's phase before it ended has no start of its own,
+and what is the same for all clients is stored once: 200 rounds of 50 clients are then about half a megabyte.
+
+Legend: K clients, R rounds.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hsfl.network.clock import PHASES
+from hsfl.records import RoundRecord
+from hsfl.report.runs import Run
+
+Array = np.ndarray
+MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
+MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have none
+FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the one before follows it
+
+
+def short(value: float | None, digits: int = 4) -> float | None:
+    """To so many significant digits; whole numbers without a point."""
+    if value is None or not np.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
+    return [short(float(value), digits) for value in values]
+
+
+def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: int | None) -> dict[str, list[Any]]:
+    """Columns [R]. `every`: a Gantt chart for each so many rounds, first and last included; None: for none."""
+    last = len(records) - 1
+    drawn = [every is not None and (r % every == 0 or r == last) for r in range(len(records))]
+    exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
+    columns: dict[str, list[Any]] = {name: [short(getattr(record, name), 7) for record in records] for name in exact}
+    columns["round"] = [record.round for record in records]
+    columns["straggler"] = [record.straggler for record in records]
+    columns["dropped"] = [record.dropped for record in records]
+    columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
+    columns["cuts"] = _changes([record.cuts for record in records])
+    columns["bytes"] = [[record.bytes.get(link, 0) for link in links] for record in records]
+    columns["allocation"] = [allocation(record.allocation) for record in records]
+    rows = [shown_clients(record) if on else None for record, on in zip(records, drawn)]
+    columns["rows"] = rows
+    columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
+    return columns
+
+
+def _changes(values: Sequence[Any]) -> list[Any]:
+    """None where a value is that of the round before."""
+    return [value if r == 0 or value != values[r - 1] else None for r, value in enumerate(values)]
+
+
+def shown_clients(record: RoundRecord) -> list[int]:
+    """All clients; of a large fleet the straggler and those that wait least. CL has one row, the main server."""
+    if record.framework == "cl":
+        return [0]
+    everyone = list(range(len(record.cuts)))
+    if len(everyone) <= MAX_CLIENTS:
+        return everyone
+    started = set(record.started)
+    order = sorted(everyone, key=lambda k: (k != record.straggler, k not in started, record.waiting_s[k]))
+    return sorted(order[:MAX_CLIENTS])
+
+
+def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
+    """By phase: [start_s, length_s] of these clients. A start of None follows the phase before; one number is for all."""
+    encoded: dict[str, list[Any]] = {}
+    now_s = np.zeros(len(clients))
+    for phase in PHASES:
+        if phase not in record.phases:
+            continue
+        start_s, end_s = (np.array(record.phases[phase][name], float)[list(clients)] for name in ("start_s", "end_s"))
+        on = end_s > start_s
+        follows = bool((np.abs(start_s - now_s)[on] <= FOLLOWS * record.round_s).all())
+        now_s = np.where(on, end_s, now_s)
+        length_s = np.where(on, end_s - start_s, 0.0)
+        encoded[phase] = [None if follows else _one_or_all(np.where(on, start_s, 0.0), on), _one_or_all(length_s)]
+    return encoded
+
+
+def _one_or_all(values: Array, matters: Array | None = None) -> Any:
+    """One number if it is the same for all (that matter), else all."""
+    rounded = shorts(values)
+    told = {value for k, value in enumerate(rounded) if matters is None or matters[k]}
+    return told.pop() if len(told) == 1 else rounded
+
+
+def allocation(says: dict[str, Any]) -> dict[str, Any] | None:
+    """What the round's policy decided, to four digits; None for the even allocation, which decides nothing."""
+    if "server_hz" not in says:
+        return None
+    per_client = ("server_hz", "share", "up_power_w", "down_power_w")
+    part: dict[str, Any] = {name: shorts(says[name][:MAX_CLIENTS]) for name in per_client if name in says}
+    part |= {name: short(says.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
+    return part | {"status": str(says.get("status", "")), "owner": says.get("owner")}
+
+
+def gantt_strides(runs: Sequence[Run]) -> list[int | None]:
+    """For each run, of which rounds the page holds a Gantt chart: of every so-many-th; None: of none.
+
+    All, while they are few; else those of each label's first seed, and of these as many as MAX_BARS allows.
+    """
+    bars = [_num_bars(run) for run in runs]
+    if sum(bars) <= MAX_BARS:
+        return [1] * len(runs)
+    first: dict[str, int] = {}
+    for place, run in enumerate(runs):
+        first.setdefault(run.label, place)
+    total = sum(bars[place] for place in first.values())
+    stride = max(int(np.ceil(total / MAX_BARS)), 1)
+    return [stride if place in first.values() else None for place in range(len(runs))]
+
+
+def _num_bars(run: Run) -> int:
+    return sum(len(record.phases) * min(len(record.cuts), MAX_CLIENTS) for record in run.records)
+
+
+def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
+    """Over all rounds, [K] each: rounds kept, dropped and left out, rounds as the straggler, seconds of waiting."""
+    num_clients = len(records[0].cuts) if records else 0
+    kept, dropped, left_out, straggler = np.zeros((4, num_clients), int)
+    waiting_s = np.zeros(num_clients)
+    for record in records:
+        kept[record.kept] += 1
+        dropped[record.dropped] += 1
+        left_out[sorted(set(range(num_clients)) - set(record.started))] += 1
+        if record.straggler is not None:
+            straggler[record.straggler] += 1
+        each_s = np.array(record.waiting_s, float)
+        waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding
+    counts = {"kept": kept, "dropped": dropped, "left_out": left_out, "straggler": straggler}
+    named: dict[str, list[Any]] = {name: value[:MAX_CLIENTS].tolist() for name, value in counts.items()}
+    return named | {"waiting_s": shorts(waiting_s[:MAX_CLIENTS])}

@@ -1,0 +1,139 @@
+"""What was run: a config in words, and as rows of a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hsfl.config import RunConfig
+from hsfl.report.runs import display_name
+
+SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
+
+
+def describe(config: RunConfig) -> list[str]:
+    """A few sentences, each about one thing."""
+    sentences = [_learning(config), _training(config), _fleet(config), _network(config), _allocation(config)]
+    return [sentence for sentence in sentences if sentence]
+
+
+def describe_plan(config: RunConfig, num_samples: int) -> list[str]:
+    """The same for a plan, which trains nothing."""
+    clients = f"{_count(config.fleet.num_clients, 'client')} with {num_samples:,} samples each"
+    train = config.train
+    work = f"A round of {config.model.name} among {clients}, batches of {train.batch_size}"
+    work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
+    return [f"{work}.", f"{_devices(config)}.", _network(config)]
+
+
+def _learning(config: RunConfig) -> str:
+    data, model = config.data, config.model
+    how = {
+        "iid": "dealt out evenly",
+        "dirichlet": f"divided unevenly by class (Dirichlet, alpha {data.alpha:g})",
+        "shards": f"divided by class ({data.classes_per_client} classes each)",
+        "quantity_skew": f"divided in unequal amounts (alpha {data.alpha:g})",
+    }[data.partition]
+    some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
+    start = ", from given weights," if model.init_weights is not None else ""
+    clients = "one client" if config.fleet.num_clients == 1 else f"{config.fleet.num_clients:,} clients"
+    return f"{display_name(config.framework)} trains {model.name}{start} on {data.name}{some}, {how} among {clients}."
+
+
+def _training(config: RunConfig) -> str:
+    train = config.train
+    words = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else _count(train.rounds, "round")
+    words += f" within {si(train.budget_s)}s of simulated time" if train.budget_s is not None else ""
+    words += f", batches of {train.batch_size}"
+    words += f", {train.local_epochs} passes over the data a round" if train.local_epochs > 1 else ""
+    words += f", {OPTIMIZERS[train.optimizer]} at a rate of {train.lr:g}"
+    words += f" ({train.schedule} schedule)" if train.schedule != "constant" else ""
+    words += f"; {train.clients_per_round} clients a round" if train.clients_per_round is not None else ""
+    words += f"; a client misses a round with probability {train.drop_rate:g}" if train.drop_rate else ""
+    late = f"who takes longer than {si(train.tau_s)}s is dropped from the round" if train.tau_s is not None else ""
+    return f"{words}; {late or 'every round waits for its last client'}. Seed {config.seed}."
+
+
+def _devices(config: RunConfig) -> str:
+    fleet = config.fleet
+    if fleet.file is not None:
+        return f"Devices as {fleet.file} lists them"
+    if fleet.heterogeneity == 0:
+        return f"Equal devices of {si(sum(fleet.cpu_hz) / 2)}cycles/s"
+    low = max(fleet.cpu_hz[0], fleet.cpu_floor_hz)
+    return f"Devices of {si(low)}cycles/s to {si(fleet.cpu_hz[1])}cycles/s"
+
+
+def _fleet(config: RunConfig) -> str:
+    fleet, devices = config.fleet, _devices(config)
+    if config.framework in ("cl", "fl"):
+        return f"{devices}."
+    cuts = {
+        "max_cut": "each client holds as many units as it can",
+        "fastest": "each client's cut is its fastest under the even allocation",
+        "planned": "the cuts are the policy's plan",
+    }
+    chosen = cuts[fleet.cuts] if isinstance(fleet.cuts, str) else "the cuts were given"
+    return f"{devices}; {chosen}."
+
+
+def _network(config: RunConfig) -> str:
+    network = config.network
+    if network.kind == "measured":
+        links = "Links of measured speed"
+    else:
+        links = f"A radio of {_count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
+    back = f", played back from {network.history}" if network.history is not None else ""
+    return f"{links}{back}; a main server of {si(network.main_hz)}cycles/s."
+
+
+def _allocation(config: RunConfig) -> str:
+    if config.allocation.policy == "even":
+        return "Server cycles, subchannels and power are shared evenly."
+    return f"Server cycles, subchannels and power are allocated every round by the policy {config.allocation.policy}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def si(value: float) -> str:
+    """1e12 -> `1 T`, to be followed by the unit; seconds of any length stay seconds."""
+    power, letter = next(((p, u) for p, u in SIZES if value >= p * (1 - 1e-9)), (1.0, ""))
+    return f"{value / power:.4g} {letter}"
+
+
+def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
+    """A row for each setting: its name, its value (or one for each label where they differ), and whether it is a default.
+
+    configs: one for each label. Seeds differ from run to run and are told elsewhere.
+    """
+    flat = {label: flatten(config.model_dump(mode="json")) for label, config in configs.items()}
+    usual = flatten(RunConfig().model_dump(mode="json"))
+    rows = []
+    for name in usual:
+        values = {label: settings.get(name) for label, settings in flat.items()}
+        first = next(iter(values.values()))
+        same = all(value == first for value in values.values())
+        row: dict[str, Any] = {"name": name, "usual": same and first == usual[name]}
+        rows.append(row | ({"value": say(first)} if same else {"values": {k: say(v) for k, v in values.items()}}))
+    return rows
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def say(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(say, value))
+    return str(value)

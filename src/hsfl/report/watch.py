@@ -1,0 +1,124 @@
+"""`hsfl report --watch`: the page on this machine alone, and news of the runs as they come.
+
+Two things can be had, by GET: the page at `/`, and at `/data` what is new since the page last asked. A page of another
+site that reaches the port under a name of its own (DNS rebinding) is turned away.
+"""
+
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from hsfl.errors import InputError
+from hsfl.report.page import render, safe_json
+from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.runs import run_places
+
+HOST = "127.0.0.1"
+FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json")
+
+
+class Watcher:
+    """The folders' data, read again only when a file has changed."""
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self.paths = [Path(path) for path in paths]
+        self._lock = threading.Lock()
+        self._version = ""
+        self._data: dict[str, Any] = {}
+        self.news()  # wrong folders are told at once
+
+    def news(self) -> tuple[str, dict[str, Any]]:
+        """(version, all data)."""
+        with self._lock:
+            version = self._stamp()
+            if version != self._version:
+                self._data = page_data(read_sources(self.paths))
+                self._version = version
+            return self._version, self._data
+
+    def _stamp(self) -> str:
+        """What changes when a file does."""
+        folders = [folder for path in self.paths for folder in (path, *run_places(path).values())]
+        stamps = []
+        for path in (folder / name for folder in folders for name in FILES):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            stamps.append(f"{status.st_mtime_ns:x}.{status.st_size:x}")
+        return "-".join(stamps)
+
+
+def rest(data: dict[str, Any], have: str) -> dict[str, Any]:
+    """The data without the rounds that a page has: `have` is `every:rounds` for each run, see main.js."""
+    known = [part.split(":") for part in have.split(",")]
+    if len(known) != len(data["runs"]):
+        return data
+    return data | {"runs": [_rest_of_run(run, part) for run, part in zip(data["runs"], known)]}
+
+
+def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
+    """A page whose Gantt charts are of other rounds gets all."""
+    every, count = part[0], part[-1]
+    if every != str(run["gantt_every"] or 0) or not count.isdecimal() or int(count) > run["num_rounds"]:
+        return run
+    first = max(int(count) - 1, 0)  # the last round again: only the last one is sure to have a chart
+    return run | {"from": first, "rounds": {name: column[first:] for name, column in run["rounds"].items()}}
+
+
+def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:
+    """A server on 127.0.0.1; port 0 takes a free one."""
+    watcher = Watcher(paths)
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "hsfl", ""
+
+        def do_GET(self) -> None:
+            wanted = urlsplit(self.path)
+            if self.headers.get("Host", "") not in self._names():
+                self._answer(403, "text/plain", "this page is for the machine that it runs on")
+            elif wanted.path not in ("/", "/data"):
+                self._answer(404, "text/plain", "there is / and /data")
+            else:
+                self._tell(wanted.path, parse_qs(wanted.query))
+
+        def _names(self) -> tuple[str, ...]:
+            place = server.server_port
+            return (f"{HOST}:{place}", f"localhost:{place}")
+
+        def _tell(self, path: str, query: dict[str, list[str]]) -> None:
+            try:
+                version, data = watcher.news()
+            except InputError as error:  # a file in the midst of a change, or the folder is gone
+                return self._answer(503, "text/plain", str(error))
+            if path == "/":
+                return self._answer(200, "text/html", render(data, watch=True))
+            if query.get("version") == [version]:
+                return self._answer(204, "text/plain", "")
+            part = rest(data, query.get("have", [""])[0])
+            self._answer(200, "application/json", safe_json({"version": version, "data": part}))
+
+        def _answer(self, status: int, kind: str, text: str) -> None:
+            body = text.encode("utf-8", "replace")
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            if status != 204:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if status != 204:
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"port {port} cannot be used ({reason}); choose another --port, or leave it out") from None
+    server.daemon_threads = True
+    return server

@@ -1,0 +1,152 @@
+"""Latency studies: points are solved once, kept, and averaged as by hand; and the trends of Figs. 4 and 5."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hsfl.config import with_changes
+from hsfl.errors import InputError
+from hsfl.experiments import fig4, fig5
+from hsfl.experiments.latency import PAPER, SIX, Axis, Study, paper_base, points, run_points
+from hsfl.experiments.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
+
+SMALL = ("model.name=cnn", "fleet.num_clients=3", "network.num_subchannels=4")
+BANDWIDTH = Axis("network.subchannel_hz", (1e6, 2e6), "bandwidth")
+CYCLES = Axis("network.main_hz", (50e10, 100e10), "cycles")
+
+
+def small_study(**changes: Any) -> Study:
+    base = with_changes(paper_base(2), SMALL)
+    study = Study(base, (BANDWIDTH, CYCLES), SIX, num_fleets=2, num_channels=2, paper_limit_s=5.0)
+    return replace(study, **changes)
+
+
+def quietly(text: str) -> None:
+    """Progress that nobody reads."""
+
+
+def rounds_in(path: Path) -> Any:
+    return json.loads(path.read_text())["rounds"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small study with the paper's solver on one fleet."""
+    path = tmp_path_factory.mktemp("study") / "fig"
+    run_points(small_study(paper_fleets=1), path, quietly, num_workers=1)
+    return path
+
+
+def test_axes_share_the_point_at_which_nothing_differs() -> None:
+    files = [point.file for point in points(small_study(paper_fleets=1))]
+    assert len(files) == len(set(files)) == 2 * 3 + 3  # two fleets at three places, the paper's solver on one fleet
+    assert "base/seed-1.json" in files
+    assert "paper,base/seed-1.json" in files
+    configs = {point.file: point.config for point in points(small_study())}
+    assert configs["network.main_hz=5e+11/seed-2.json"].network.main_hz == 50e10
+    assert configs["network.main_hz=5e+11/seed-2.json"].seed == 2
+
+
+def test_what_is_done_is_not_done_again(folder: Path) -> None:
+    files = sorted((folder / "points").rglob("*.json"))
+    written = {path: path.stat().st_mtime_ns for path in files}
+    lost = folder / "points" / "base" / "seed-2.json"
+    first = rounds_in(lost)
+    lost.unlink()
+    said: list[str] = []
+    run_points(small_study(paper_fleets=1), folder, said.append, num_workers=1)
+    assert len(said) == 1
+    assert all(path.stat().st_mtime_ns == written[path] for path in files if path != lost)
+    assert rounds_in(lost) == first  # the same numbers, to the bit
+
+
+def test_points_of_other_settings_are_not_mixed(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="another channels; choose another --out"):
+        run_points(small_study(num_channels=3), folder, quietly)
+    (tmp_path / "something").write_text("else")
+    with pytest.raises(InputError, match="already holds something else"):
+        run_points(small_study(), tmp_path, quietly)
+
+
+def test_two_processes_find_what_one_finds(folder: Path, tmp_path: Path) -> None:
+    run_points(small_study(num_fleets=1, axes=(BANDWIDTH,)), tmp_path / "fig", quietly, num_workers=2)
+    for name in ("base", "network.subchannel_hz=2e+06"):
+        here, there = (rounds_in(path / "points" / name / "seed-1.json") for path in (folder, tmp_path / "fig"))
+        assert here == there
+
+
+def test_rows_are_means_of_the_points(folder: Path, tmp_path: Path) -> None:
+    rows = read_rows(small_study(paper_fleets=1), folder)
+    assert len(rows) == 2 * 2 * (6 * 2 + 1)  # axes, values, policies x fleets + the paper's solver
+    point = rounds_in(folder / "points" / "base" / "seed-2.json")
+    (row,) = (row for row in at(rows, BANDWIDTH, 1e6, "scls") if row.seed == 2)
+    assert row.fresh_mean_s == pytest.approx(sum(point["scls"]["fresh_s"]) / 2)
+    assert row.plan_mean_s == pytest.approx(sum(point["scls"]["plan_s"]) / 2)
+    assert row.ratio == pytest.approx(sum(point["scls"]["fresh_s"]) / sum(point["proposed"]["fresh_s"]))
+    both = [r.fresh_mean_s for r in at(rows, BANDWIDTH, 1e6, "scls")]
+    assert mean_s(rows, BANDWIDTH, 1e6, "scls").mean == pytest.approx(sum(both) / 2)
+    ratios = [r.ratio for r in at(rows, BANDWIDTH, 1e6, "scls")]
+    assert longer(rows, BANDWIDTH, 1e6, "scls").mean == pytest.approx(100 * (np.sqrt(ratios[0] * ratios[1]) - 1))
+    with write_rows(rows, tmp_path / "rows.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert len(written) == len(rows)
+    assert float(written[0]["fresh_mean_s"]) == rows[0].fresh_mean_s
+
+
+def test_the_papers_solver_is_drawn_as_a_ratio(folder: Path) -> None:
+    """It ran on the first fleet's first channel: the proposed mean times the ratio there."""
+    rows = read_rows(small_study(paper_fleets=1), folder)
+    own = rounds_in(folder / "points" / "paper,base" / "seed-1.json")[PAPER]
+    proposed = rounds_in(folder / "points" / "base" / "seed-1.json")["proposed"]
+    ratio = own["fresh_s"][0] / proposed["fresh_s"][0]
+    expected = ratio * (mean_s(rows, CYCLES, 100e10, "proposed").mean or 0.0)
+    assert mean_s(rows, CYCLES, 100e10, PAPER).mean == pytest.approx(expected)
+    if own["cuts"] == proposed["cuts"]:
+        assert ratio >= 1 - 1e-3  # with the same cuts, no solver beats the exact one by more than its gap
+
+
+def check_plans(study: Study, folder: Path) -> None:
+    """No policy beats proposed on the plan's samples by more than the plan's proven gap and that of a round's solve."""
+    planned = [row for row in read_rows(study, folder) if row.plan_ratio is not None]
+    assert planned
+    for row in planned:
+        assert (row.plan_ratio or 0.0) >= (1 - row.plan_gap) * (1 - study.base.allocation.gap), row
+
+
+def test_fig4_trends(tmp_path: Path) -> None:
+    outcome = fig4.run(tmp_path / "fig4", "smoke", None, quietly)
+    study = fig4.study("smoke")
+    check_plans(study, tmp_path / "fig4")
+    rows = read_rows(study, tmp_path / "fig4")
+    bandwidth, cycles, power = study.axes
+    for policy in SIX:
+        assert (np.diff(series_s(rows, bandwidth, policy)) < 0).all(), policy
+        assert (np.diff(series_s(rows, cycles, policy)) < 0).all(), policy
+    assert (np.diff(series_s(rows, power)) < 0).all()
+    assert {path.name for path in outcome.files} == {"fig4.csv", "fig4.pdf", "fig4.png", "fig4.svg"}
+    text = outcome.markdown.read_text()
+    assert "n = 2 fleets x 3 channels" in text
+    assert "Machine: " in text
+
+
+def test_fig5_trends(tmp_path: Path) -> None:
+    fig5.run(tmp_path / "fig5", "smoke", None, quietly)
+    study = fig5.study("smoke")
+    check_plans(study, tmp_path / "fig5")
+    rows = read_rows(study, tmp_path / "fig5")
+    for policy in SIX:
+        series = series_s(rows, study.axes[0], policy)
+        assert series[-1] > series[0], policy
+    assert (np.diff(series_s(rows, study.axes[0])) > 0).all()
+
+
+def test_configs_are_values() -> None:
+    assert len(fig4.configs("quick")) == 10 * 16  # three axes of six values that share one
+    assert len(fig5.configs("quick")) == 20 * 6
+    assert {config.network.main_power_w for config in fig4.configs("quick")} == {25, 50, 100, 150, 200, 250}
+    assert {config.train.tau_s for config in fig4.configs("full")} == {None}
