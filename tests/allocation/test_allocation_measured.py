@@ -118,6 +118,13 @@ def test_no_single_change_is_better_than_its_optimistic_value(rounds, random):
             assert bound[k, cut] <= plain_mean(rounds, changed) * (1 + 1e-9) + 1e-9
 
 
+def test_the_last_client_that_needs_the_server_may_leave_it():
+    """Cut 1 has no work for the server: the round falls from 0.25 s to nothing, and the bound must say so."""
+    zero = np.zeros((1, 1, 2))
+    rounds = MeasuredRounds(zero, np.array([[0.5, 0.0]]), zero, 0, np.array([1]), 2.0)
+    np.testing.assert_allclose(optimistic(rounds, np.array([0])), [[0.25, 0.0]], atol=1e-15)
+
+
 def random_fleet(seed, clients, count, num_cuts=6):
     """Heads that grow with the cut, tails that shrink, speeds that vary by a fifth."""
     rng = np.random.default_rng(seed)

@@ -228,7 +228,8 @@ def optimistic(rounds: MeasuredRounds, cuts: Array) -> Array:
     now_hz, now_slope = (np.take_along_axis(a, cuts[None, :, None], axis=2) for a in (need_hz, slope))
     total_hz = need_hz + _sum_of_others(now_hz)
     slope = slope + _sum_of_others(now_slope)
-    newton_s = training_s + np.divide(total_hz * (total_hz / hz - 1), slope, out=np.zeros(slope.shape), where=slope > 0)
+    step_s = np.divide(total_hz * (total_hz / hz - 1), slope, out=np.zeros(slope.shape), where=slope > 0)
+    newton_s = np.where(slope > 0, training_s + step_s, 0.0)  # nobody needs the server: nothing to wait for
     alone_s = np.maximum(rounds.own_s + work / hz, _most_of_others(own_now_s + work_now / hz))
     down_s = np.maximum(rounds.down_s, _most_of_others(down_now_s))
     mean_s = (np.maximum(newton_s, alone_s) + down_s).mean(axis=0)
