@@ -35,15 +35,59 @@ def test_plan_with_a_proof(cost_file: Path) -> None:
         assert plan["baselines_s"]["proposed"] <= mean_s * 1.002, name
     for client in plan["clients"]:
         assert client["seconds"][client["bottleneck"]] == max(client["seconds"].values())
+        assert 1 <= client["main_up_power_w"] <= 10  # a client sends with all its power
+        assert client["share"] is None
+    assert sorted(i for client in plan["clients"] for i in client["subchannels"]) == [0, 1, 2, 3]
+    for name in ("main_down_power_w", "edge_down_power_w"):
+        assert sum(client[name] for client in plan["clients"]) == pytest.approx(100)
     shown = hsfl("plan", "--cost", cost_file, *SMALL)
+    assert "down W" in shown.out
     assert "no cuts and no allocation can beat" in shown.out
+
+
+def test_plan_of_shared_bands(cost_file: Path) -> None:
+    small = ["--set", "fleet.num_clients=2", "--set", "network.num_subchannels=1", "--set", "allocation.samples=1"]
+    words = ["plan", "--cost", cost_file, *small, "--set", "allocation.time_limit_s=0.5"]
+    plan = hsfl(*words, "--json").json()
+    shares = [client["share"] for client in plan["clients"]]
+    np.testing.assert_allclose(np.sum(shares, axis=0), 1, rtol=1e-6)
+    assert {client["subchannels"] is None for client in plan["clients"]} == {True}
+    assert "share" in hsfl(*words).out
 
 
 def test_plan_for_measured_links(cost_file: Path) -> None:
     links = ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"]
-    plan = hsfl("plan", "--cost", cost_file, *SMALL, *links, "--set", "network.main_down_bps=2e7", "--json").json()
-    assert plan["gap"] == 0
-    assert plan["round_s"] <= min(plan["baselines_s"].values()) * (1 + 1e-9)
+    words = ["plan", "--cost", cost_file, *SMALL, *links, "--set", "network.main_down_bps=2e7"]
+    plan = hsfl(*words, "--json").json()
+    assert plan["num_samples"] == 2
+    assert plan["lower_bound_s"] <= plan["round_s"]
+    assert plan["gap"] == pytest.approx(1 - plan["lower_bound_s"] / plan["round_s"], abs=1e-12)
+    assert list(plan["baselines_s"]) == ["proposed", "rcls", "scls", "ecfa"]  # even would be ecfa again
+    assert plan["round_s"] == plan["baselines_s"]["proposed"] <= min(plan["baselines_s"].values()) * (1 + 1e-12)
+    assert sum(client["server_hz"] for client in plan["clients"]) == pytest.approx(1e12)
+    assert {client["main_up_power_w"] for client in plan["clients"]} == {None}
+    still = hsfl(*words, "--set", "network.speed_std=0", "--json").json()
+    assert still["gap"] <= 1e-5  # one sample over and over: solved exactly
+    assert "up W" not in hsfl(*words).out
+
+
+def test_samples_of_measured_links_come_from_a_history(cost_file: Path, tmp_path: Path) -> None:
+    """Rates recorded in two rounds: the plan's mean is that of these rounds, each as if it were alone."""
+    lines = ["round,client,cpu_hz,main_up_bps,main_down_bps,edge_up_bps,edge_down_bps"]
+    lines += ["0,0,1e9,1e6,1e7,1e6,1e7", "1,0,1e9,5e5,1e7,5e5,1e7"]
+    means = []
+    for rows in ([0, 1], [0], [1]):
+        texts = [lines[0], *(f"{new}{lines[1 + row][1:]}" for new, row in enumerate(rows))]
+        (tmp_path / "rounds.csv").write_text("\n".join(texts) + "\n")
+        plan = hsfl(
+            *("plan", "--cost", cost_file, "--json", "--set", "fleet.num_clients=1", "--set", "fleet.max_cut=2"),
+            *("--set", "fleet.min_cut=2", "--set", f"network.history={tmp_path / 'rounds.csv'}"),
+            *("--set", "network.kind=measured", "--set", "network.main_up_bps=1", "--set", "network.main_down_bps=1"),
+        ).json()
+        assert plan["num_samples"] == len(rows)
+        means.append(plan["round_s"])
+    assert means[0] == pytest.approx((means[1] + means[2]) / 2, rel=1e-9)
+    assert means[2] > 1.5 * means[1]
 
 
 def test_measured_plan_equals_trying_everything() -> None:

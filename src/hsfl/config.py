@@ -127,7 +127,9 @@ class NetworkConfig(_Section):
 class AllocationConfig(_Section):
     """Who gets which cycles, subchannels and power, and how `fleet.cuts = "planned"` are found."""
 
-    policy: str = "even"  # or proposed, rcls, scls, ecfa, gtra, etra; names joined by + change several decisions
+    # or proposed, rcls, scls, ecfa, gtra, etra, etra_even, splitfed, cpsl; names joined by + change several decisions;
+    # own: what each framework's authors chose
+    policy: str = "even"
     cuts: Literal["descent", "ga", "exhaustive"] = "descent"  # how cuts are searched
     samples: int = Field(20, ge=1)  # rounds that a plan averages over
     sharing: Literal["auto", "exclusive", "bandwidth"] = "auto"  # bandwidth when clients outnumber subchannels

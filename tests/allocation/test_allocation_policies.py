@@ -41,6 +41,11 @@ def test_each_changes_one_decision():
     np.testing.assert_allclose(etra.main_down_power_w.sum(axis=1), scenario.main_power_w / 4)
     np.testing.assert_allclose(etra.edge_down_power_w.sum(axis=1), scenario.edge_power_w / 4)
     assert np.ptp(etra.server_hz) > 0
+    both = policy("etra_even").allocate(scenario, cuts)
+    np.testing.assert_allclose(both.main_down_power_w.sum(axis=1), scenario.main_power_w / 4)
+    assert both.owner.tolist() == both.edge_down_owner.tolist() == [0, 1, 2, 3, 0, 1]
+    assert np.ptp(both.server_hz) > 0  # cycles stay optimal
+    assert policy("ecfa+etra_even").allocate(scenario, cuts).round_s == policy("even").allocate(scenario, cuts).round_s
     even = policy("even").allocate(scenario, cuts)
     assert sorted(np.bincount(even.owner)) == [1, 1, 2, 2]
     assert etra.status is SolveStatus.HEURISTIC

@@ -1,5 +1,6 @@
 """Policies in a run: planned cuts once, an allocation with its proven gap every round."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.records import RunFolder
 from hsfl.training.allocating import samples, scenario
+from hsfl.training.measured_links import sampled_rounds
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import choose_clients, make_pace, run
 
@@ -110,6 +112,74 @@ def test_wrong_words() -> None:
         rounds(config("allocation.policy=best"))
     with pytest.raises(InputError, match="which plans none; try proposed"):
         prepare(config("fleet.cuts=planned"))
-    measured = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
-    with pytest.raises(InputError, match=r"set allocation\.policy=even"):
-        rounds(config(*measured, "allocation.policy=proposed"))
+
+
+MEASURED = ["network.kind=measured", "network.main_up_bps=[1e6,2e6,4e6,8e6]", "network.main_down_bps=1e7"]
+MEASURED += ["network.main_hz=1e7"]  # a server that matters
+
+
+def test_measured_links_end_everyone_together() -> None:
+    """All who need the server end at one time, with all of its cycles spent: nothing is left to move."""
+    settings = config(*MEASURED, "allocation.policy=proposed", "fleet.cuts=[1,2,2,1]")
+    even = rounds(config(*MEASURED, "fleet.cuts=[1,2,2,1]"))
+    for (line, says), (shared_evenly, _) in zip(rounds(settings), even, strict=True):
+        assert says["status"] == "optimal"
+        assert says["gap"] == 0
+        assert says["lower_bound_s"] == pytest.approx(line.round_s, rel=1e-9)
+        assert sum(says["server_hz"]) == pytest.approx(1e7, rel=1e-12)
+        np.testing.assert_allclose(line.finish_s, line.finish_s.max(), rtol=1e-9)
+        assert line.round_s < 0.999 * shared_evenly.round_s
+
+
+def test_rules_on_measured_links() -> None:
+    cuts = "fleet.cuts=[1,2,2,1]"
+    (even, _), *_ = rounds(config(*MEASURED, cuts), 1)
+    (best, _), *_ = rounds(config(*MEASURED, "allocation.policy=proposed", cuts), 1)
+    (ruled, says), *_ = rounds(config(*MEASURED, "allocation.policy=ecfa", cuts), 1)
+    assert ruled.round_s == pytest.approx(even.round_s, rel=1e-12)
+    assert says["status"] == "heuristic"
+    assert says["lower_bound_s"] == pytest.approx(best.round_s, rel=1e-9)
+    assert says["gap"] == pytest.approx(1 - best.round_s / even.round_s, rel=1e-9)
+    (greedy, _), *_ = rounds(config(*MEASURED, "allocation.policy=gtra+etra", cuts), 1)
+    assert greedy.round_s == best.round_s  # no subchannels, no power: nothing to rule
+
+
+@pytest.mark.parametrize("name", ["proposed", "ecfa"])
+def test_tau_on_measured_links(name: str) -> None:
+    """Those kept finish in time, nobody is cut off while working, and nobody else could have joined them."""
+    words = [*MEASURED, f"allocation.policy={name}", "fleet.cuts=2"]
+    (free, _), *_ = rounds(config(*words), 1)
+    tau_s = 0.6 * float(free.finish_s.max())
+    (line, says), *_ = rounds(config(*words, f"train.tau_s={tau_s}"), 1)
+    assert says["status"] == "dropped"
+    assert 0 < line.kept.sum() < 4
+    assert not line.dropped.any()
+    assert line.finish_s.max() <= tau_s * (1 + 1e-9)
+    assert np.array(says["server_hz"])[~line.kept].sum() == 0
+    assert says["lower_bound_s"] <= line.round_s * (1 + 1e-9)
+    assert (line.phase_s["model_down"] > 0).all()
+    if name == "proposed":
+        own_s = line.finish_s - line.phase_s["server_forward"] - line.phase_s["server_backward"]
+        need_hz = line.phase_s["server_forward"] + line.phase_s["server_backward"]
+        need_hz = need_hz * says["server_hz"] / np.where(line.kept, tau_s - own_s, 1.0)
+        assert need_hz.sum() <= 1e7 * (1 + 1e-9)
+    (late, says), *_ = rounds(config(*words, "train.tau_s=1e-9"), 1)
+    assert not late.kept.any()
+    assert late.round_s == late.phase_s["model_down"].max()
+
+
+def test_planned_cuts_on_measured_links() -> None:
+    bench = prepare(config(*MEASURED, "allocation.policy=proposed", "fleet.cuts=planned"))
+    sampled = sampled_rounds(bench.world, 3, 8, bench.num_samples / 8, 1)
+    mean_s = {cuts: float(sampled.round_s(np.array(cuts)).mean()) for cuts in product((1, 2, 3), repeat=4)}
+    assert mean_s[bench.task.cuts] <= min(mean_s.values()) * (1 + 1e-3)
+    assert prepare(config(*MEASURED, "allocation.policy=scls", "fleet.cuts=planned")).task.cuts == (3, 3, 3, 3)
+
+
+def test_measured_links_run_under_a_policy(tmp_path: Path) -> None:
+    for framework in ("hsfl", "fl", "splitfed_v1"):
+        words = [*MEASURED, f"framework={framework}", "allocation.policy=proposed", "train.clients_per_round=3"]
+        run(config(*words, "fleet.cuts=2"), tmp_path / framework)
+        for record in RunFolder(tmp_path / framework).rounds():
+            assert record.allocation["gap"] == 0
+            assert sum(hz > 0 for hz in record.allocation["server_hz"]) == (0 if framework == "fl" else 3)

@@ -6,7 +6,8 @@ In every sample the cuts may be chosen anew (which only helps), and each client'
 before the minimum over assignments: T is excluded if, for some price of power, no assignment keeps the sum of
 min_l phi_k(S, l; T) within 1. Model distribution enters through a client alone: round >= T_k + M_k, and M_k is at least
 the download with all subchannels and all of the edge server's power, so option l has only T - M_k(l) left to train.
-The mean over samples bounds the mean round of any cuts.
+The mean over samples bounds the mean round of any cuts. Where bands are shared, subchannels have prices too, and every
+client buys by itself (`sharebound`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from functools import cache
 import numpy as np
 
 from hsfl.allocation import cutting, lagrange
+from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
@@ -23,9 +25,12 @@ from hsfl.allocation.matching import match
 from hsfl.allocation.partition import few
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, single_prices
+from hsfl.allocation.sharebound import Prices
 from hsfl.allocation.stage import Stage, training_stage
 
 Array = np.ndarray
+MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
+PRICED_SAMPLES = 3
 
 
 @cache
@@ -40,6 +45,10 @@ def warm_up_bound(sharing: str, many: bool) -> None:
                 tests.append(_by_prices(stage, group, subs, 2))
             for test in tests:
                 test(1e9)
+        return
+    tiny = random_scenario(np.random.default_rng(0), 2, 2, sharing)
+    stage, group = options(tiny)
+    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, Clock(1.0)).exclude(1e9)
 
 
 def options(scenario: Scenario) -> tuple[Stage, Array]:
@@ -81,9 +90,14 @@ def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> f
 
 def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> float:
     stage, group = options(sample)
-    value_s = exact(sample, cuts, time_limit_s=1.0).round_s
+    answer = exact(sample, cuts, time_limit_s=1.0)
+    value_s, seconds = answer.round_s, max(0.05, (clock.limit_s - clock.seconds()) / num_samples)
     if sample.sharing == "bandwidth":
-        return bound_over_options(stage, group, value_s)
+        alone_s = bound_over_options(stage, group, value_s)
+        if stage.start_w.size > MOST_SHARES:
+            return alone_s
+        prices = _prices(sample, answer, stage, group, Clock(seconds))
+        return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
     needy = _needy(stage, group)
     limit = sample.num_subchannels - max(needy - 1, 0)
     every_row = needy == sample.num_clients and _rows_need(stage).all()
@@ -93,8 +107,27 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> flo
         test = _by_tables(stage, group, limit)
     else:
         test = _by_prices(stage, group, sample.num_subchannels, limit)
-    seconds = max(0.05, (clock.limit_s - clock.seconds()) / num_samples)
     return _largest_excluded(test, value_s, Clock(seconds))
+
+
+def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: Clock) -> Prices:
+    assert answer.share is not None
+    return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
+
+
+def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> Array:
+    """Cuts that clients choose at the prices of shared bands, near a bound [P, K]: of some samples, and of most."""
+    chosen = [cuts]
+    for sample in samples[:PRICED_SAMPLES]:
+        stage, group = options(sample)
+        if clock.over() or stage.start_w.size > MOST_SHARES:
+            break
+        answer = exact(sample, cuts, time_limit_s=1.0)
+        prices = _prices(sample, answer, stage, group, clock)
+        _largest_excluded(prices.exclude, answer.round_s, clock.part(0.2))
+        chosen.append(prices.picks - group[:-1] + sample.min_cut)
+    votes = np.sum([row[:, None] == np.arange(samples[0].num_cuts) for row in chosen[1:]], axis=0)
+    return np.unique([*chosen, votes.argmax(axis=1)] if len(chosen) > 1 else chosen, axis=0)
 
 
 def _rows_need(stage: Stage) -> Array:

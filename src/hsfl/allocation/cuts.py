@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from hsfl import rng as streams
-from hsfl.allocation.cutbound import bound_over_cuts, warm_up_bound
+from hsfl.allocation.cutbound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact, warm_up
 from hsfl.allocation.partition import few
@@ -82,12 +82,22 @@ def choose_cuts(
         warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
     clock = Clock(settings.time_limit_s)
     METHODS[settings.method](fitness, settings, clock, progress or (lambda what, step, best: None))
+    if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
+        _follow_prices(samples, fitness, clock)
     cuts, round_s = _finalists(samples, fitness, settings)
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
     bound_s = min(bound_s, mean_s)
     gap = (mean_s - bound_s) / mean_s if mean_s > 0 else 0.0
     return CutPlan(cuts, round_s, mean_s, bound_s, gap, settings.method, fitness.evaluations, clock.seconds())
+
+
+def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: Clock) -> None:
+    """What clients would buy at the prices of the best cuts, again while that is better."""
+    best = None
+    while not clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
+        best = fitness.best(1)[0]
+        fitness(priced_cuts(samples, best, clock))
 
 
 def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3) -> Array:

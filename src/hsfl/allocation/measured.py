@@ -1,66 +1,146 @@
-"""Links whose rates are given: only the main server's cycles and the cuts are to choose, and both are solved exactly.
+"""Links whose rates are given: only the main server's cycles and the cuts are to choose. One round, solved exactly.
 
-Legend: K clients, C cuts. With rates fixed, client k at cut l needs own[k, l] seconds apart from the server, work[k, l]
-cycles of it, and down[k, l] seconds to receive its model. For a bound T on training and M on distribution, client k
-takes the cut with down <= M that needs the fewest cycles per second, work / (T - own); T is feasible when these sum to
-at most main_hz. The sum falls in T, so bisection finds the least T for each M, and M is one of the K C values of down.
+Legend: K clients, C cuts, any leading axes (samples, candidates). With rates fixed, client k at cut l needs own[k, l]
+seconds apart from the server, work[k, l] cycles of it, and down[k, l] seconds to receive its model.
+
+Cuts given: T is least when sum_k work / (T - own) = main_hz. The reciprocal of that sum is concave in T (a harmonic mean
+of linear functions), so Newton's method on it from the left never passes the root.
+Cuts free, for a limit M on down: at T each client takes the cut that needs the fewest cycles per second. These cuts have a
+least T of their own, which is not longer; where they no longer save anything, T is optimal, since the least need falls
+in T. M is one of the K C values of down; training only shrinks as M grows, which excludes most of them.
 """
 
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from hsfl.errors import InputError
 
 Array = np.ndarray
-STEPS = 200  # of bisection: to the last bit
+STEPS = 100  # of Newton's method; a handful is enough
+HALVINGS = 12
+ROUNDING = 1e-13
+INSIDE = 1.0 - 4e-16  # a sum of rounded parts must not pass the budget
 
 
 @dataclass(frozen=True)
 class MeasuredPlan:
-    """The optimal cuts and cycles; `round_s` is the optimum to rounding."""
+    """Cuts and cycles of one round, and a bound over all cuts; equal to `round_s` where no gap was allowed."""
 
     cuts: Array  # [K]
     server_hz: Array  # [K]
     round_s: float
+    lower_bound_s: float
 
 
-def best_plan(own_s: Array, work_cycles: Array, down_s: Array, feasible: Array, main_hz: float) -> MeasuredPlan:
-    """Cuts and cycles that minimise max_k (own + work / hz) + max_k down, all arrays [K, C]."""
+def least_training(own_s: Array, work_cycles: Array, main_hz: float) -> Array:
+    """min over cycles of max_k own + work / hz, [..., K] -> [...]; to rounding, from below."""
+    return _newton(own_s, work_cycles, main_hz)[0]
+
+
+def optimal_cycles(own_s: Array, work_cycles: Array, main_hz: float) -> Array:
+    """The cycles per second [K] that end everyone's training at the least T, all of the server spent where it works."""
+    hz = _newton(own_s, work_cycles, main_hz)[1]
+    return hz * (main_hz / hz.sum() * INSIDE) if hz.any() else hz
+
+
+def _newton(own_s: Array, work_cycles: Array, main_hz: float) -> tuple[Array, Array]:
+    """The least T [...] and the cycles per second it takes [..., K], from differences that keep their digits."""
+    alone_s = work_cycles / main_hz
+    first_s = (own_s + alone_s).max(axis=-1, initial=0.0)
+    left_s = np.maximum(first_s[..., None] - own_s, alone_s)  # own + alone may round down to own
+    left_s = np.where(work_cycles > 0, left_s, 1.0)
+    later_s, need_hz = np.zeros(first_s.shape), work_cycles / left_s
+    for _ in range(STEPS):
+        total_hz = need_hz.sum(axis=-1)
+        excess = np.maximum(total_hz / main_hz - 1.0, 0.0)
+        if not (excess > ROUNDING).any():
+            break
+        slope = (need_hz / (left_s + later_s[..., None])).sum(axis=-1)
+        later_s = later_s + excess * total_hz / np.where(slope > 0, slope, 1.0)
+        need_hz = work_cycles / (left_s + later_s[..., None])
+    return first_s + later_s, need_hz
+
+
+def keep_within(
+    own_s: Array, work_cycles: Array, num_samples: Array, main_hz: float, tau_s: float, even: bool
+) -> Array:
+    """kept [K] bool: the cheapest price per sample first, cycles per second at tau_s, while the set finishes in time.
+
+    One that no longer fits is passed over and the next one tried. `even`: the server is divided evenly among the kept.
+    """
+    left_s = tau_s - own_s
+    price_hz = np.divide(work_cycles, left_s, out=np.full(len(own_s), np.inf), where=left_s > 0)
+    price_hz[(work_cycles == 0) & (left_s >= 0)] = 0.0
+    kept = np.zeros(len(own_s), bool)
+    for k in np.argsort(price_hz / num_samples, kind="stable"):
+        if np.isfinite(price_hz[k]):
+            kept[k] = True
+            needed_hz = price_hz[kept].max() * kept.sum() if even else price_hz[kept].sum()
+            kept[k] = needed_hz <= main_hz
+    return kept
+
+
+def best_plan(
+    own_s: Array, work_cycles: Array, down_s: Array, feasible: Array, main_hz: float, gap: float = 0.0
+) -> MeasuredPlan:
+    """Cuts and cycles that minimise max_k (own + work / hz) + max_k down, all arrays [K, C]; within `gap` of the best."""
     has_cut = np.asarray(feasible.any(axis=1))
     if not has_cut.all():
         raise InputError(f"client {int(has_cut.argmin())} has no feasible cut; give it more storage, or leave it out")
-    best: MeasuredPlan | None = None
+    rows = np.arange(len(own_s))
     least_s = np.where(feasible, down_s, np.inf).min(axis=1).max()  # everyone must receive some model
-    for limit_s in np.unique(down_s[feasible]):
-        if limit_s < least_s or (best is not None and limit_s >= best.round_s):
+    limits = np.unique(down_s[feasible & (down_s >= least_s)])
+    best_s, best_cuts, bound_s = np.inf, np.zeros(len(rows), int), np.inf
+
+    def training(index: int) -> float:
+        """With downloads up to limits[index]; keeps the best round seen."""
+        nonlocal best_s, best_cuts
+        cuts, training_s = _free_cuts(own_s, work_cycles, feasible & (down_s <= limits[index]), main_hz)
+        round_s = training_s + float(down_s[rows, cuts].max())
+        if round_s < best_s:
+            best_s, best_cuts = round_s, cuts
+        return training_s
+
+    last = len(limits) - 1
+    stretches = [(0, last, training(last))]  # limits from .. below to are open; training takes at least so long there
+    while stretches:
+        start, end, least_training_s = stretches.pop()
+        if start >= end:
             continue
-        plan = _given_limit(own_s, work_cycles, down_s, feasible & (down_s <= limit_s), main_hz)
-        if best is None or plan.round_s < best.round_s:
-            best = plan
-    assert best is not None
-    return best
+        stretch_bound_s = float(limits[start]) + least_training_s
+        if stretch_bound_s >= best_s * (1.0 - gap):
+            bound_s = min(bound_s, stretch_bound_s)
+            continue
+        middle = (start + end - 1) // 2
+        middle_s = training(middle)
+        stretches += [(start, middle, middle_s), (middle + 1, end, least_training_s)]
+    own, work = own_s[rows, best_cuts], work_cycles[rows, best_cuts]
+    hz = optimal_cycles(own, work, main_hz)
+    server_s = np.divide(work, hz, out=np.zeros(len(rows)), where=work > 0)
+    round_s = float((own + server_s).max() + down_s[rows, best_cuts].max())
+    return MeasuredPlan(best_cuts, hz, round_s, min(bound_s, best_s, round_s))
 
 
-def _given_limit(own_s: Array, work: Array, down_s: Array, feasible: Array, main_hz: float) -> MeasuredPlan:
-    def need(training_s: float) -> tuple[Array, Array]:
-        """Cycles per second that each client needs at least, and the cut that needs them."""
-        left = training_s - own_s
-        with np.errstate(divide="ignore", invalid="ignore"):
-            hz = np.where(work > 0, np.where(left > 0, work / left, np.inf), np.where(left >= 0, 0.0, np.inf))
-        hz = np.where(feasible, hz, np.inf)
-        cuts = hz.argmin(axis=1)
-        return hz[np.arange(len(hz)), cuts], cuts
-
-    low = float(np.where(feasible, own_s, np.inf).min(axis=1).max())  # with a server of endless speed
-    high = float(np.where(feasible, own_s + work * len(own_s) / main_hz, np.inf).min(axis=1).max())  # with even shares
-    for _ in range(STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
+def _free_cuts(own_s: Array, work_cycles: Array, feasible: Array, main_hz: float) -> tuple[Array, float]:
+    """The cuts with the least training, and its seconds: halvings first, then passes that strictly shorten it."""
+    rows = np.arange(len(own_s))
+    own_s = np.where(feasible, own_s, np.inf)
+    low_s = float(own_s.min(axis=1).max())  # with a server of endless speed
+    cuts = (own_s + work_cycles * len(rows) / main_hz).argmin(axis=1)
+    training_s = float(least_training(own_s[rows, cuts], work_cycles[rows, cuts], main_hz))
+    for step in count():
+        trial_s = 0.5 * (low_s + training_s) if step < HALVINGS else training_s
+        left_s = trial_s - own_s
+        need_hz = np.divide(work_cycles, left_s, out=np.full(own_s.shape, np.inf), where=left_s > 0)
+        cheapest = need_hz.argmin(axis=1)
+        if need_hz[rows, cheapest].sum() <= main_hz:
+            shorter_s = float(least_training(own_s[rows, cheapest], work_cycles[rows, cheapest], main_hz))
+            if shorter_s < training_s:
+                cuts, training_s = cheapest, shorter_s
+                continue
+        if step >= HALVINGS:
             break
-        low, high = (low, middle) if need(middle)[0].sum() <= main_hz else (middle, high)
-    hz, cuts = need(high)
-    rows = np.arange(len(cuts))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        server_s = np.where(work[rows, cuts] > 0, work[rows, cuts] / hz, 0.0)
-    return MeasuredPlan(cuts, hz, float((own_s[rows, cuts] + server_s).max() + down_s[rows, cuts].max()))
+        low_s = trial_s
+    return cuts, training_s

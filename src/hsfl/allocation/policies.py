@@ -5,6 +5,7 @@ What it does not decide by rule stays optimal given the rules.
 
     proposed  everything optimised        rcls  random feasible cuts       scls  the smallest max_cut for all
     ecfa      even server cycles          gtra  greedy subchannels         etra  even server power
+    etra_even even server power and even subchannels
     even      even cycles, subchannels and power
     splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
 """
@@ -121,6 +122,7 @@ POLICIES = {
     "ecfa": Policy("ecfa", cycles="even"),
     "gtra": Policy("gtra", subchannels="greedy"),
     "etra": Policy("etra", power="even"),
+    "etra_even": Policy("etra_even", subchannels="even", power="even"),
     "even": Policy("even", cycles="even", subchannels="even", power="even"),
     "splitfed": Policy("splitfed", cuts="smallest", cycles="even", subchannels="even", power="even"),
     "cpsl": Policy("cpsl", cuts="single", subchannels="greedy"),

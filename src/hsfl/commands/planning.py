@@ -38,7 +38,10 @@ def plan(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it."""
+    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it.
+
+    The policy is allocation.policy: proposed, or baselines joined by +, such as scls+ecfa or etra_even.
+    """
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
@@ -130,13 +133,17 @@ def _show_device(rows: list[dict[str, Any]], best: int | None) -> None:
 
 
 def _show_plan(answer: Any) -> None:
-    table = Table("client", "cut", "server Gcycles/s", "subchannels", "seconds", "held up by")
+    radio = answer.clients[0].main_up_power_w is not None
+    band = "share" if answer.clients[0].share is not None else "subchannels"
+    table = Table(
+        "client", "cut", "server Gcycles/s", *((band, "up W", "down W") if radio else ()), "seconds", "held up by"
+    )
     for client in answer.clients:
-        owned = "-" if client.subchannels is None else " ".join(map(str, client.subchannels))
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
         held = f"{client.bottleneck.replace('_', ' ')} ({client.seconds[client.bottleneck]:.4g} s)"
+        middle = _radio_cells(client) if radio else ()
         table.add_row(
-            str(client.client), str(client.cut), f"{client.server_hz / 1e9:.4g}", owned, f"{total_s:.4g}", held
+            str(client.client), str(client.cut), f"{client.server_hz / 1e9:.4g}", *middle, f"{total_s:.4g}", held
         )
     out_console.print(table)
     baselines = Table("policy", "mean round s", "longer than proposed")
@@ -149,3 +156,12 @@ def _show_plan(answer: Any) -> None:
         soft_wrap=True,
         highlight=False,
     )
+
+
+def _radio_cells(client: Any) -> tuple[str, str, str]:
+    """Subchannels, or a share of the band, and the powers towards and from the main server."""
+    if client.share is not None:
+        band = f"{sum(client.share) / len(client.share):.1%}"
+    else:
+        band = " ".join(map(str, client.subchannels))
+    return band, f"{client.main_up_power_w:.4g}", f"{client.main_down_power_w:.4g}"

@@ -1,7 +1,8 @@
 """Policies in a run: cuts chosen once, cycles, subchannels and power allocated every round, with the proven gap.
 
-A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL); the others keep the
-even allocation, where each turn has everything.
+A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The others keep the
+even allocation, where each turn has everything; only CPSL has a policy of its own (`turns`). The policy `own` is what
+each framework's authors chose, and even where they chose nothing.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,35 @@ from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig
+from hsfl.config import AllocationConfig, RunConfig
 from hsfl.errors import InputError
-from hsfl.network.channel import Ofdma, RoundDraw, draw_rounds
+from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
-from hsfl.training.sharing import Job, Share
+from hsfl.training.cuts import sample_draws
+from hsfl.training.measured_links import plan_measured_cuts, sampled_rounds, share_measured
+from hsfl.training.sharing import Allocator, Even, Job, Share
+from hsfl.training.turns import GreedyTurns
 from hsfl.training.world import World
 
 Array = np.ndarray
 Progress = Callable[[str, int, float], None]
 FRAMEWORKS = ("hsfl", "splitfed_v1", "fsl", "fl")
+OWN = {"hsfl": "proposed", "splitfed_v1": "splitfed", "cpsl": "cpsl"}
+
+
+def allocator(config: RunConfig) -> Allocator:
+    """What divides the rounds of the config's framework; an unknown policy is an error in every framework."""
+    name = own_policy(config.allocation.policy, config.framework)
+    settings = config.allocation.model_copy(update={"policy": name})
+    optimised = Optimised(settings)
+    if config.framework in FRAMEWORKS and name != "even":
+        return optimised
+    return GreedyTurns() if (config.framework, name) == ("cpsl", "cpsl") else Even()
+
+
+def own_policy(name: str, framework: str) -> str:
+    """The policy by its name, where `own` stands for the framework's."""
+    return OWN.get(framework, "even") if name == "own" else name
 
 
 def scenario(
@@ -39,7 +59,7 @@ def scenario(
     """The round in explicit numbers, as `hsfl allocate` reads them."""
     links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
     if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
-        raise InputError("network.kind is 'measured', which has no radio to allocate; set allocation.policy=even")
+        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
     if sharing == "auto":
         sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
     return Scenario(
@@ -72,10 +92,7 @@ def samples(
     world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
 ) -> list[Scenario]:
     """Rounds to plan on: recorded ones where there is a history, else draws of their own."""
-    draws = world.recorded
-    if draws is None:
-        rounds = range(settings.samples)
-        draws = draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")
+    draws = sample_draws(world, settings.samples)
     count = min(len(draws.cpu_hz), settings.samples)
     each = (draws.sample(index) for index in range(count))
     return [scenario(world, draw, batch_size, num_batches, None, settings.sharing, min_cut) for draw in each]
@@ -90,9 +107,12 @@ def plan_cuts(
     progress: Progress | None = None,
 ) -> CutPlan:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
-    rounds = samples(world, settings, batch_size, num_batches, min_cut)
-    chosen = policy_named(settings.policy)
+    chosen = policy_named(own_policy(settings.policy, "hsfl"))  # who has a cut for each client is HSFL
     how = CutSettings(method=settings.cuts, seed=world.seed, time_limit_s=settings.plan_time_limit_s, threads=2)
+    if isinstance(world.links, Measured):
+        sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
+        return plan_measured_cuts(world, sampled, chosen, how, batch_size, num_batches, progress)
+    rounds = samples(world, settings, batch_size, num_batches, min_cut)
     plan = choose_cuts(rounds, how, progress)
     if chosen.cuts == "optimised":
         return plan
@@ -110,6 +130,8 @@ class Optimised:
 
     def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
         """Training for the clients that start, distribution for all that receive the model."""
+        if isinstance(job.world.links, Measured):
+            return share_measured(self.policy, job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))

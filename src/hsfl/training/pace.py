@@ -94,15 +94,14 @@ def who_can_train(config: RunConfig, world: World) -> Array | None:
 
 
 def _allocator(config: RunConfig) -> Allocator:
-    """The config's policy; the even one for frameworks that take turns or go in step."""
+    """What divides the rounds, by the config's policy."""
     if config.allocation.policy == "even":
         return Even()
     if find_spec("numba") is None:
         raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
-    from hsfl.training.allocating import FRAMEWORKS, Optimised  # here, because numba takes seconds to load
+    from hsfl.training.allocating import allocator  # here, because numba takes seconds to load
 
-    optimised = Optimised(config.allocation)  # an unknown name is an error in every framework
-    return optimised if config.framework in FRAMEWORKS else Even()
+    return allocator(config)
 
 
 def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array | float]:
@@ -131,3 +130,17 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
         return timeline("cpsl", phases, num_batches, clusters=clusters).round_s
 
     return gibbs_clusters(latency_s, num_clients, num_clusters, rng)[0]
+
+
+def plans_one_cut(config: RunConfig) -> bool:
+    """CPSL under its own policy, where no cut is given, chooses the best one for all."""
+    fleet, own = config.fleet, config.framework == "cpsl" and config.allocation.policy in ("cpsl", "own")
+    return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl_cut == "one"
+
+
+def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
+    """The best cut for all, up to `deepest`, with the clusters of the deepest."""
+    from hsfl.training.turns import best_cut
+
+    clusters = choose_clusters(config, world, deepest, num_samples)
+    return best_cut(config, world, count_batches(config, num_samples), clusters, deepest)

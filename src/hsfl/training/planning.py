@@ -3,36 +3,47 @@
 No torch: it works from a cost table.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import phases_of
-from hsfl.allocation.cuts import CutPlan
-from hsfl.allocation.measured import best_plan
+from hsfl.allocation.answer import Allocation, phases_of
+from hsfl.allocation.cuts import CutPlan, CutSettings
+from hsfl.allocation.measured import optimal_cycles
+from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import policy
-from hsfl.config import RunConfig
-from hsfl.network.channel import Measured
-from hsfl.network.latency import Phases, phases, seconds
+from hsfl.allocation.scenario import Scenario
+from hsfl.config import AllocationConfig, RunConfig
+from hsfl.network.channel import Measured, RoundDraw
+from hsfl.network.latency import Phases, phases
 from hsfl.training.allocating import Progress, plan_cuts, samples
+from hsfl.training.cuts import sample_draws
+from hsfl.training.measured_links import measured_rounds, ruled_cuts
 from hsfl.training.world import World, count_batches
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
+MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
+POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 
 
 @dataclass(frozen=True)
 class ClientPlan:
+    """One client in the first sample. Powers are sums over its subchannels; None where links are measured."""
+
     client: int
     cut: int
     server_hz: float
-    subchannels: list[int] | None  # in the first sample; None where bands are shared or links are measured
+    subchannels: list[int] | None  # that it owns; None where bands are shared or links are measured
+    share: list[float] | None  # of each subchannel, where bands are shared
+    main_up_power_w: float | None
+    main_down_power_w: float | None
+    edge_up_power_w: float | None
+    edge_down_power_w: float | None
     seconds: dict[str, float]  # of each phase over the round
     bottleneck: str
-    up_power_w: float | None = None  # over all subchannels, in the first sample; None where links are measured
-    down_power_w: float | None = None  # the main server's, for this client
 
 
 @dataclass(frozen=True)
@@ -50,100 +61,95 @@ class Plan:
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
     """Cuts by the policy, the allocation of the first sample, and the baselines on the same samples."""
     num_batches = count_batches(config, num_samples)
-    if isinstance(world.links, Measured):
-        return _measured_plan(config, world, num_batches)
     settings = config.allocation
-    if settings.policy == "even":
+    if settings.policy in ("even", "own"):  # even plans nothing, and HSFL's own is proposed
         settings = settings.model_copy(update={"policy": "proposed"})
     batch_size, min_cut = config.train.batch_size, config.fleet.min_cut
     cut_plan = plan_cuts(world, settings, batch_size, num_batches, min_cut, progress)
-    rounds = samples(world, settings, batch_size, num_batches, min_cut)
-    chosen = policy(settings.policy)
-    answer = chosen.allocate(rounds[0], cut_plan.cuts, settings.gap, settings.time_limit_s)
-    times = phases_of(rounds[0], answer)
-    owners = (
-        None if answer.owner is None else [np.flatnonzero(answer.owner == k).tolist() for k in range(len(answer.cuts))]
-    )
+    if isinstance(world.links, Measured):
+        draws = sample_draws(world, settings.samples).sample(slice(settings.samples))
+        every = measured_rounds(world, draws, batch_size, num_batches, min_cut)
+        clients = _measured_clients(config, settings.policy, world, cut_plan.cuts, every, draws.sample(0), num_batches)
+        baselines = _measured_baselines(cut_plan, every, world.seed)
+    else:
+        rounds = samples(world, settings, batch_size, num_batches, min_cut)
+        answer = policy(settings.policy).allocate(rounds[0], cut_plan.cuts, settings.gap, settings.time_limit_s)
+        clients = _clients(answer.cuts, answer.server_hz, phases_of(rounds[0], answer), num_batches, answer)
+        baselines = _baselines(cut_plan, rounds, settings, world.seed)
     return Plan(
         settings.policy,
         cut_plan.mean_s,
         cut_plan.lower_bound_s,
         cut_plan.gap,
-        _with_powers(
-            _clients(cut_plan.cuts, answer.server_hz, owners, times, num_batches),
-            answer.main_up_power_w.sum(axis=1).tolist(),
-            answer.main_down_power_w.sum(axis=1).tolist(),
-        ),
-        _baselines(cut_plan, rounds, settings.gap, settings.time_limit_s, world.seed),
-        len(rounds),
+        clients,
+        baselines,
+        len(cut_plan.round_s),
         cut_plan.seconds,
     )
 
 
-def _baselines(cut_plan: CutPlan, rounds: list, gap: float, limit_s: float, seed: int) -> dict[str, float]:
+def _baselines(cut_plan: CutPlan, rounds: list[Scenario], settings: AllocationConfig, seed: int) -> dict[str, float]:
     """The mean round of each policy; a policy without a rule for cuts takes the plan's."""
     means = {}
     for name in BASELINES:
         chosen = policy(name)
         if rounds[0].sharing == "bandwidth" and chosen.subchannels == "greedy":
             continue
-        cuts = cut_plan.cuts if chosen.cuts == "optimised" else chosen.choose(rounds)
-        means[name] = float(np.mean([chosen.allocate(r, cuts, gap, limit_s).round_s for r in rounds]))
+        cuts = cut_plan.cuts if chosen.cuts == "optimised" else chosen.choose(rounds, CutSettings(seed=seed))
+        answers = (chosen.allocate(r, cuts, settings.gap, settings.time_limit_s) for r in rounds)
+        means[name] = float(np.mean([answer.round_s for answer in answers]))
+    if means["even"] == means["ecfa"]:
+        del means["even"]  # the same, shown once
     return means
 
 
-def _measured_plan(config: RunConfig, world: World, num_batches: Array) -> Plan:
-    """Exact for the clients' mean speeds."""
-    assert isinstance(world.links, Measured)
-    fleet, cost, rates = world.fleet, world.cost, world.links.rates
-    cuts = np.arange(cost.num_units + 1)
-    samples_k = num_batches[:, None] * config.train.batch_size
-    own_s = seconds(samples_k * cost.client_flops, (fleet.cpu_hz * fleet.flops_per_cycle)[:, None])
-    own_s = own_s + seconds(samples_k * cost.smashed_bits, rates.main_up_bps[:, None])
-    own_s = own_s + seconds(samples_k * cost.gradient_bits, rates.main_down_bps[:, None])
-    own_s = own_s + seconds(cost.model_bits[None], rates.edge_up_bps[:, None])
-    down_s = seconds(cost.model_bits[None], rates.edge_down_bps[:, None])
-    work = samples_k * cost.server_flops / world.servers.flops_per_cycle
-    feasible = (cuts >= config.fleet.min_cut) & (cuts <= fleet.max_cut[:, None])
-    best = best_plan(own_s, work, down_s, feasible, world.servers.main_hz)
-    even_hz = np.full(fleet.num_clients, world.servers.main_hz / fleet.num_clients)
-    times = phases(
-        cost,
-        best.cuts,
-        config.train.batch_size,
-        fleet.cpu_hz * fleet.flops_per_cycle,
-        best.server_hz * world.servers.flops_per_cycle,
-        rates,
-    )
-
-    def round_s(chosen: Array, hz: Array) -> float:
-        rows = np.arange(len(chosen))
-        server_s = seconds(work[rows, chosen], hz)
-        return float((own_s[rows, chosen] + server_s).max() + down_s[rows, chosen].max())
-
-    smallest = np.full(fleet.num_clients, int(fleet.max_cut.min()))
-    baselines = {
-        "proposed": best.round_s,
-        "scls": best_plan(own_s, work, down_s, cuts == smallest[:, None], world.servers.main_hz).round_s,
-        "ecfa": round_s(best.cuts, even_hz),
-        "even": round_s(best.cuts, even_hz),
-    }
-    clients = _clients(best.cuts, best.server_hz, None, times, num_batches)
-    return Plan("proposed", best.round_s, best.round_s, 0.0, clients, baselines, 1, 0.0)
+def _measured_baselines(cut_plan: CutPlan, rounds: MeasuredRounds, seed: int) -> dict[str, float]:
+    means = {}
+    for name in MEASURED_BASELINES:
+        chosen = policy(name)
+        cuts = cut_plan.cuts if chosen.cuts == "optimised" else ruled_cuts(chosen, rounds, seed)
+        round_s = rounds.even_round_s(cuts) if chosen.cycles == "even" else rounds.round_s(cuts)
+        means[name] = float(round_s.mean())
+    return means
 
 
-def _clients(cuts: Array, server_hz: Array, owners: list | None, times: Phases, num_batches: Array) -> list[ClientPlan]:
+def _measured_clients(
+    config: RunConfig, name: str, world: World, cuts: Array, rounds: MeasuredRounds, draw: RoundDraw, num_batches: Array
+) -> list[ClientPlan]:
+    """Under the policy's cycles in the first sample, which is `draw`."""
+    assert draw.rates is not None, "measured links draw rates"
+    own_s, work, _ = rounds.at(cuts)
+    server_hz = optimal_cycles(own_s[0], work[0], rounds.main_hz)
+    if policy(name).cycles == "even":
+        server_hz = np.full(len(cuts), rounds.main_hz / len(cuts))
+    speed, server_speed = draw.cpu_hz * world.fleet.flops_per_cycle, server_hz * world.servers.flops_per_cycle
+    times = phases(world.cost, cuts, config.train.batch_size, speed, server_speed, draw.rates)
+    return _clients(cuts, server_hz, times, num_batches, None)
+
+
+def _clients(
+    cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None
+) -> list[ClientPlan]:
     plans = []
     for k, cut in enumerate(cuts):
         spent = {name: float(num_batches[k] * getattr(times, f"{name}_s")[k]) for name in BATCH_PHASES}
         spent |= {name: float(getattr(times, f"{name}_s")[k]) for name in ("model_up", "model_down")}
         bottleneck = max(spent, key=lambda name: spent[name])
-        plans.append(ClientPlan(k, int(cut), float(server_hz[k]), owners[k] if owners else None, spent, bottleneck))
+        plans.append(
+            ClientPlan(k, int(cut), float(server_hz[k]), **_radio(answer, k), seconds=spent, bottleneck=bottleneck)
+        )
     return plans
 
 
-def _with_powers(plans: list[ClientPlan], up_w: list[float], down_w: list[float]) -> list[ClientPlan]:
-    return [replace(plan, up_power_w=up, down_power_w=down) for plan, up, down in zip(plans, up_w, down_w)]
+def _radio(answer: Allocation | None, k: int) -> dict[str, Any]:
+    """Band and powers of client k; all None where there is no radio."""
+    if answer is None:
+        return dict.fromkeys(("subchannels", "share", *POWERS))
+    return {
+        "subchannels": None if answer.owner is None else np.flatnonzero(answer.owner == k).tolist(),
+        "share": None if answer.share is None else answer.share[k].tolist(),
+        **{name: float(getattr(answer, name)[k].sum()) for name in POWERS},
+    }
 
 
 def device_table(

@@ -20,7 +20,7 @@ from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
 from hsfl.training.cuts import choose_cuts, choose_one_cut
 from hsfl.training.feed import Feed, Images
-from hsfl.training.pace import choose_clusters, who_can_train
+from hsfl.training.pace import choose_clusters, plan_one_cut, plans_one_cut, who_can_train
 from hsfl.training.world import World, count_batches, make_world
 
 
@@ -69,6 +69,8 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     clusters = None
     if config.framework == "cpsl":
         cut = min(one_cut, model.num_units - 1)
+        if plans_one_cut(config):
+            cut = one_cut = plan_one_cut(config, world, cut, num_samples)
         clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
     away = () if (present := who_can_train(config, world)) is None else tuple(np.flatnonzero(~present).tolist())
     if len(away) == config.fleet.num_clients:

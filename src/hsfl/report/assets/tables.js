@@ -109,7 +109,7 @@ function drawPlans(plans, charts) {
       { head: "client", cell: (client) => `${client.client}` }, { head: "cut", cell: (client) => `${client.cut}` },
       { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
       { head: "subchannels", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
-      { head: "power up", cell: watts("up_power_w") }, { head: "power down", cell: watts("down_power_w") },
+      { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") },
       { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
     ], plan.clients.slice(0, DATA.max_clients)));
     const best = plan.baselines_s.proposed;

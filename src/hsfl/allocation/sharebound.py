@@ -1,0 +1,201 @@
+"""A bound over all cuts where bands are shared: everything has a price, and every client buys by itself.
+
+Legend: K clients, I subchannels; a row is a client with one of its feasible cuts; share s [I] of a row.
+
+Price cycles and power as `spectrum` does (phi, with lam between them) and the whole of subchannel i at pi_i. If T can be
+kept, the shares of a subchannel sum to at most 1 and phi to at most 1, so that for any prices
+
+    sum_k min over rows and shares of [phi(s; T) + pi s]  <=  1 + sum_i pi_i,
+
+and T is excluded where the left side is larger. phi is convex in s, so its tangent at any s0 with rents g (`tangent`)
+bounds what a row pays from below, by phi(s0) + g s0 - sum_i max(g_i - pi_i, 0); near the best s0 nothing is lost. Prices
+begin as the rents of the shares that are optimal for some cuts, and follow what is bought too much or too little.
+"""
+
+import math
+
+import numpy as np
+
+from hsfl.allocation.bandwidth import rents
+from hsfl.allocation.compiled import compiled
+from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation.search import Clock, alone_each_s
+from hsfl.allocation.spectrum import needs_subchannel, smoothed, solve_shares
+from hsfl.allocation.stage import Stage, only
+from hsfl.allocation.tangent import linearise
+
+Array = np.ndarray
+MIXES, SIZES = 20, 40  # steps for a row's mix of subchannels, and within each for its size; far fewer are usual
+CLOSE = 5e-4  # between what a row pays and its bound
+FAR = 100.0  # rents over prices: T is too short for so little band, and steps by elasticity would creep
+STEEP = 3.0  # power of rents over prices that moves the mix
+TRIALS = 40  # of prices for one T
+LEAST = 1e-12  # of a share
+
+
+@compiled
+def _scale(share: Array, factor: float) -> None:
+    for i in range(share.shape[0]):
+        share[i] = min(1.0, max(LEAST, share[i] * factor))
+
+
+@compiled
+def _look(
+    stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, share: Array, curve: Array, spare: Array,
+    rent: Array, spent: Array,
+) -> tuple[float, float, float, float]:  # fmt: skip
+    """(bound, what it pays here, the highest rent over its price, its seconds); infinite pay where T is too short."""
+    phi, feasible, c, _, spent[0], spent[1], down_s = linearise(stage, row, share, T, rho, lam, curve, spare, rent)
+    top, cheapest, worth, over, costs = 0.0, math.inf, 0.0, 0.0, 0.0
+    for i in range(share.shape[0]):
+        top = max(top, rent[i] / pi[i])
+        worth += rent[i] * share[i]
+        over += max(rent[i] - pi[i], 0.0)
+        costs += pi[i] * share[i]
+        if rent[i] > 0.0:
+            cheapest = min(cheapest, pi[i] / rent[i])
+    if stage.cycles[row] > 0.0 or stage.down_bits[row] > 0.0:
+        return (phi + worth - over, phi + costs, top, c + down_s) if feasible else (0.0, math.inf, math.inf, c)
+    spent[:] = 0.0  # it must only end in time: c falls by at most its rents, each bought at its price
+    return (c + worth - T) * cheapest if c + worth > T else 0.0, costs, c / T, c
+
+
+@compiled
+def _resize(
+    stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, share: Array, curve: Array, spare: Array,
+    rent: Array, spent: Array,
+) -> tuple[float, float, float]:  # fmt: skip
+    """As much of this mix as is worth its price, from below: (bound, what it pays, the highest rent over its price)."""
+    priced = stage.cycles[row] > 0.0 or stage.down_bits[row] > 0.0
+    best, pays, top, size, low, high = 0.0, math.inf, 0.0, 1.0, 0.0, math.inf
+    for _ in range(SIZES):
+        bound, pays, top, seconds = _look(stage, row, pi, T, rho, lam, share, curve, spare, rent, spent)
+        best = max(best, bound)
+        if 1.0 - CLOSE < top <= 1.0:
+            break
+        low, high = (max(low, size), high) if top > 1.0 else (low, min(high, size))
+        if top > FAR:
+            step = 2.0
+        elif priced:  # by the elasticity of the rents, as in `bandwidth.stiffness`
+            step = (top / (1.0 - 0.5 * CLOSE)) ** (
+                1.0 / (2.0 + 2.0 * (seconds - stage.fixed_s[row]) / max(T - seconds, 1e-9 * T))
+            )
+        else:
+            step = (seconds - stage.fixed_s[row]) / (T * (1.0 - 0.5 * CLOSE) - stage.fixed_s[row])
+        if not low < size * step < high:
+            step = math.sqrt(low * high) / size if low > 0.0 and math.isfinite(high) else (2.0 if top > 1.0 else 0.5)
+        before = share.max()
+        _scale(share, step)
+        size *= step
+        if before >= 1.0 and step > 1.0 and share.min() >= 1.0:
+            break  # all of the band
+    return best, pays, top
+
+
+@compiled
+def buy(
+    stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, enough: float, share: Array, curve: Array,
+    spare: Array, rent: Array, spent: Array,
+) -> float:  # fmt: skip
+    """A lower bound on what the row pays; `share` is where it starts and ends. More than `enough` need not be exact."""
+    best, _, _, _ = _look(stage, row, pi, T, rho, lam, share, curve, spare, rent, spent)
+    least, steep = math.inf, STEEP
+    kept, kept_rent, kept_spent = share.copy(), rent.copy(), np.zeros(2)
+    for _ in range(MIXES):
+        if best > enough:
+            return best
+        bound, pays, top = _resize(stage, row, pi, T, rho, lam, share, curve, spare, rent, spent)
+        best = max(best, bound)
+        if pays < least:
+            least = pays
+            kept[:], kept_rent[:], kept_spent[:] = share, rent, spent
+        else:
+            steep *= 0.5  # too far: from the best mix again, by less
+        if best > enough or pays - best < CLOSE * pays or top <= 0.0 or math.isinf(top):
+            break
+        highest = 0.0
+        for i in range(share.shape[0]):
+            highest = max(highest, kept_rent[i] / pi[i])
+        for i in range(share.shape[0]):
+            share[i] = min(1.0, max(LEAST, kept[i] * (kept_rent[i] / (pi[i] * highest)) ** steep))
+    share[:], spent[:] = kept, kept_spent
+    return best
+
+
+@compiled
+def buy_all(
+    stage: Stage, group: Array, alone_s: Array, pi: Array, T: float, lam: float, shares: Array, picks: Array,
+    usage: Array,
+) -> tuple[float, float]:  # fmt: skip
+    """What all pay at least, each with its cheapest row, and sum q / power - sum f / hz.
+
+    picks [K] are the rows to begin with, then the cheapest; usage [I] is what they buy of the subchannels.
+    """
+    subs = shares.shape[1]
+    curve, spare, rent, spent = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.empty(subs), np.empty(2)
+    rho = stage.hz / stage.power_w * lam / (1.0 - lam)
+    total, pull = 0.0, 0.0
+    usage[:] = 0.0
+    for k in range(group.shape[0] - 1):
+        least, chosen, chosen_pull = math.inf, -1, 0.0
+        count = group[k + 1] - group[k]
+        for turn in range(count):
+            row = group[k] + (picks[k] - group[k] + turn) % count
+            if alone_s[row] >= T:
+                continue  # not even with all of the band
+            if needs_subchannel(stage, row):
+                pays = buy(stage, row, pi, T, rho, lam, least, shares[row], curve, spare, rent, spent)
+            else:
+                spent[0], spent[1], shares[row] = stage.cycles[row] / (T - stage.fixed_s[row]), 0.0, 0.0
+                pays = (1.0 - lam) * spent[0] / stage.hz
+            if pays < least:
+                least, chosen = pays, row
+                pull_here = spent[1] / stage.power_w - spent[0] / stage.hz
+                chosen_pull = max(-FAR, min(FAR, pull_here)) if math.isfinite(pull_here) else 0.0
+        total += least
+        if chosen < 0:
+            return math.inf, pull
+        picks[k] = chosen
+        pull += chosen_pull
+        usage += shares[chosen]
+    return total, pull
+
+
+class Prices:
+    """Prices that exclude deadlines, kept from one deadline to the next. `rows` [K] and `share` [K, I] are good ones."""
+
+    def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: Clock) -> None:
+        self.clock = clock
+        self.stage, self.group, self.alone_s = stage, group, alone_each_s(stage)
+        here = only(stage, rows)
+        share = np.maximum(share, LEAST)
+        here = smoothed(here, 0.01 * solve_shares(here, share, 0.0, 0.0)[0])  # who has no price gets a small one
+        T_s, rho, lam = solve_shares(here, share, 0.0, 0.0)
+        K, subs = share.shape
+        G, seconds, worth, spent = np.empty((K, subs)), np.empty(K), np.empty(K), np.empty((2, K))
+        rents(here, share, T_s, rho, lam, G, seconds, worth, spent)
+        self.pi = np.maximum(G.max(axis=0), 1e-9)
+        self.lam = min(max(lam, 1e-6), 1 - 1e-6)
+        self.picks = np.asarray(rows, np.int64).copy()
+        self.shares = np.repeat(share, np.diff(group), axis=0)  # [rows, I]
+
+    def exclude(self, T_s: float) -> bool:
+        """Whether some prices prove that no cuts and no shares keep T_s."""
+        pi, lam, usage = self.pi.copy(), self.lam, np.empty(len(self.pi))
+        best = -np.inf
+        for _ in range(TRIALS):
+            total, pull = buy_all(self.stage, self.group, self.alone_s, pi, T_s, lam, self.shares, self.picks, usage)
+            value = total - pi.sum()
+            if value > best:
+                best, self.pi, self.lam = value, pi.copy(), lam
+            if value > 1.0 + 1e-9:
+                return True
+            if self.clock.over():
+                break
+            much = usage - 1.0
+            slope = float(pi @ much**2) + lam * (1.0 - lam) * pull**2
+            pace = min(1.0, (1.0 - value) / slope) if slope > 0 else 0.0  # Polyak's step, in the logarithms of prices
+            pi = pi * np.exp(np.clip(pace * much, -1.0, 1.0))
+            odds = lam / (1.0 - lam) * np.exp(np.clip(pace * pull, -1.0, 1.0))
+            lam = min(max(odds / (1.0 + odds), 1e-6), 1 - 1e-6)
+        return False
