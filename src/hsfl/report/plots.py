@@ -1,5 +1,6 @@
 """Figures: learning over simulated time and over rounds; with `gantt`, all figures of a comparison."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ Y_LABELS = {
     "train_loss": "training loss",
     "test_loss": "test loss",
 }
+LONGEST_NAME = 24  # letters beside a curve
 NUM_TIMES = 61  # points of a mean over time
 
 
@@ -88,21 +90,27 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
                 (f"target {100 * comparison.target:.4g} %", INK, time_axes.get_xlim()[1], 100 * comparison.target)
             )
         _limit(time_axes)
-        _label_ends(time_axes, ends)
+        if all(len(text) <= LONGEST_NAME for text, *_ in ends):  # else the legend alone, or no room is left
+            _label_ends(time_axes, ends)
         time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS[quantity])
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)
-        handles = round_axes.get_legend_handles_labels()
-        figure.legend(*handles, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
+        handles, names = round_axes.get_legend_handles_labels()
+        names = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]  # a setting a line
+        figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
 
 
 def label_styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A framework has its own style; labels with settings take what is left, in turn."""
+    """A framework has its own style, with settings too if it stands for itself; other labels take what is left."""
     styles = {label: STYLES[label] for label in labels if label in STYLES}
-    free = [style for name, style in reversed(STYLES.items()) if name not in styles] or list(STYLES.values())
+    for label in labels:
+        name = label.split(",", 1)[0]
+        if name in STYLES and STYLES[name] not in styles.values():
+            styles[label] = STYLES[name]
+    free = [style for style in reversed(STYLES.values()) if style not in styles.values()] or list(STYLES.values())
     others = [label for label in labels if label not in styles]
     return styles | {label: free[place % len(free)] for place, label in enumerate(others)}
 
