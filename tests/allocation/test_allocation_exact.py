@@ -125,3 +125,12 @@ def test_solve_stage_decides_a_deadline_early():
     hard = solve_stage(stage, Goal(1e-4, tau_s=0.5 * best.T_s), Clock(5))
     assert easy.T_s <= 2 * best.T_s
     assert hard.lower_bound_s >= 0.5 * best.T_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_gap_at_all_is_asked_for(seed):
+    """To the last bit there is nothing to prove; the solver stops all the same, long before its limit."""
+    scenario = random_scenario(np.random.default_rng(seed), 4, 5 + seed % 3)
+    answer = exact(scenario, np.full(4, 2), gap=0.0, time_limit_s=20.0)
+    assert answer.seconds < 15.0
+    assert answer.gap < 1e-6

@@ -200,7 +200,7 @@ def test_a_comparison_has_bands_and_tables(tmp_path):
     half = 12.7062 * np.std([0.2, 0.4], ddof=1) / np.sqrt(2)  # Student's t with one degree of freedom
     assert curve["high"][0] == pytest.approx(0.3 + half, rel=1e-4)
     assert data["target"] == 0.5
-    assert data["tables"]["tables"][0]["title"] == "Test accuracy, %"
+    assert data["tables"]["tables"][0]["title"] == "Test accuracy, % after 20 simulated seconds"
     assert [run["name"] for run in data["runs"]] == ["FL, seed 0", "FL, seed 1", "HSFL, seed 0", "HSFL, seed 1"]
 
 

@@ -196,11 +196,13 @@ def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> S
             owner, T, exhausted = partition.search_leaves(stage, phi, after, target, _rho(stage, lam), leaves)
             if exhausted:
                 return replace(best, lower_bound_s=max(best.lower_bound_s, target))
-            if np.isfinite(T):
-                best = _adopt(stage, best, owner)
-                break
             if clock.over():
-                return best
+                return _adopt(stage, best, owner) if np.isfinite(T) else best
+            if np.isfinite(T):
+                before, best = best, _adopt(stage, best, owner)
+                if best.T_s >= before.T_s:  # better by rounding alone: nothing more can be told apart
+                    return best
+                break
             leaves *= 4
 
 

@@ -108,7 +108,7 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     config, records = folder.config(), folder.rounds()
     summary = read_json(folder.summary_path) if folder.summary_path.exists() else {"status": "unfinished"}
     status = summary["status"]
-    if summary.get("rounds", len(records)) != len(records):
+    if summary.get("rounds", 0) > len(records):  # a run under way again may have more
         raise InputError(
             f"{folder.rounds_path} holds {len(records)} rounds but the run made {summary['rounds']}; delete "
             f"{folder.path} and run it again"
