@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,9 @@ class Run:
 def read_run(path: str | Path, label: str, seed: int) -> Run:
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
-    summary = read_json(folder.summary_path) if folder.summary_path.exists() else {"status": "unfinished"}
+    summary: dict[str, Any] = {"status": "unfinished"}
+    if folder.summary_path.exists():
+        summary = read_json(folder.summary_path)
     status = summary["status"]
     if summary.get("rounds", 0) > len(records):  # a run under way again may have more
         raise InputError(
