@@ -17,14 +17,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hsfl.allocation import planes
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.search import Clock, Goal, Spent, alone_each_s, alone_s
-from hsfl.allocation.spectrum import needs_subchannel, smoothed, solve_shares
-from hsfl.allocation.stage import Stage
-from hsfl.allocation.tangent import linearise
+from hsfl.allocation.spectrum import smoothed, solve_shares
+from hsfl.allocation.stage import Stage, needs_subchannel
+from hsfl.allocation.tangent import rents
 
 Array = np.ndarray
+KINKED_STEPS, KINKED_SIZE = (
+    100,
+    10_000,
+)  # descent's steps where T has kinks, and the shares up to which planes are better
 
 
 @dataclass(frozen=True)
@@ -58,27 +62,6 @@ def first_shares(stage: Stage) -> Array:
     for i in range(subs):
         share[:, i] /= max(share[:, i].sum(), 1e-300)
     return share
-
-
-@compiled
-def rents(
-    stage: Stage, share: Array, T: float, rho: float, lam: float, G: Array, seconds: Array, worth: Array, spent: Array
-) -> None:
-    """Rents G [K, I], each client's own seconds [K], the worth of a second [K], and (f, q) spent [2, K]."""
-    K, subs = share.shape
-    curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
-    for k in range(K):
-        if not needs_subchannel(stage, k):
-            t = T - stage.fixed_s[k]
-            G[k] = 0.0
-            spent[0, k], spent[1, k] = stage.cycles[k] / t, 0.0
-            worth[k] = (1.0 - lam) * stage.cycles[k] / (t * t * stage.hz)
-            seconds[k] = stage.fixed_s[k]
-            continue
-        _, _, c, worth[k], spent[0, k], spent[1, k], down_s = linearise(
-            stage, k, share[k], T, rho, lam, curve, spare, G[k]
-        )
-        seconds[k] = c + down_s
 
 
 @compiled
@@ -160,7 +143,17 @@ def stiffness(stage: Stage, share: Array, T: float, seconds: Array) -> Array:
 
 
 def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
-    """Shares to a proven gap: steps that shorten T, until the certificate meets the goal or the clock stops."""
+    """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal."""
+    best = descend(stage, goal, clock)
+    if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
+        return best
+    share, T, bound_s = planes.solve(stage, best.share, best.T_s, best.rho, best.lower_bound_s, goal, clock)
+    T, rho, lam = solve_shares(stage, share, T, 0.0)
+    return SharedAnswer(share, T, rho, lam, bound_s)
+
+
+def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
+    """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     best = SharedAnswer(share, T, rho, lam, alone_s(stage))
@@ -171,9 +164,11 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     new, G = np.zeros(share.shape), np.empty(share.shape)
     seconds, worth, spent = np.empty(len(share)), np.empty(len(share)), np.empty((2, len(share)))
     T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
-    pace, moved, steps = 1.0, True, 0
+    pace, moved, steps, kinked = 1.0, True, 0, has_kinks(stage)
     while not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
         steps += 1
+        if steps > KINKED_STEPS and kinked and share.size <= KINKED_SIZE:
+            break
         if (smooth.cycles != stage.cycles).any() and (steps % 20 == 0 or pace < 1e-6):
             load_s = min(load_s, 0.3 * (best.T_s - best.lower_bound_s))  # the load lengthens T by about itself
             smooth = smoothed(stage, load_s)
@@ -194,6 +189,14 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
             T, rho, lam = new_T, new_rho, new_lam
             best = _better(stage, best, share, T, rho)
     return replace(best, share=best.share.copy())
+
+
+def has_kinks(stage: Stage) -> bool:
+    """Whether T is a maximum of parts: deadlines without a price, or two budgets that no client can trade."""
+    works, sends = stage.cycles > 0.0, stage.down_bits > 0.0
+    bits = stage.up_bits + stage.edge_bits + stage.given_bits
+    idle = ~works & ~sends & (bits > 0.0)
+    return bool(idle.any() or (works.any() and sends.any() and not (works & sends).any()))
 
 
 def _better(stage: Stage, best: SharedAnswer, share: Array, T: float, rho: float) -> SharedAnswer:

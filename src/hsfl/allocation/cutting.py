@@ -15,8 +15,7 @@ import numpy as np
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.partition import best_owner, complete, popcount
-from hsfl.allocation.spectrum import needs_subchannel
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray

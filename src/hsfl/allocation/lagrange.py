@@ -14,8 +14,8 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, respond, uplink_s
-from hsfl.allocation.spectrum import needs_subchannel, sort_by
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.spectrum import sort_by
+from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray

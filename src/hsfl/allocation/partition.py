@@ -14,8 +14,8 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
-from hsfl.allocation.spectrum import needs_subchannel, price_after_uplink, shares_of, solve_shares
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.spectrum import price_after_uplink, shares_of, solve_shares
+from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
 

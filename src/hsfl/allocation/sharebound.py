@@ -16,13 +16,12 @@ import math
 
 import numpy as np
 
-from hsfl.allocation.bandwidth import rents
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.search import Clock, alone_each_s
-from hsfl.allocation.spectrum import needs_subchannel, smoothed, solve_shares
-from hsfl.allocation.stage import Stage, only
-from hsfl.allocation.tangent import linearise
+from hsfl.allocation.spectrum import smoothed, solve_shares
+from hsfl.allocation.stage import Stage, needs_subchannel, only
+from hsfl.allocation.tangent import linearise, rents
 
 Array = np.ndarray
 MIXES, SIZES = 20, 40  # steps for a row's mix of subchannels, and within each for its size; far fewer are usual

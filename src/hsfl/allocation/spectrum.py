@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, respond, solve_fixed, uplink_s
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent
 
 Array = np.ndarray
@@ -42,11 +42,6 @@ def price_after_uplink(
     if d > 0.0:
         total += lam * q / stage.power_w
     return total
-
-
-@compiled
-def needs_subchannel(stage: Stage, k: int) -> bool:
-    return stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k] > 0.0
 
 
 @compiled

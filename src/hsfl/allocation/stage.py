@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hsfl.allocation.compiled import compiled
 from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray
@@ -33,6 +34,11 @@ class Stage(NamedTuple):
     hz: float
     power_w: float
     subchannel_hz: float
+
+
+@compiled
+def needs_subchannel(stage: Stage, k: int) -> bool:
+    return stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k] > 0.0
 
 
 def _make(

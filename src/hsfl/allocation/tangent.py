@@ -18,8 +18,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import LOG_FLOOR, SHARE, fill_curve, filled_nats, respond
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.frequency import CURVE_ROWS, LOG_FLOOR, SHARE, fill_curve, filled_nats, respond
+from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
 
@@ -93,3 +93,24 @@ def tangent(
     """(phi_k, True) and its rents; (c_k, False) and the rents of c_k where T is too short or there is no price."""
     phi, feasible, c, _, _, _, _ = linearise(stage, k, share, T, rho, lam, curve, spare, rent)
     return (phi, True) if feasible else (c, False)
+
+
+@compiled
+def rents(
+    stage: Stage, share: Array, T: float, rho: float, lam: float, G: Array, seconds: Array, worth: Array, spent: Array
+) -> None:
+    """Rents G [K, I], each client's own seconds [K], the worth of a second [K], and (f, q) spent [2, K]."""
+    K, subs = share.shape
+    curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
+    for k in range(K):
+        if not needs_subchannel(stage, k):
+            t = T - stage.fixed_s[k]
+            G[k] = 0.0
+            spent[0, k], spent[1, k] = stage.cycles[k] / t, 0.0
+            worth[k] = (1.0 - lam) * stage.cycles[k] / (t * t * stage.hz)
+            seconds[k] = stage.fixed_s[k]
+            continue
+        _, _, c, worth[k], spent[0, k], spent[1, k], down_s = linearise(
+            stage, k, share[k], T, rho, lam, curve, spare, G[k]
+        )
+        seconds[k] = c + down_s
