@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from allocation_instances import all_cuts
 
+from hsfl.allocation.cutbound import bound_over_cuts
 from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all, with_draws
+from hsfl.allocation.search import Clock
 from hsfl.errors import InputError
 
 
@@ -51,6 +53,16 @@ def test_the_bound_holds_for_all_cuts(clients, subchannels):
         plan = choose_cuts(samples, CutSettings(seed=seed, time_limit_s=3))
         for cuts in all_cuts(samples[0]):
             assert plan.lower_bound_s <= exact_rounds(samples, cuts)[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("clients", "subchannels"), [(3, 3), (3, 5), (2, 7)])
+def test_the_bound_holds_from_bad_cuts(clients, subchannels):
+    """A bound is never above what it starts from, so it starts here from the worst cuts of all."""
+    for seed in range(3):
+        samples = small(seed, clients, subchannels, num_samples=1)
+        rounds = {tuple(cuts): exact_rounds(samples, cuts)[0] for cuts in all_cuts(samples[0])}
+        worst = np.array(max(rounds, key=rounds.__getitem__))
+        assert bound_over_cuts(samples, worst, Clock(3.0)) <= min(rounds.values()) * (1 + 1e-9)
 
 
 def test_a_seed_repeats_and_progress_is_told():

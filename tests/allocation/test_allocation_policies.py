@@ -10,6 +10,9 @@ from hsfl.allocation.cuts import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import POLICIES, policy
+from hsfl.allocation.search import Clock, Goal, solve_stage
+from hsfl.allocation.stage import only, training_stage
+from hsfl.allocation.tau import prices
 from hsfl.errors import InputError
 
 
@@ -67,6 +70,26 @@ def test_policies_drop_clients_at_tau():
         assert violation(tau, answer) <= 1e-9
         finish = answer.round_s - answer.phases["model_down_s"].max()
         assert finish <= tau.tau_s * (1 + 1e-9)
+
+
+def test_the_cheapest_samples_are_kept_first():
+    """The plain version: by price per sample, everyone who still fits by an exact round of the set alone."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        scenario = random_scenario(rng, 4, 6)
+        scenario = replace(scenario, num_batches=rng.integers(1, 40, 4).astype(float))
+        cuts = random_cuts(rng, scenario)
+        stage = training_stage(scenario, cuts)
+        tau_s = 0.7 * solve_stage(stage, Goal(1e-4), Clock(10.0)).T_s
+        per_sample = prices(stage, tau_s) / scenario.num_batches
+        kept: list[int] = []
+        for k in sorted(range(4), key=lambda k: per_sample[k]):
+            together = sorted([*kept, k])
+            if solve_stage(only(stage, np.array(together)), Goal(1e-4), Clock(10.0)).T_s <= tau_s:
+                kept = together
+        answer = exact(replace(scenario, tau_s=tau_s), cuts)
+        assert np.flatnonzero(answer.kept).tolist() == kept
+        assert 0 < len(kept) < 4
 
 
 def test_nobody_can_keep_a_tiny_tau():
