@@ -16,7 +16,7 @@ from hsfl.network.clock import FRAMEWORKS, PHASES
 from hsfl.records import RunFolder, read_json, write_json
 from hsfl.report import page_rounds
 from hsfl.report.page import render, safe_json, write_page
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import _names, page_data, read_sources
 from hsfl.report.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
 from hsfl.report.page_words import describe, settings_rows
 from hsfl.report.runs import Run
@@ -209,7 +209,22 @@ def test_runs_of_one_config_are_one_curve_and_others_are_named_after_their_folde
     paths.append(write_run(tmp_path / "other", "hsfl", 0, records([0.5]), "finished", "train.lr=0.1").path)
     data = page_data(read_sources(paths))
     assert [series["num_seeds"] for series in data["series"]] == [2, 1]
-    assert [series["name"] for series in data["series"]] == [f"HSFL, {paths[0]}", f"HSFL, {paths[2]}"]  # both seed-0
+    assert [series["name"] for series in data["series"]] == ["HSFL, s0", "HSFL, other"]  # both are called seed-0
+
+
+def test_folders_of_one_name_are_told_apart_by_what_differs(tmp_path):
+    paths = [tmp_path / "a" / "cifar10" / "seed-1", tmp_path / "a" / "mnist" / "seed-1"]
+    assert list(_names(paths).values()) == ["cifar10", "mnist"]
+    assert list(_names([*paths, tmp_path / "a" / "seed-1"]).values()) == [
+        *map(str, paths),
+        str(tmp_path / "a" / "seed-1"),
+    ]
+
+
+def test_words_say_when_the_clock_charges_more_than_was_trained():
+    config = tiny("network.sample_scale=10")
+    assert "each sample as 10" in " ".join(describe(config))
+    assert "each sample" not in " ".join(describe(tiny()))
 
 
 def test_a_run_beside_a_comparison_is_a_curve_of_its_own(tmp_path):

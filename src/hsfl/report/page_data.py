@@ -103,10 +103,15 @@ def _told_apart(compared: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
-    """The name of each folder; its whole path where two have the same name."""
-    short_names = {path: path.resolve().name for path in paths}
-    taken = list(short_names.values())
-    return {path: name if taken.count(name) == 1 else str(path) for path, name in short_names.items()}
+    """The name of each folder; where two have the same name, the parts of their paths that not all have."""
+    whole = {path: path.resolve() for path in paths}
+    taken = [path.name for path in whole.values()]
+    if len(set(taken)) == len(taken):
+        return {path: where.name for path, where in whole.items()}
+    common = set.intersection(*(set(where.parts) for where in whole.values()))
+    names = {path: "/".join(part for part in where.parts if part not in common) for path, where in whole.items()}
+    clear = len(set(names.values())) == len(names) and all(names.values())
+    return names if clear else {path: str(path) for path in paths}
 
 
 def _labelled(single: list[tuple[Path | None, PageRun]], alone: bool) -> list[PageRun]:

@@ -83,7 +83,12 @@ def _network(config: RunConfig) -> str:
     else:
         links = f"A radio of {_count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
     back = f", played back from {network.history}" if network.history is not None else ""
-    return f"{links}{back}; a main server of {si(network.main_hz)}cycles/s."
+    scaled = ""
+    if network.sample_scale != 1:
+        scaled = (
+            f" The clock charges each sample as {network.sample_scale:.4g}; data sent is that of the training itself."
+        )
+    return f"{links}{back}; a main server of {si(network.main_hz)}cycles/s.{scaled}"
 
 
 def _allocation(config: RunConfig) -> str:
