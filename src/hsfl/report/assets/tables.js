@@ -76,10 +76,12 @@ function drawPlan(run, r, model) {
     columns.push({ head: "server cycles/s", cell: (row) => h("span", {}, scaled(says.server_hz[row.client], ""), meter(says.server_hz[row.client] / most)) });
     if (says.owner) columns.push({ head: "subchannels", left: true, cell: (row) => says.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
     else if (says.share) columns.push({ head: "subchannels' worth", cell: (row) => digits(says.share[row.client], 3) });
-    const watts = (name) => (row) => (says[name] ? scaled(says[name][row.client], "W", []) : "not recorded");
-    columns.push({ head: "power up", cell: watts("up_power_w") }, { head: "power down", cell: watts("down_power_w") });
+    for (const [head, name] of [["power up", "up_power_w"], ["power down", "down_power_w"]]) {
+      if (says[name]) columns.push({ head, cell: (row) => scaled(says[name][row.client], "W", []) }); // links of measured speed have none
+    }
   } else {
-    body.append(h("p", {}, "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have."));
+    const shared = "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have.";
+    body.append(h("p", {}, run.policy === "even" ? shared : `Policy ${run.policy}: this framework keeps no record of who got what; the bars above show its effect.`));
     if (run.clients) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
   }
   columns.push(
