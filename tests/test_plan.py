@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.measured import best_plan
+from hsfl.allocation.measured import best_plan, optimal_cycles
 from hsfl.commands.planning import read_device
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
+from hsfl.training.planning import _weights
 from tests.runs import hsfl, refused
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
@@ -43,6 +44,55 @@ def test_plan_with_a_proof(cost_file: Path) -> None:
     shown = hsfl("plan", "--cost", cost_file, *SMALL)
     assert "down W" in shown.out
     assert "no cuts and no allocation can beat" in shown.out
+
+
+@pytest.mark.parametrize("name", ["ecfa", "scls", "rcls", "scls+ecfa", "splitfed"])
+@pytest.mark.parametrize("kind", ["ofdma", "measured"])
+def test_a_plan_by_another_policy_says_that_policy_s_numbers(cost_file: Path, name: str, kind: str) -> None:
+    links = (
+        ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"] if kind == "measured" else []
+    )
+    links += ["--set", "network.main_down_bps=2e7"] if kind == "measured" else []
+    words = ["plan", "--cost", cost_file, *SMALL, *links, "--json"]
+    proposed, plan = hsfl(*words).json(), hsfl(*words, "--set", f"allocation.policy={name}").json()
+    assert plan["policy"] == name
+    assert plan["round_s"] == plan["baselines_s"][name]
+    assert plan["baselines_s"]["proposed"] == pytest.approx(proposed["round_s"], rel=2e-3)
+    assert plan["round_s"] >= plan["lower_bound_s"]
+    assert plan["gap"] == pytest.approx(1 - plan["lower_bound_s"] / plan["round_s"], abs=1e-9)
+    assert plan["cuts"] == [client["cut"] for client in plan["clients"]]
+    if "scls" in name or name == "splitfed":
+        assert len(set(plan["cuts"])) == 1
+
+
+def test_a_plan_says_what_it_leaves_aside(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, *SMALL, "--json"]
+    assert hsfl(*words).json()["notes"] == []
+    notes = hsfl(*words, "--set", "train.tau_s=1e-3", "--set", "fleet.cuts=[1,1,1]").json()["notes"]
+    assert "fleet.cuts is not used" in notes[0]
+    assert "longer than train.tau_s = 0.001" in notes[1]
+
+
+def test_weights_are_what_a_second_of_a_client_costs_the_round() -> None:
+    own_s, work, hz = np.array([3.0, 1.0, 2.0]), np.array([4.0, 2.0, 7.0]), 5.0
+    cycles = optimal_cycles(own_s, work, hz)
+    weights = _weights(cycles, work / cycles)
+    assert weights is not None
+    assert weights.sum() == pytest.approx(1)
+    for k in range(3):
+        later = own_s + 1e-6 * (np.arange(3) == k)
+        longer_s = (later + work / optimal_cycles(later, work, hz)).max() - (own_s + work / cycles).max()
+        assert longer_s == pytest.approx(1e-6 * weights[k], rel=1e-4)
+
+
+def test_plan_from_python(cost_file: Path) -> None:
+    import hsfl as package
+
+    changes = [word for word in SMALL if word != "--set"]
+    plan = package.plan(package.read_config(None, changes), 600, CostTable.load(cost_file))
+    said = hsfl("plan", "--cost", cost_file, *SMALL, "--samples-per-client", "600", "--json").json()
+    assert plan.cuts == said["cuts"]
+    assert plan.round_s == pytest.approx(said["round_s"], rel=1e-3)
 
 
 def test_plan_of_shared_bands(cost_file: Path) -> None:

@@ -18,6 +18,7 @@ _HOMES = {
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
+    "plan": "hsfl.training.planning",
     "run": "hsfl.training.simulate",
     "split": "hsfl.models.units",
     "SplitModel": "hsfl.models.units",

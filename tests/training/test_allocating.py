@@ -12,7 +12,7 @@ from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.records import RunFolder
-from hsfl.training.allocating import samples, scenario
+from hsfl.training.allocating import policy_notes, samples, scenario
 from hsfl.training.measured_links import sampled_rounds
 from hsfl.training.prepare import prepare
 from hsfl.training.simulate import choose_clients, make_pace, run
@@ -183,3 +183,11 @@ def test_measured_links_run_under_a_policy(tmp_path: Path) -> None:
         for record in RunFolder(tmp_path / framework).rounds():
             assert record.allocation["gap"] == 0
             assert sum(hz > 0 for hz in record.allocation["server_hz"]) == (0 if framework == "fl" else 3)
+
+
+def test_a_run_says_what_its_policy_does_not_do() -> None:
+    assert policy_notes(config("allocation.policy=even")) == []
+    assert policy_notes(config("allocation.policy=own", "framework=sl")) == []
+    assert policy_notes(config("allocation.policy=proposed", "fleet.cuts=planned")) == []
+    assert "keeps the even allocation" in policy_notes(config("allocation.policy=proposed", "framework=sl"))[0]
+    assert "fleet.cuts=planned" in policy_notes(config("allocation.policy=proposed", "fleet.cuts=max_cut"))[0]

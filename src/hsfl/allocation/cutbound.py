@@ -10,6 +10,7 @@ The mean over samples bounds the mean round of any cuts. Where bands are shared,
 client buys by itself (`sharebound`).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -31,6 +32,7 @@ from hsfl.allocation.stage import Stage, training_stage
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
 PRICED_SAMPLES = 3
+LEAST_S = 0.02  # for a sample's bound; where less is left, each client alone in the cell is it
 
 
 @cache
@@ -85,15 +87,19 @@ def alone_rate_bps(gain: Array, s: Scenario) -> Array:
 
 def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
     """Mean over samples of the bound; `cuts` are good ones, where the search starts from."""
-    return float(np.mean([_bound(sample, cuts, clock, len(samples)) for sample in samples]))
+    bounds = [_bound(sample, cuts, clock, len(samples) - index) for index, sample in enumerate(samples)]
+    return float(np.mean(bounds))
 
 
-def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> float:
+def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
     stage, group = options(sample)
-    answer = exact(sample, cuts, time_limit_s=1.0)
-    value_s, seconds = answer.round_s, max(0.05, (clock.limit_s - clock.seconds()) / num_samples)
+    seconds = (clock.limit_s - clock.seconds()) / num_left
+    if seconds < LEAST_S:
+        return bound_over_options(stage, group, math.inf)
+    answer = exact(sample, cuts, time_limit_s=min(1.0, 0.3 * seconds))
+    value_s = answer.round_s
+    alone_s = bound_over_options(stage, group, value_s)
     if sample.sharing == "bandwidth":
-        alone_s = bound_over_options(stage, group, value_s)
         if stage.start_w.size > MOST_SHARES:
             return alone_s
         prices = _prices(sample, answer, stage, group, Clock(seconds))
@@ -107,7 +113,7 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_samples: int) -> flo
         test = _by_tables(stage, group, limit)
     else:
         test = _by_prices(stage, group, sample.num_subchannels, limit)
-    return _largest_excluded(test, value_s, Clock(seconds))
+    return max(alone_s, _largest_excluded(test, value_s, Clock(seconds)))
 
 
 def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: Clock) -> Prices:

@@ -10,7 +10,7 @@ all cuts (`cutbound`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -25,6 +25,7 @@ from hsfl.allocation.search import Clock
 from hsfl.errors import InputError
 
 Array = np.ndarray
+LEAST_S = 0.02  # for one exact round, however late it is
 Progress = Callable[[str, int, float], None]  # what, step, best mean round so far
 
 
@@ -72,8 +73,8 @@ def rcls(scenario: Scenario, rng: np.random.Generator) -> Array:
 def choose_cuts(
     samples: Sequence[Scenario], settings: CutSettings | None = None, progress: Progress | None = None
 ) -> CutPlan:
-    """Cuts for these samples of one fleet, by a named method."""
-    settings = settings or CutSettings()
+    """Cuts for these samples of one fleet, by a named method; tau_s is left aside, else dropping clients would look fast."""
+    settings, samples = settings or CutSettings(), [replace(sample, tau_s=None) for sample in samples]
     if settings.method not in METHODS:
         raise InputError(f"method is {settings.method!r}; choose {', '.join(METHODS)}")
     fitness = Fitness(samples, settings.threads)
@@ -81,10 +82,10 @@ def choose_cuts(
     if settings.bound:
         warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
     clock = Clock(settings.time_limit_s)
-    METHODS[settings.method](fitness, settings, clock, progress or (lambda what, step, best: None))
+    METHODS[settings.method](fitness, settings, clock.part(0.6), progress or (lambda what, step, best: None))
     if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
-        _follow_prices(samples, fitness, clock)
-    cuts, round_s = _finalists(samples, fitness, settings)
+        _follow_prices(samples, fitness, clock.part(0.4))
+    cuts, round_s = _finalists(samples, fitness, settings, clock.part(0.5))
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
     bound_s = min(bound_s, mean_s)
@@ -100,15 +101,19 @@ def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: Clock) 
         fitness(priced_cuts(samples, best, clock))
 
 
-def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3) -> Array:
-    """The optimal round of every sample [S]."""
-    return np.array([exact(sample, cuts, gap=gap, time_limit_s=1.0).round_s for sample in samples])
+def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3, limit_s: float = 1.0) -> Array:
+    """The optimal round of every sample [S]; where limit_s ends a proof, the best one found."""
+    return np.array([exact(sample, cuts, gap=gap, time_limit_s=limit_s).round_s for sample in samples])
 
 
-def _finalists(samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings) -> tuple[Array, Array]:
-    """The best few by local search, judged exactly."""
-    best = fitness.best(settings.finalists)
-    rounds = [exact_rounds(samples, cuts, settings.gap) for cuts in best]
+def _finalists(
+    samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: Clock
+) -> tuple[Array, Array]:
+    """The best few by local search (fewer where time is short), judged exactly, each for its part of the time."""
+    affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
+    best = fitness.best(max(1, min(settings.finalists, affordable)))
+    limit_s = min(1.0, max(LEAST_S, clock.limit_s / (len(best) * len(samples))))
+    rounds = [exact_rounds(samples, cuts, settings.gap, limit_s) for cuts in best]
     index = int(np.argmin([r.mean() for r in rounds]))
     return best[index], rounds[index]
 
@@ -130,6 +135,8 @@ def exhaustive(fitness: Fitness, settings: CutSettings, clock: Clock, progress: 
     everything = np.array(list(product(*(s.feasible_cuts(k) for k in range(s.num_clients)))))
     for step, part in enumerate(np.array_split(everything, max(1, len(everything) // 500))):
         progress("cut vectors", step, float(fitness(part).min()))
+        if clock.over():
+            break
 
 
 def descent(fitness: Fitness, settings: CutSettings, clock: Clock, progress: Progress) -> None:

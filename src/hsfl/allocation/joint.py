@@ -6,6 +6,7 @@ Legend: K clients, I subchannels.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
 from hsfl.allocation.spectrum import shares_of
 from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
-from hsfl.allocation.tau import keep_within, prices
+from hsfl.allocation.tau import DECIDED, keep_within, prices
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -53,7 +54,9 @@ def solve_round(
     kept = np.ones(scenario.num_clients, bool)
     first = solve(training, Goal(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
-        first = min(first, solve(training, Goal(gap, tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s)
+        first = min(
+            first, solve(training, Goal(min(gap, DECIDED), tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s
+        )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
         kept = keep_within(scenario, training, keeper or solve, clock)
         first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
@@ -173,15 +176,16 @@ def _owner(share: Array) -> Array:
 
 
 def allocate(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     cuts: Any = None,
     solver: str = "exact",
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     gap: float = DEFAULT_GAP,
     seed: int = 0,
 ) -> Allocation:
-    """Allocate one round by a named solver. Without cuts, the scenario itself is the one sample for choosing them."""
-    scenario = scenario.checked()
+    """Allocate one round (a scenario or its file) by a named solver. Without cuts, a baseline's rule for them is followed, or
+    the scenario itself is the one sample for choosing them."""
+    scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
     check_settings(time_limit_s, gap)
     solve = solver_named(solver)
     if cuts is not None:
@@ -189,10 +193,22 @@ def allocate(
     from hsfl.allocation.cuts import CutSettings, choose_cuts
 
     clock = Clock(time_limit_s)
-    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.8 * time_limit_s))
-    answer = solve(scenario, plan.cuts, gap=gap, time_limit_s=max(0.1, time_limit_s - clock.seconds()))
-    bound_s = min(plan.lower_bound_s, answer.round_s)
+    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
+    ruled = _cuts_by_rule(solver, scenario, seed)
+    chosen = plan.cuts if ruled is None else ruled
+    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - clock.seconds()))
+    bound_s = min(plan.lower_bound_s, answer.round_s) if answer.kept.all() else None  # of a round with everyone
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
+
+
+def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
+    """The cuts of a baseline that has a rule for them."""
+    from hsfl.allocation.cuts import CutSettings
+    from hsfl.allocation.policies import policy
+
+    if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
+        return None
+    return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
 
 
 def check_settings(time_limit_s: float, gap: float) -> None:

@@ -174,7 +174,7 @@ def buy(
         if value < best:
             best = value
             chosen[:] = share
-        if bound == -math.inf:  # c_k < T but the power it takes has no number: prices are at least zero
+        if bound < 0.0:  # c_k is so near T that tangents tell nothing, but a price is never below zero
             bound = _cheapest(pi, m, allowed)
         lower = min(lower, bound)
         if larger >= best:

@@ -27,7 +27,7 @@ MAX_STEPS = 20_000
 
 def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
     """One round by the paper's alternation. No bound comes with it; the one reported is every client alone."""
-    scip.check_exclusive(scenario)
+    scip.check_exclusive(scenario, "paper")
     answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
     return replace(answer, status=SolveStatus.HEURISTIC) if answer.kept.all() else answer
 

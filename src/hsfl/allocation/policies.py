@@ -31,6 +31,7 @@ from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError
 
 Array = np.ndarray
+PROOF_LIMIT_S = 1.0  # for the bound beside a rule's answer
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,13 @@ class Policy:
     def allocate(
         self, scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
     ) -> Allocation:
-        """One round. A rule has no proof of its own: the bound is every client alone, valid for any allocation."""
+        """One round. A rule proves nothing itself: the bound is the exact solver's, of any allocation for these cuts."""
         if (self.cycles, self.subchannels, self.power) == ("optimal", "optimal", "optimal"):
             return exact(scenario, cuts, gap, time_limit_s)
         if scenario.sharing == "bandwidth" and self.subchannels == "greedy":
-            raise InputError(f'policy {self.name} deals whole subchannels but sharing is "bandwidth"; use another one')
+            raise InputError(
+                f'policy {self.name} deals whole subchannels but sharing is "bandwidth"; use etra_even, or sharing exclusive'
+            )
 
         _compile()
 
@@ -71,7 +74,13 @@ class Policy:
             return self._solve(scenario, stage, goal, clock)
 
         answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
-        return replace(answer, status=SolveStatus.HEURISTIC) if answer.kept.all() else answer
+        if not answer.kept.all():
+            return answer
+        best = exact(replace(scenario, tau_s=None), cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
+        bound_s = min(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
+        reached = (answer.round_s - bound_s) / answer.round_s if answer.round_s > 0 else 0.0
+        seconds = answer.seconds + best.seconds
+        return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
 
     def _solve(
         self, scenario: Scenario, stage: Stage, goal: Goal, clock: Clock
@@ -130,7 +139,7 @@ POLICIES = {
 
 
 def policy(name: str) -> Policy:
-    """A policy by name; `scls+ecfa` takes the decisions of both, the later name where they differ."""
+    """A policy by name; `scls+ecfa` takes the decisions of both."""
     plain = Policy(name)
     result = plain
     for part in name.split("+"):
@@ -138,6 +147,8 @@ def policy(name: str) -> Policy:
             raise InputError(f"policy is {name!r}; choose from {', '.join(POLICIES)}, or join names with +")
         for field in ("cuts", "cycles", "subchannels", "power"):
             if getattr(POLICIES[part], field) != getattr(plain, field):
+                if getattr(result, field) not in (getattr(plain, field), getattr(POLICIES[part], field)):
+                    raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")
                 result = replace(result, **{field: getattr(POLICIES[part], field)})
     return result
 

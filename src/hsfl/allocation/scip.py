@@ -7,12 +7,12 @@ round_s is ours.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation
+from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, StageAnswer
@@ -35,15 +35,17 @@ class ScipResult:
 
 
 def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
-    """One round by SCIP, to a gap or a time limit."""
+    """One round by SCIP, to a gap or a time limit; where its tolerance ends it before both, the answer is no proven one."""
     check_exclusive(scenario)
-    return solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+    answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+    ended_itself = answer.status is SolveStatus.TIME_LIMIT and answer.seconds < 0.5 * time_limit_s
+    return replace(answer, status=SolveStatus.HEURISTIC) if ended_itself else answer
 
 
-def check_exclusive(scenario: Scenario) -> None:
+def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
     if scenario.sharing != "exclusive":
         raise InputError(
-            f'sharing is "{scenario.sharing}" but solver scip decides who owns each subchannel; use solver exact'
+            f'sharing is "{scenario.sharing}" but solver {solver} decides who owns each subchannel; use solver exact'
         )
 
 

@@ -14,6 +14,7 @@ from hsfl.allocation.search import Clock, Goal
 from hsfl.allocation.stage import Stage, only
 
 Array = np.ndarray
+DECIDED = 1e-6  # a gap at which a set that cannot be told from fitting does not fit
 
 
 def prices(stage: Stage, T_s: float) -> Array:
@@ -40,6 +41,6 @@ def keep_within(scenario: Scenario, stage: Stage, solve: Any, clock: Clock) -> A
             continue
         kept[k] = True
         share = (clock.limit_s - clock.seconds()) / (2 * scenario.num_clients)
-        answer = solve(only(stage, kept), Goal(1e-4, tau_s=tau_s), Clock(max(share, 1e-3)))
+        answer = solve(only(stage, kept), Goal(DECIDED, tau_s=tau_s), Clock(max(share, 1e-3)))
         kept[k] = answer.T_s <= tau_s
     return kept

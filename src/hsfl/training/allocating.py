@@ -42,6 +42,20 @@ def allocator(config: RunConfig) -> Allocator:
     return GreedyTurns() if (config.framework, name) == ("cpsl", "cpsl") else Even()
 
 
+def policy_notes(config: RunConfig) -> list[str]:
+    """What a policy does not do in this run, though one might expect it to."""
+    name = own_policy(config.allocation.policy, config.framework)
+    if name == "even" or config.allocation.policy == "own":
+        return []
+    if config.framework not in FRAMEWORKS and (config.framework, name) != ("cpsl", "cpsl"):
+        return [
+            f"allocation.policy={name} is for {', '.join(FRAMEWORKS)}; {config.framework} keeps the even allocation"
+        ]
+    if config.framework == "hsfl" and config.fleet.cuts == "max_cut":
+        return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
+    return []
+
+
 def own_policy(name: str, framework: str) -> str:
     """The policy by its name, where `own` stands for the framework's."""
     return OWN.get(framework, "even") if name == "own" else name

@@ -43,6 +43,14 @@ class Observer:
     def run_ends(self) -> None: ...
 
 
+def _policy_notes(config: RunConfig) -> list[str]:
+    if config.allocation.policy == "even":
+        return []
+    from hsfl.training.allocating import policy_notes  # here, because numba takes seconds to load
+
+    return policy_notes(config)
+
+
 class Diverged(Exception):
     """The loss is no longer a number."""
 
@@ -79,6 +87,8 @@ def run(
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
+        for note in _policy_notes(config):
+            observer.warns(note)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
                 line, says = pace.round(round_index, choose_clients(config, round_index))
