@@ -136,6 +136,8 @@ class AllocationConfig(_Section):
     gap: float = Field(1e-3, gt=0, lt=1)  # proven distance to the optimum at which a round's solve stops
     time_limit_s: float = Field(10.0, gt=0)  # of a round's solve, in real seconds
     plan_time_limit_s: float = Field(60.0, gt=0)  # of the search for cuts
+    population: int = Field(50, ge=2)  # of the genetic algorithm
+    patience: int = Field(10, ge=1)  # its generations, or descent's kicks, without improvement that end the search
 
 
 class TrainConfig(_Section):

@@ -122,7 +122,14 @@ def plan_cuts(
 ) -> CutPlan:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
     chosen = policy_named(own_policy(settings.policy, "hsfl"))  # who has a cut for each client is HSFL
-    how = CutSettings(method=settings.cuts, seed=world.seed, time_limit_s=settings.plan_time_limit_s, threads=2)
+    how = CutSettings(
+        method=settings.cuts,
+        seed=world.seed,
+        population=settings.population,
+        patience=settings.patience,
+        time_limit_s=settings.plan_time_limit_s,
+        threads=2,
+    )
     if isinstance(world.links, Measured):
         sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
         return plan_measured_cuts(world, sampled, chosen, how, batch_size, num_batches, progress)
