@@ -96,7 +96,7 @@ def machine() -> str:
     """The machine and the versions, in one line."""
     found = environment()
     versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    return f"Machine: {found['processor']}, {found['num_cpus']} cores; Python {found['python']}, {versions}."
+    return f"Machine: {found['processor']}, {found['num_cpus']} core{'' if found['num_cpus'] == 1 else 's'}; Python {found['python']}, {versions}."
 
 
 def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> str:

@@ -194,14 +194,15 @@ def _details(cells: Sequence[Cell], data_sets: Sequence[str]) -> str:
     rows = []
     for data in data_sets:
         for cell in (cell for cell in cells if (cell.data, cell.which) == (data, "budget")):
+            whole = 0 if len(cell.runs) == 1 else 1  # counts of one run have no decimals
             shared = sorted({name for name in cell.trained_as if name is not None and name != cell.label})
             rows.append(
                 [
                     f"{DATA_NAMES.get(data, data)}, {display_name(cell.label)}",
-                    say_mean(estimate(len(run.records) for run in cell.runs)) + _mark(cell),
+                    say_mean(estimate(len(run.records) for run in cell.runs), digits=whole) + _mark(cell),
                     say_mean(estimate(run.sim_time_s for run in cell.runs), digits=0),
-                    say_mean(estimate(run.drops for run in cell.runs)),
-                    say_mean(estimate(run.left_out for run in cell.runs)),
+                    say_mean(estimate(run.drops for run in cell.runs), digits=whole),
+                    say_mean(estimate(run.left_out for run in cell.runs), digits=whole),
                     f"as {display_name(shared[0])}" if shared else "itself",
                 ]
             )
