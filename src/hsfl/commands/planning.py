@@ -1,23 +1,47 @@
 """`hsfl plan` and `hsfl allocate`: the optimiser from the command line. Torch only to measure a model."""
 
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Column, Table
 
-from hsfl.commands.models import read_shape, size_of
+from hsfl.commands.allocations import brief, show_table
+from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Changes, Json, err_console, need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError, known
 
+if TYPE_CHECKING:
+    from hsfl.config import RunConfig
+    from hsfl.models.cost import CostTable
+    from hsfl.training.world import World
+
 commands = typer.Typer()
 
-SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
-UNITS = {"cpu": ("hz", 1.0), "memory": ("b", 8.0), "up": ("bps", 1.0), "down": ("bps", 1.0)}  # bytes become bits
+SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+RATES = {
+    "": 1.0,
+    "bps": 1.0,
+    "b/s": 1.0,
+    "bit/s": 1.0,
+    "bits/s": 1.0,
+    "Bps": 8.0,
+    "B/s": 8.0,
+    "byte/s": 8.0,
+    "bytes/s": 8.0,
+}
+UNITS = {  # what a unit is in cycles or bits
+    "cpu": {"": 1.0, "Hz": 1.0, "hz": 1.0, "HZ": 1.0},
+    "memory": {"": 8.0, "B": 8.0, "byte": 8.0, "bytes": 8.0},
+    "up": RATES,
+    "down": RATES,
+}
+EXAMPLES = {"cpu": "5GHz", "memory": "1GB or 1GiB", "up": "5Mbps or 1MB/s", "down": "20Mbps or 2MB/s"}
+NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?:([kKmMgGtT]i?)(?=[a-zA-Z]|$))?(.*)")
 
 
 @commands.command(
@@ -30,10 +54,16 @@ UNITS = {"cpu": ("hz", 1.0), "memory": ("b", 8.0), "up": ("bps", 1.0), "down": (
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     changes: Changes = None,
-    device: Annotated[str | None, typer.Option(help="One device alone: cpu=..,memory=..,up=..,down=..")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="One device alone: cpu=..,memory=..,up=..,down=..; b is bits, B bytes.")
+    ] = None,
     cost: Annotated[Path | None, typer.Option(help="A cost table saved by hsfl cost --save; needs no torch.")] = None,
-    input: Annotated[str, typer.Option(help="Channels, height and width, where the model is measured.")] = "3,32,32",
-    classes: Annotated[int, typer.Option(help="Number of classes, where the model is measured.")] = 10,
+    input: Annotated[
+        str | None, typer.Option(help="Channels, height and width, where the model is measured; else 3,32,32.")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes, where the model is measured; else 10.")
+    ] = None,
     samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
     as_json: Json = False,
@@ -45,25 +75,22 @@ def plan(
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.models.cost import CostTable
         from hsfl.records import write_json
         from hsfl.report.page_words import describe_plan
         from hsfl.training.planning import device_table, make_plan
-        from hsfl.training.world import OPTIMIZER_STATES, measured_cost, world_of
+        from hsfl.training.world import world_of
 
         settings = read_config(config, changes or [])
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
-        if cost is not None:
-            table = CostTable.load(cost)
-        else:
-            states = OPTIMIZER_STATES[settings.train.optimizer]
-            table = measured_cost(settings.model, read_shape(input), classes, settings.train.batch_size, states)
-        world = world_of(settings, table)
+        world = world_of(settings, cost_table(settings, cost, input, classes))
         if wanted is not None:
             rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, wanted)
+            assumed = device_assumptions(world, settings, samples_per_client)
         else:
+            _check_sharing(settings, world)
+            _check_folder(out)
             with err_console.status("choosing cuts ...") as status:
                 count = np.full(settings.fleet.num_clients, float(samples_per_client))
                 answer = make_plan(
@@ -73,7 +100,10 @@ def plan(
             words = " ".join(describe_plan(settings, samples_per_client))
             write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
     if wanted is not None:
-        print_json({"cuts": rows, "best_cut": best}) if as_json else _show_device(rows, best)
+        if as_json:
+            print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
+        else:
+            _show_device(rows, best, assumed)
         raise typer.Exit(0 if best is not None else 2)
     page = page_beside(out) if out is not None else None
     if as_json:
@@ -87,69 +117,174 @@ def _step(what: str, step: int, best_s: float) -> str:
     return f"choosing cuts: {what} {step}, best round {best_s:.4g} s"
 
 
+def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
+    """The saved table, or the model measured, which takes torch."""
+    from hsfl.models.cost import CostTable
+    from hsfl.training.world import OPTIMIZER_STATES, measured_cost
+
+    if saved is not None:
+        for option, value in (("--input", shape), ("--classes", classes)):
+            if value is not None:
+                raise InputError(f"{option} {value} is for measuring a model, but --cost {saved} is one; leave one out")
+        return CostTable.load(saved)
+    states = OPTIMIZER_STATES[settings.train.optimizer]
+    size = read_shape("3,32,32" if shape is None else shape)
+    try:
+        return measured_cost(
+            settings.model, size, 10 if classes is None else classes, settings.train.batch_size, states
+        )
+    except ImportError as error:
+        raise InputError(
+            f"measuring {settings.model.name} needs torch ({error}); pip install torch, or give --cost with a table "
+            "that hsfl cost --save wrote elsewhere"
+        ) from None
+
+
+def _check_sharing(settings: "RunConfig", world: "World") -> None:
+    """As Scenario.checked, in the names of a config."""
+    subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
+    num_clients = world.fleet.num_clients
+    if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
+        raise InputError(
+            f'allocation.sharing is "exclusive" but {num_clients} clients (fleet.num_clients) share {subchannels} '
+            'subchannels (network.num_subchannels); set allocation.sharing to "bandwidth" or give more subchannels'
+        )
+
+
+def _check_folder(out: Path | None) -> None:
+    """Before the search, not after it."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
+    if not os.access(out, os.W_OK):
+        raise InputError(f"--out {out} cannot be written to; choose another folder")
+
+
 def read_device(text: str) -> dict[str, float]:
     """cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps -> cycles per second and bits."""
     device: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        known("--device field", name, UNITS)
-        unit, bits = UNITS[name]
-        match = re.fullmatch(rf"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgt]i?)?(?:{unit}|it/s|bit/s)?", value.strip().lower())
-        try:
-            number = float(match.group(1)) * SCALES[match.group(2) or ""] * bits if match and equals else 0.0
-        except ValueError:
-            number = 0.0
-        if not 0 < number < float("inf"):
-            raise InputError(f"--device {name} is {value!r}; give a number such as 5e9, 1GiB or 5Mbps")
-        device[name] = number
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        name = known("--device field", name.lower(), UNITS)
+        if not equals:
+            raise InputError(f"--device {name} has no value; write {name}={EXAMPLES[name]}")
+        if name in device:
+            raise InputError(f"--device gives {name} twice; keep one of them")
+        device[name] = read_quantity(name, value)
     if missing := [name for name in ("cpu", "up", "down") if name not in device]:
         raise InputError(f"--device lacks {missing[0]}; give cpu=..,memory=..,up=..,down=..")
     return device
 
 
-def _show_device(rows: list[dict[str, Any]], best: int | None) -> None:
-    titles = {"client": "client", "smashed": "up", "server": "server", "gradient": "down", "model_up": "model up"}
-    table = Table(
-        "cut",
-        *titles.values(),
-        "model down",
-        "round",
-        Column("memory", no_wrap=True),
-        title="seconds of a round",
-        title_justify="left",
+def read_quantity(name: str, value: str) -> float:
+    """5Mbps -> 5e6. A small b is bits and a large B bytes; a small m would be milli."""
+    wrong, such_as = f"--device {name} is {value!r}", f"such as {EXAMPLES[name]}"
+    match = NUMBER.fullmatch(value)
+    if match is None:
+        raise InputError(f"{wrong}; give a number, {such_as}")
+    number, prefix, unit = float(match[1]), match[2] or "", match[3].strip()
+    if prefix.startswith("m"):
+        raise InputError(f"{wrong}; m is milli, write M for a million, {such_as}")
+    if name == "memory" and unit in ("b", "bit", "bits"):
+        raise InputError(f"{wrong}: bits or bytes? give bytes, {such_as}")
+    if unit not in UNITS[name]:
+        raise InputError(f"{wrong}; its unit is unknown, give a number {such_as}")
+    if number <= 0:
+        raise InputError(f"{wrong}; give a number above 0, {such_as}")
+    scale = prefix.lower() if prefix[:1] in "kK" else prefix.capitalize()
+    amount = number * SCALES[scale] * UNITS[name][unit]
+    if not 1e-6 <= amount <= 1e30:
+        raise InputError(f"{wrong}, which is beyond any device; give a number {such_as}")
+    return amount
+
+
+def device_assumptions(world: "World", settings: "RunConfig", samples_per_client: int) -> dict[str, Any]:
+    """What the answer for one device takes for granted."""
+    return {
+        "samples_per_client": samples_per_client,
+        "local_epochs": settings.train.local_epochs,
+        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # that memory is for
+        "num_clients": settings.fleet.num_clients,
+        "server_hz": world.servers.main_hz / settings.fleet.num_clients,
+        "tau_s": settings.train.tau_s,
+    }
+
+
+def training_s(row: dict[str, Any]) -> float:
+    """What tau_s limits: training and the upload, not the download that follows."""
+    return float(row["round_s"]) - float(row["seconds"]["model_down"])
+
+
+def _show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str, Any]) -> None:
+    epochs = f" over {assumed['local_epochs']} epochs" if assumed["local_epochs"] > 1 else ""
+    batch = "weights alone" if assumed["batch_size"] is None else f"a mini-batch of {assumed['batch_size']}"
+    out_console.print(
+        f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
+        f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
+        f"{brief(assumed['server_hz'] / 1e9)} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
+        highlight=False,
     )
-    for row in rows:
-        times = [f"{row['seconds'][name]:.3g}" for name in (*titles, "model_down")]
-        mark = "" if row["fits"] else " !"
-        style = "bold" if row["cut"] == best else "dim" if not row["fits"] else None
-        table.add_row(str(row["cut"]), *times, f"{row['round_s']:.4g}", size_of(row["memory_bits"]) + mark, style=style)
-    out_console.print(table)
+    names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
+    names |= {"model_up": "model\nup", "model_down": "model\ndown"}
+    cells = [
+        (
+            str(row["cut"]),
+            *(brief(row["seconds"][name]) for name in names),
+            f"{row['round_s']:.4g}",
+            f"{row['memory_bits'] / 8 / 2**20:.4g}" + ("" if row["fits"] else "!"),
+        )
+        for row in rows
+    ]
+    styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
+    show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
     if not all(row["fits"] for row in rows):
         out_console.print("! does not fit into the device's memory", highlight=False)
     if best is None:
         out_console.print("no cut fits; give the device more memory or train with a smaller batch", highlight=False)
-    else:
-        out_console.print(f"cut {best} is the fastest that fits", highlight=False)
+        return
+    out_console.print(f"cut {best} is the fastest that fits", highlight=False)
+    if assumed["tau_s"] is not None:
+        out_console.print(_about_tau(rows, best, assumed["tau_s"]), highlight=False)
+
+
+def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
+    needed_s = next(training_s(row) for row in rows if row["cut"] == best)
+    if needed_s <= tau_s:
+        return f"its training and upload take {needed_s:.4g} s, within train.tau_s = {tau_s:g} s"
+    others = [str(row["cut"]) for row in rows if row["fits"] and training_s(row) <= tau_s]
+    way_out = f"in time: cut {', '.join(others)}" if others else "no cut that fits is in time; raise train.tau_s"
+    return f"its training and upload take {needed_s:.4g} s, longer than train.tau_s = {tau_s:g} s; {way_out}"
 
 
 def _show_plan(answer: Any) -> None:
     radio = answer.clients[0].main_up_power_w is not None
-    band = "share" if answer.clients[0].share is not None else "subchannels"
-    table = Table(
-        "client", "cut", "server Gcycles/s", *((band, "up W", "down W") if radio else ()), "seconds", "held up by"
+    band = "share" if answer.clients[0].share is not None else "channels"
+    out_console.print(
+        f"each client in the first of {answer.num_samples} samples (the last line is the mean over all); the main "
+        "server's cycles in G/s; seconds of training and upload",
+        highlight=False,
     )
+    rows = []
     for client in answer.clients:
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
         held = f"{client.bottleneck.replace('_', ' ')} ({client.seconds[client.bottleneck]:.4g} s)"
         middle = _radio_cells(client) if radio else ()
-        table.add_row(
-            str(client.client), str(client.cut), f"{client.server_hz / 1e9:.4g}", *middle, f"{total_s:.4g}", held
+        rows.append(
+            (str(client.client), str(client.cut), brief(client.server_hz / 1e9), *middle, f"{total_s:.4g}", held)
         )
-    out_console.print(table)
-    baselines = Table("policy", "mean round s", "longer than proposed")
-    for name, mean_s in answer.baselines_s.items():
-        baselines.add_row(name, f"{mean_s:.5g}", f"{mean_s / answer.baselines_s['proposed'] - 1:+.1%}")
-    out_console.print(baselines)
+    show_table(
+        out_console,
+        ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "held up by"),
+        rows,
+    )
+    out_console.print()
+    means = answer.baselines_s
+    shown = [(name, f"{mean_s:.5g}", f"{mean_s / means['proposed'] - 1:+.1%}") for name, mean_s in means.items()]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    out_console.print()
     out_console.print(
         f"{answer.policy}: a round takes {answer.round_s:.5g} s on average over {answer.num_samples} samples; no cuts and no "
         f"allocation can beat {answer.lower_bound_s:.5g} s (gap {answer.gap:.2%}); found in {answer.seconds:.1f} s",
