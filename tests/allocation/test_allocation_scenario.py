@@ -70,6 +70,8 @@ BAD = {
     "negative cost": (("cost", "model_bits", 3), -8, "cost.model_bits[3] is -8"),
     "flops_per_cycle list": (("clients", "flops_per_cycle"), [1.0], "clients.flops_per_cycle has 1 entries"),
     "negative flops_per_cycle": (("clients", "flops_per_cycle"), -1.0, "clients.flops_per_cycle is -1.0"),
+    "one negative flops_per_cycle": (("clients", "flops_per_cycle"), [1, -1, 1], "clients.flops_per_cycle[1] is -1"),
+    "text flops_per_cycle": (("clients", "flops_per_cycle"), "x", 'flops_per_cycle is "x"; it must be a number\n'),
     "huge gain": (("channel", "main_gain", 1, 2), 1e300, "channel.main_gain[1][2] is 1e+300; it must be from"),
     "tiny gain": (("channel", "edge_gain", 0, 0), 1e-300, "channel.edge_gain[0][0] is 1e-300; it must be from"),
     "all signal": (("channel", "noise_w"), 1e-29, "channel.main_gain[0][0] is"),
@@ -96,7 +98,7 @@ def test_mistakes_name_field_and_value(case, tmp_path):
     data = broken(path, value)
     with pytest.raises(InputError) as error:
         Scenario.from_dict(data)
-    assert message in str(error.value)
+    assert message in str(error.value) + "\n"
     assert "\n" not in str(error.value)
     (tmp_path / "a.json").write_text(json.dumps(data))
     result = CliRunner().invoke(app, ["allocate", str(tmp_path / "a.json")])

@@ -80,7 +80,9 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def one_line(error: ValidationError) -> str:
     """The first problem of a file: the field, the value, the way out."""
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    errors = error.errors()
+    errors = [e for e in errors if not _other_choice(e["loc"], e["input"])] or errors
+    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     name = _name(first["loc"])
     kind, value = first["type"], first.get("input")
     if kind == "missing":
@@ -89,8 +91,13 @@ def one_line(error: ValidationError) -> str:
         return f"{name} is not a field of a scenario; {_hint(first['loc'])}"
     if kind == "model_type":
         return f"{name} is {described(value)}; it must be an object with {', '.join(_PARTS[first['loc']].model_fields)}"
-    wanted = first["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
+    wanted = first["msg"].split(", ")[0].removeprefix("Input should be ").replace("a valid integer", "a whole number")
     return f"{name} is {described(value)}; it must be {wanted.replace('a valid ', 'a ')}"
+
+
+def _other_choice(path: tuple[int | str, ...], value: Any) -> bool:
+    """Where a number or a list is asked for, a list is not asked to be a number."""
+    return isinstance(value, list) and str(path[-1]).startswith("constrained")
 
 
 def _hint(path: tuple[int | str, ...]) -> str:

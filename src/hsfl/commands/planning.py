@@ -55,7 +55,7 @@ def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     changes: Changes = None,
     device: Annotated[
-        str | None, typer.Option(help="One device alone: cpu=..,memory=..,up=..,down=..; b is bits, B bytes.")
+        str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
     ] = None,
     cost: Annotated[Path | None, typer.Option(help="A cost table saved by hsfl cost --save; needs no torch.")] = None,
     input: Annotated[
@@ -125,7 +125,9 @@ def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, cla
     if saved is not None:
         for option, value in (("--input", shape), ("--classes", classes)):
             if value is not None:
-                raise InputError(f"{option} {value} is for measuring a model, but --cost {saved} is one; leave one out")
+                raise InputError(
+                    f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
+                )
         return CostTable.load(saved)
     states = OPTIMIZER_STATES[settings.train.optimizer]
     size = read_shape("3,32,32" if shape is None else shape)
@@ -262,9 +264,10 @@ def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
 def _show_plan(answer: Any) -> None:
     radio = answer.clients[0].main_up_power_w is not None
     band = "share" if answer.clients[0].share is not None else "channels"
+    which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
     out_console.print(
-        f"each client in the first of {answer.num_samples} samples (the last line is the mean over all); the main "
-        "server's cycles in G/s; seconds of training and upload",
+        f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
+        "and upload",
         highlight=False,
     )
     rows = []
