@@ -77,7 +77,7 @@ BAD = {
     "all signal": (("channel", "noise_w"), 1e-29, "channel.main_gain[0][0] is"),
     "all noise": (("channel", "edge_gain", 2, 1), 1e-29, "channel.edge_gain[2][1] is 1e-29: power times gain is"),
     "tiny noise": (("channel", "noise_w"), 1e-300, "channel.noise_w is 1e-300; it must be from"),
-    "tiny speed": (("clients", "cpu_hz", 0), 1e-300, "clients.cpu_hz[0] is 1e-300; it must be from 1 to"),
+    "tiny speed": (("clients", "cpu_hz", 0), 1e-300, "clients.cpu_hz[0] is 1e-300; it must be from 1000 to"),
     "huge cost": (("cost", "smashed_bits", 2), 1e308, "cost.smashed_bits[2] is 1e+308; it must be from 0 to"),
     "huge batch": (("batch_size",), 10**400, "batch_size is 1000"),
     "huge max_cut": (("clients", "max_cut", 0), 10**400, "clients.max_cut[0] is 1000"),
