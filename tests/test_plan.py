@@ -17,7 +17,7 @@ from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import allocate
 from hsfl.allocation.measured import best_plan
 from hsfl.allocation.scenario import Scenario
-from hsfl.commands.allocations import report
+from hsfl.commands.allocations import report, show_table
 from hsfl.commands.planning import read_device
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError
@@ -227,6 +227,12 @@ def test_tables_are_never_cut(cost_file: Path, tmp_path: Path, monkeypatch: pyte
     )
     for words in commands:
         assert "…" not in hsfl(*words).out
+
+
+def test_a_screen_narrower_than_its_numbers() -> None:
+    text = io.StringIO()
+    show_table(Console(file=text, width=10), ("first", "second"), [("1234567", "7654321")])
+    assert text.getvalue().splitlines()[-1].split() == ["1234567", "7654321"]
 
 
 def test_the_client_table_says_which_sample_it_shows(cost_file: Path) -> None:
