@@ -1,17 +1,25 @@
 """`hsfl plan` and `hsfl allocate` as people and programs call them."""
 
+import io
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import allocate
 from hsfl.allocation.measured import best_plan, optimal_cycles
-from hsfl.commands.planning import read_device
+from hsfl.allocation.scenario import Scenario
+from hsfl.commands.allocations import report, show_table
+from hsfl.commands.devices import read_device
+from hsfl.commands.shared import out_console
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
 from hsfl.training.planning import _weights
@@ -194,6 +202,136 @@ def test_one_device(cost_file: Path) -> None:
     ):
         with pytest.raises(InputError, match="--device"):
             read_device(wrong)
+
+
+BYTES = {"5Mbps": 5e6, "5MBps": 40e6, "5MB/s": 40e6, "5Mb/s": 5e6, "5Mbit/s": 5e6, "2 KiB/s": 2**14, "7e6": 7e6}
+
+
+@pytest.mark.parametrize("text", BYTES)
+def test_a_large_b_is_bytes_and_a_small_b_bits(text: str) -> None:
+    assert read_device(f"cpu=1GHz,up={text},down=1") == {"cpu": 1e9, "up": BYTES[text], "down": 1}
+
+
+def test_a_device_as_people_type_it() -> None:
+    device = {"cpu": 5e9, "memory": 64e9, "up": 1e3, "down": 2e6}
+    assert read_device(" CPU = 5 GHz , Memory=8GB,up = 1Kbps, down=2M, ") == device
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cpu=5 mHz,up=1,down=1", "--device cpu is '5 mHz'; m is milli, write M for a million, such as 5GHz"),
+        ("cpu=1,up=5mbps,down=1", "m is milli"),
+        ("cpu=1,memory=8Gb,up=1,down=1", "--device memory is '8Gb': bits or bytes? give bytes, such as 1GB or 1GiB"),
+        ("cpu=1,up=1,down=1,cpu=2", "--device gives cpu twice"),
+        ("cpu=1,up=0,down=1", "--device up is '0'; give a number above 0, such as 5Mbps"),
+        ("cpu=-5GHz,up=1,down=1", "--device cpu is '-5GHz'; give a number above 0, such as 5GHz"),
+        ("cpu=1,memory=0,up=1,down=1", "give a number above 0, such as 1GB or 1GiB"),
+        ("cpu=1,up=5MHz,down=1", "--device up is '5MHz'; its unit is unknown"),
+        ("cpu=1,up,down=1", "--device up has no value; write up=5Mbps"),
+        ("cpu=1e-300,up=1,down=1", "beyond any device"),
+        ("", "--device lacks cpu"),
+    ],
+)
+def test_a_device_that_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_device(text)
+
+
+DEVICE = "cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps"
+
+
+def test_the_answer_for_a_device_says_what_it_assumes(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, "--device", DEVICE, "--samples-per-client", "600"]
+    shown = " ".join(hsfl(*words, "--set", "fleet.num_clients=4").out.split())
+    assert "a round of 600 samples; memory for a mini-batch of 32; the device gets 1/4 of the main server, 250" in shown
+    assumed = hsfl(*words, "--json").json()["assumed"]
+    assert assumed["server_hz"] == 1e11
+    assert assumed["batch_size"] == 32
+
+
+def test_a_device_and_tau(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, "--device", DEVICE]
+    assert "tau_s" not in hsfl(*words).out
+    assert "within train.tau_s = 1e+06 s" in hsfl(*words, "--set", "train.tau_s=1e6").out
+    late = " ".join(hsfl(*words, "--set", "train.tau_s=1e-3").out.split())
+    assert "longer than train.tau_s = 0.001 s; no cut that fits is in time; raise train.tau_s" in late
+
+
+def test_tau_limits_training_and_upload_but_not_the_download(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, "--device", "cpu=5e9,up=5Mbps,down=1kbps", "--set", "fleet.min_cut=5"]
+    row = hsfl(*words, "--json").json()["cuts"][0]
+    tau_s = (row["round_s"] + row["round_s"] - row["seconds"]["model_down"]) / 2
+    assert "within train.tau_s" in hsfl(*words, "--set", f"train.tau_s={tau_s}").out
+
+
+def test_tables_are_never_cut(cost_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out_console, "_width", 40)
+    whole = random_scenario(np.random.default_rng(3), 3, 4).to_dict()
+    whole["clients"]["cpu_hz"][0] = 1e5
+    (tmp_path / "scenario.json").write_text(json.dumps(whole))
+    commands = (
+        ["allocate", tmp_path / "scenario.json", "--cuts", "3,3,3"],
+        ["plan", "--cost", cost_file, "--device", DEVICE],
+        ["plan", "--cost", cost_file, *SMALL],
+    )
+    for words in commands:
+        assert "…" not in hsfl(*words).out
+
+
+def test_a_screen_narrower_than_its_numbers() -> None:
+    text = io.StringIO()
+    show_table(Console(file=text, width=10), ("first", "second"), [("1234567", "7654321")])
+    assert text.getvalue().splitlines()[-1].split() == ["1234567", "7654321"]
+
+
+def test_the_client_table_says_which_sample_it_shows(cost_file: Path) -> None:
+    shown = " ".join(hsfl("plan", "--cost", cost_file, *SMALL).out.split())
+    assert "each client in the first of 2 samples (the last line is the mean over all)" in shown
+
+
+def test_mistakes_of_plan(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file]
+    assert "--input 1,28,28 is for measuring" in refused(*words, "--input", "1,28,28")
+    assert "--classes 10 is for measuring" in refused(*words, "--classes", "10")
+    exclusive = ["--set", "allocation.sharing=exclusive", "--set", "network.num_subchannels=2"]
+    assert 'allocation.sharing is "exclusive" but 10 clients' in refused(*words, *exclusive)
+    assert "make room" not in refused(*words, *SMALL, "--out", "/proc/x")
+
+
+def test_plan_without_torch_says_what_to_do() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from typer.testing import CliRunner; from hsfl.cli import app\n"
+        f"answer = CliRunner().invoke(app, ['plan', '--device', {DEVICE!r}])\n"
+        "assert answer.exit_code == 2, answer\n"
+        "assert 'pip install torch, or give --cost' in answer.stderr, answer.stderr\n"
+        "assert answer.stderr.count('\\n') == 1, answer.stderr"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def shown_of(scenario: Scenario) -> str:
+    """What `hsfl allocate` prints for cuts of 3, on one line."""
+    text = io.StringIO()
+    answer = allocate(scenario, [3] * scenario.num_clients)
+    report(replace(answer, seconds=4.93), scenario, Console(file=text, width=120))
+    return " ".join(text.getvalue().split())
+
+
+def test_the_table_of_allocate_is_over_the_round() -> None:
+    scenario = random_scenario(np.random.default_rng(3), 3, 4)
+    answer = allocate(scenario, [3, 3, 3])
+    shown = shown_of(scenario)
+    for k in range(3):
+        assert f" {scenario.num_batches[k] * answer.phases['client_s'][k]:.3g} " in shown
+    assert "solved in 4.93 s:" in shown
+
+
+def test_nobody_kept_is_said_in_words() -> None:
+    shown = shown_of(random_scenario(np.random.default_rng(3), 3, 4, tau_s=1e-3))
+    assert "nobody can finish within tau_s = 0.001 s" in shown
+    assert "is needed" not in shown
 
 
 def test_allocate_and_its_errors(tmp_path: Path) -> None:

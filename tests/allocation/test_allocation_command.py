@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from typer.testing import CliRunner
@@ -68,6 +69,28 @@ def test_dropped_clients_have_no_phases(tmp_path):
     assert answer["server_hz"][out] == 0
     assert out not in answer["owner"]
     assert answer["round_s"] <= 0.6 * whole["round_s"] + max(answer["phases"]["model_down_s"])
+
+
+def test_the_documented_example(monkeypatch):
+    """The file beside the docs is the one printed in them, it works, and every field is described."""
+    docs = Path(__file__).parents[2] / "docs"
+    text, example = (docs / "scenario.md").read_text(), docs / "examples" / "scenario.json"
+    assert example.read_text() in text
+    result = CliRunner().invoke(app, ["allocate", str(example), "--json"])
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["status"] == "optimal"
+    monkeypatch.chdir(docs.parent)
+    exec(text.split("```python\n")[1].split("```")[0].replace('answer.write("answer.json")', ""), {})
+    for name, value in json.loads(example.read_text()).items():
+        for field in [f"{name}.{part}" for part in value] if isinstance(value, dict) else [name]:
+            assert f"| `{field}` |" in text, field
+    for name in FIELDS | {"share", "edge_down_share", "cuts_lower_bound_s"}:
+        assert f"`{name}" in text, name
+
+
+def test_help_says_where_the_format_is():
+    assert "docs/scenario.md" in CliRunner().invoke(app, ["allocate", "--help"]).stdout
 
 
 def test_imports_no_torch(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,25 @@ BAD = {
     "negative cost": (("cost", "model_bits", 3), -8, "cost.model_bits[3] is -8"),
     "flops_per_cycle list": (("clients", "flops_per_cycle"), [1.0], "clients.flops_per_cycle has 1 entries"),
     "negative flops_per_cycle": (("clients", "flops_per_cycle"), -1.0, "clients.flops_per_cycle is -1.0"),
+    "one negative flops_per_cycle": (("clients", "flops_per_cycle"), [1, -1, 1], "clients.flops_per_cycle[1] is -1"),
+    "text flops_per_cycle": (("clients", "flops_per_cycle"), "x", 'flops_per_cycle is "x"; it must be a number\n'),
+    "huge gain": (("channel", "main_gain", 1, 2), 1e300, "channel.main_gain[1][2] is 1e+300; it must be from"),
+    "tiny gain": (("channel", "edge_gain", 0, 0), 1e-300, "channel.edge_gain[0][0] is 1e-300; it must be from"),
+    "all signal": (("channel", "noise_w"), 1e-29, "channel.main_gain[0][0] is"),
+    "all noise": (("channel", "edge_gain", 2, 1), 1e-29, "channel.edge_gain[2][1] is 1e-29: power times gain is"),
+    "tiny noise": (("channel", "noise_w"), 1e-300, "channel.noise_w is 1e-300; it must be from"),
+    "tiny speed": (("clients", "cpu_hz", 0), 1e-300, "clients.cpu_hz[0] is 1e-300; it must be from 1000 to"),
+    "huge cost": (("cost", "smashed_bits", 2), 1e308, "cost.smashed_bits[2] is 1e+308; it must be from 0 to"),
+    "huge batch": (("batch_size",), 10**400, "batch_size is 1000"),
+    "huge max_cut": (("clients", "max_cut", 0), 10**400, "clients.max_cut[0] is 1000"),
+    "huge min_cut": (("min_cut",), 10**400, "min_cut is 1000"),
+    "huge whole speed": (("clients", "cpu_hz", 0), 10**400, "clients.cpu_hz[0] is 1000"),
+    "not close to any": (("bandwith",), 3, "bandwith is not a field of a scenario; choose from batch_size, tau_s, "),
+    "another place": (("noise_w",), 3, "noise_w is not a field of a scenario; put it into channel"),
+    "list for object": (("clients",), [], "clients is a list; it must be an object with cpu_hz, "),
+    "null": (("clients", "cpu_hz"), None, "clients.cpu_hz is null; it must be a list"),
+    "object for number": (("servers", "main_hz"), {}, "servers.main_hz is an object; it must be a number"),
+    "text for whole": (("batch_size",), "x", 'batch_size is "x"; it must be a whole number'),
 }
 
 
@@ -78,13 +98,37 @@ def test_mistakes_name_field_and_value(case, tmp_path):
     data = broken(path, value)
     with pytest.raises(InputError) as error:
         Scenario.from_dict(data)
-    assert message in str(error.value)
+    assert message in str(error.value) + "\n"
     assert "\n" not in str(error.value)
     (tmp_path / "a.json").write_text(json.dumps(data))
     result = CliRunner().invoke(app, ["allocate", str(tmp_path / "a.json")])
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_numbers_that_cannot_be_computed_with_are_refused_in_arrays_too():
+    good = random_scenario(np.random.default_rng(0), 3, 4)
+    for field, value in (("batch_size", 10**400), ("main_hz", 1e300), ("main_gain", good.main_gain * 1e300)):
+        with pytest.raises(InputError, match=field):
+            replace(good, **{field: value}).checked()
+
+
+def test_a_key_given_twice(tmp_path):
+    text = json.dumps(GOOD).replace('"main_hz"', '"main_hz": 3, "main_hz"')
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match="main_hz is given twice"):
+        Scenario.read(tmp_path / "a.json")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(GOOD), encoding="utf-8-sig")
+    assert Scenario.read(tmp_path / "a.json").to_dict() == GOOD
+
+
+def test_a_file_of_null_says_null():
+    with pytest.raises(InputError, match="scenario is null; it must be an object"):
+        Scenario.from_dict(None)
 
 
 def test_more_clients_than_subchannels():
@@ -96,7 +140,7 @@ def test_more_clients_than_subchannels():
     assert Scenario.from_dict(data).num_subchannels == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", "3", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "[]", "{", "3", '"x"', "[" * 100_000, '{"batch_size": ' + "1" * 5000 + "}"])
 def test_files_that_are_no_scenario(content, tmp_path):
     (tmp_path / "a.json").write_text(content)
     result = CliRunner().invoke(app, ["allocate", str(tmp_path / "a.json")])
@@ -120,6 +164,7 @@ def test_missing_file_and_directory(tmp_path):
         (["--cuts", "1,1,1", "--solver", "magic"], "solver is 'magic'"),
         (["--cuts", "1,1,1", "--gap", "2"], "gap is 2.0"),
         (["--cuts", "1,1,1", "--time-limit-s", "0"], "time_limit_s is 0.0"),
+        (["--seed", "-1"], "--seed is -1"),
         (["--cuts", "1,1,1", "--out", "/dev/null/a.json"], "/dev/null"),
     ],
 )

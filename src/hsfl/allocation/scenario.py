@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, one_line
+from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, described, one_line, unique
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -60,13 +60,15 @@ class Scenario:
     def read(path: str | Path) -> "Scenario":
         """A scenario from its JSON file."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InputError(f"scenario {path} cannot be read ({reason}); give the path of a JSON file") from None
         try:
-            data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            data = json.loads(text, object_pairs_hook=unique)
+        except InputError:
+            raise
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
             raise InputError(f"scenario {path} is not JSON ({error}); correct it there") from None
         return Scenario.from_dict(data)
 
@@ -74,7 +76,7 @@ class Scenario:
     def from_dict(data: Any) -> "Scenario":
         """A scenario from the content of its file."""
         if not isinstance(data, dict):
-            raise InputError(f"scenario is a {type(data).__name__}; it must be an object with cost, clients, ...")
+            raise InputError(f"scenario is {described(data)}; it must be an object with cost, clients, ...")
         try:
             file = ScenarioFile.model_validate(data)
         except ValidationError as error:
@@ -137,6 +139,7 @@ class Scenario:
         """Itself, where every length agrees, every number is usable and a cut exists for every client."""
         _check_lengths(self)
         _check_numbers(self)
+        _check_signals(self)
         _check_cuts(self)
         if self.sharing == "exclusive" and self.num_clients > self.num_subchannels:
             raise InputError(
@@ -206,36 +209,68 @@ def _check_lengths(s: Scenario) -> None:
         )
 
 
+# What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits.
+RANGES = {
+    "batch_size": (1, 1e9),
+    "tau_s": (1e-12, 1e30),
+    "cost.client_flops": (0, 1e18),
+    "cost.server_flops": (0, 1e18),
+    "cost.smashed_bits": (0, 1e15),
+    "cost.gradient_bits": (0, 1e15),
+    "cost.model_bits": (0, 1e15),
+    "clients.cpu_hz": (1e3, 1e24),
+    "clients.flops_per_cycle": (1e-3, 1e9),
+    "clients.max_power_w": (1e-9, 1e12),
+    "clients.num_batches": (1e-6, 1e12),
+    "servers.main_hz": (1, 1e24),
+    "servers.flops_per_cycle": (1e-3, 1e9),
+    "servers.main_power_w": (1e-9, 1e12),
+    "servers.edge_power_w": (1e-9, 1e12),
+    "channel.subchannel_hz": (1e-3, 1e18),
+    "channel.noise_w": (1e-30, 1e12),
+    "channel.main_gain": (1e-30, 1e30),
+    "channel.edge_gain": (1e-30, 1e30),
+}
+SIGNAL_TO_NOISE = (1e-20, 1e24)
+BY_NAME = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_per_cycle": "server_flops_per_cycle"}
+
+
 def _check_numbers(s: Scenario) -> None:
-    """What pydantic checks for a file, for records built from arrays."""
-    positive = {
-        "clients.cpu_hz": s.cpu_hz,
-        "clients.flops_per_cycle": s.client_flops_per_cycle,
-        "clients.max_power_w": s.max_power_w,
-        "clients.num_batches": s.num_batches,
-        "servers.main_hz": s.main_hz,
-        "servers.flops_per_cycle": s.server_flops_per_cycle,
-        "servers.main_power_w": s.main_power_w,
-        "servers.edge_power_w": s.edge_power_w,
-        "channel.subchannel_hz": s.subchannel_hz,
-        "channel.noise_w": s.noise_w,
-        "channel.main_gain": s.main_gain,
-        "channel.edge_gain": s.edge_gain,
-        "batch_size": s.batch_size,
-    }
-    for name, value in positive.items():
-        _check_sign(name, np.asarray(value, float), lambda x: x > 0, "a positive number")
-    for field in COST_FIELDS:
-        _check_sign(f"cost.{field}", getattr(s, field), lambda x: x >= 0, "zero or more")
-    if s.tau_s is not None:
-        _check_sign("tau_s", np.asarray(s.tau_s, float), lambda x: x > 0, "a positive number, or null for no limit")
+    """What pydantic checks for a file, for records built from arrays, and that one can compute with it."""
+    for name, (low, high) in RANGES.items():
+        value = getattr(s, BY_NAME.get(name, name.rpartition(".")[2]))
+        if value is not None:
+            _check_range(name, _floats(value), low, high)
 
 
-def _check_sign(name: str, value: Array, test: Any, wanted: str) -> None:
-    bad = np.argwhere(~(np.isfinite(value) & test(value)))
+def _floats(value: Any) -> Array:
+    try:
+        return np.asarray(value, float)
+    except OverflowError:  # a whole number of hundreds of digits
+        return np.array(np.inf)
+
+
+def _check_range(name: str, value: Array, low: float, high: float) -> None:
+    bad = np.argwhere(~((value >= low) & (value <= high)))
     if len(bad):
         where = "".join(f"[{i}]" for i in bad[0])
-        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be {wanted}")
+        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be from {low:g} to {high:g}")
+
+
+def _check_signals(s: Scenario) -> None:
+    """Power and gain over noise, which every rate is computed from."""
+    low, high = SIGNAL_TO_NOISE
+    for name, gain in (("main_gain", s.main_gain), ("edge_gain", s.edge_gain)):
+        server_w = s.main_power_w if name == "main_gain" else s.edge_power_w
+        for power_w in (s.max_power_w[:, None], server_w):
+            signal = power_w * gain / s.noise_w
+            bad = np.argwhere((signal < low) | (signal > high))
+            if len(bad):
+                k, i = bad[0]
+                raise InputError(
+                    f"channel.{name}[{k}][{i}] is {gain[k, i]:g}: power times gain is {signal[k, i]:.3g} of "
+                    f"channel.noise_w, beyond {low:g} to {high:g}; correct the gain, the noise or the power"
+                )
 
 
 def _check_cuts(s: Scenario) -> None:

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hsfl.errors import InputError
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=0, strict=True)]
+Whole = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
 
 class _Part(BaseModel):
@@ -46,7 +48,7 @@ class _Channel(_Part):
 
 
 class ScenarioFile(_Part):
-    batch_size: Annotated[int, Field(gt=0, strict=True)]
+    batch_size: Annotated[int, Field(gt=0, le=10**9, strict=True)]
     tau_s: Positive | None = None
     sharing: Literal["exclusive", "bandwidth"] = "exclusive"
     cost: _Cost
@@ -57,32 +59,55 @@ class ScenarioFile(_Part):
 
 
 COST_FIELDS = tuple(_Cost.model_fields)
+_PARTS: dict[tuple[int | str, ...], type[_Part]] = {
+    (): ScenarioFile,
+    ("cost",): _Cost,
+    ("clients",): _Clients,
+    ("servers",): _Servers,
+    ("channel",): _Channel,
+}
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the file, for json.loads; a key given twice would silently lose the first."""
+    read: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in read:
+            raise InputError(f"{key} is given twice in one object of the scenario; keep one of them")
+        read[key] = value
+    return read
 
 
 def one_line(error: ValidationError) -> str:
     """The first problem of a file: the field, the value, the way out."""
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    errors = error.errors()
+    errors = [e for e in errors if not _other_choice(e["loc"], e["input"])] or errors
+    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     name = _name(first["loc"])
     kind, value = first["type"], first.get("input")
     if kind == "missing":
         return f"{name} is missing; add it to the scenario"
     if kind == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.0)
-        return f"{name} is not a field of a scenario; did you mean {near[0]}?"
-    wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Input should have ")
-    return f"{name} is {_short(value)}; it must be {wanted}"
+        return f"{name} is not a field of a scenario; {_hint(first['loc'])}"
+    if kind == "model_type":
+        return f"{name} is {described(value)}; it must be an object with {', '.join(_PARTS[first['loc']].model_fields)}"
+    wanted = first["msg"].split(", ")[0].removeprefix("Input should be ").replace("a valid integer", "a whole number")
+    return f"{name} is {described(value)}; it must be {wanted.replace('a valid ', 'a ')}"
 
 
-def _known_keys(path: tuple[int | str, ...]) -> list[str]:
-    parts: dict[tuple[int | str, ...], type[_Part]] = {
-        (): ScenarioFile,
-        ("cost",): _Cost,
-        ("clients",): _Clients,
-        ("servers",): _Servers,
-        ("channel",): _Channel,
-    }
-    return list(parts[path].model_fields)
+def _other_choice(path: tuple[int | str, ...], value: Any) -> bool:
+    """Where a number or a list is asked for, a list is not asked to be a number."""
+    return isinstance(value, list) and str(path[-1]).startswith("constrained")
+
+
+def _hint(path: tuple[int | str, ...]) -> str:
+    key, fields = str(path[-1]), list(_PARTS[path[:-1]].model_fields)
+    if near := difflib.get_close_matches(key, fields, n=1):
+        return f"did you mean {near[0]}?"
+    for place, part in _PARTS.items():
+        if key in part.model_fields:
+            return f"put it into {place[0]}" if place else "put it at the top"
+    return f"choose from {', '.join(fields)}"
 
 
 def _name(path: tuple[int | str, ...]) -> str:
@@ -96,6 +121,12 @@ def _name(path: tuple[int | str, ...]) -> str:
     return words
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+def described(value: Any) -> str:
+    """A value in the words of JSON, not too long."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):  # from Python: no JSON, or too many digits to write
+        return f"of type {type(value).__name__}"
     return text if len(text) < 60 else text[:57] + "..."

@@ -1,18 +1,22 @@
 """`hsfl allocate`: one round from explicit numbers. Imports no torch."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from hsfl.commands.shared import need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 
 if TYPE_CHECKING:
     from hsfl.allocation.answer import Allocation
+    from hsfl.allocation.scenario import Scenario
 
 commands = typer.Typer()
 
@@ -27,40 +31,82 @@ def parse_cuts(text: str | None) -> list[int] | None:
         raise InputError(f"--cuts is {text!r}; give one whole number for each client, such as 3,4,3") from None
 
 
-def report(answer: "Allocation", console: Console) -> None:
+def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
+    """A table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over."""
+    columns = zip(headers, *rows)
+    widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    table = Table(
+        *(Column(header, min_width=width) for header, width in zip(headers, widths)),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for row, style in zip(rows, styles or [None] * len(rows)):
+        table.add_row(*row, style=style)
+    console.print(table, crop=False)
+
+
+def brief(value: float) -> str:
+    """Three digits, or whole up to a million; - for a number that is not there."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
+
+
+def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
     """The answer for people: one line for the round, one row for each client."""
+    took = f"{answer.seconds:.3g} s" if answer.seconds >= 1 else f"{1e3 * answer.seconds:.3g} ms"
+    if answer.kept.any():
+        text = (
+            f"round {answer.round_s:.6g} s, at least {answer.lower_bound_s:.6g} s is needed "
+            f"(gap {100 * answer.gap:.3g} %), solved in {took}: {answer.status.advice}"
+        )
+    else:
+        text = (
+            f"nobody can finish within tau_s = {scenario.tau_s:g} s, so everyone sits out and only the model's "
+            f"distribution is left, {answer.round_s:.6g} s (solved in {took}); raise tau_s or choose other cuts"
+        )
+    console.print(text, highlight=False)
+    if answer.cuts_lower_bound_s is not None and answer.kept.any():
+        console.print(f"no cuts can beat {answer.cuts_lower_bound_s:.6g} s", highlight=False)
+    band = "channels" if answer.owner is not None else "bands"
     console.print(
-        f"round {answer.round_s:.6g} s, at least {answer.lower_bound_s:.6g} s is needed "
-        f"(gap {100 * answer.gap:.3g} %), solved in {1e3 * answer.seconds:.3g} ms: {answer.status.advice}",
+        "\nseconds of the round: own to gradient over all its mini-batches (--json: of one), the model once; "
+        "the main server's cycles in G/s",
         highlight=False,
     )
-    if answer.cuts_lower_bound_s is not None:
-        console.print(f"no cuts can beat {answer.cuts_lower_bound_s:.6g} s", highlight=False)
-    phases = ("own", "smashed", "server", "gradient", "model up", "model down")  # seconds, in the order of the answer
-    table = Table("client", "cut", "Gcycles/s", "subchannels", *phases, box=SIMPLE_HEAD)
-    for k, cut in enumerate(answer.cuts):
-        times = ["-" if values[k] != values[k] else f"{values[k]:.3g}" for values in answer.phases.values()]
-        table.add_row(str(k), str(cut), f"{answer.server_hz[k] / 1e9:.3g}", _owned(answer, k), *times)
-    console.print(table)
+    headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
+    repeated = [scenario.num_batches] * 4 + [np.ones(scenario.num_clients)] * 2
+    seconds = [values * times for values, times in zip(answer.phases.values(), repeated)]  # in the answer's order
+    rows = [
+        (str(k), str(cut), brief(answer.server_hz[k] / 1e9), _owned(answer, k), *(brief(part[k]) for part in seconds))
+        for k, cut in enumerate(answer.cuts)
+    ]
+    show_table(console, headers, rows)
 
 
 def _owned(answer: "Allocation", k: int) -> str:
     if not answer.kept[k]:
         return "sits out"
     if answer.owner is not None:
-        return ",".join(str(i) for i, owner in enumerate(answer.owner) if owner == k)
+        return " ".join(str(i) for i, owner in enumerate(answer.owner) if owner == k)
     assert answer.share is not None
-    return f"{answer.share[k].sum():.3g} in all"
+    return f"{answer.share[k].sum():.3g}"
 
 
-@commands.command("allocate", epilog="Example: `hsfl allocate scenario.json --cuts 3,4,3 --json`")
+@commands.command(
+    "allocate",
+    epilog="Example: `hsfl allocate docs/examples/scenario.json --cuts 2,1,2 --json`\n\n"
+    "docs/scenario.md describes every field of the scenario and of the answer.",
+)
 def allocate_command(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (JSON)")],
+    scenario: Annotated[Path, typer.Argument(help="scenario file (JSON; see docs/scenario.md)")],
     cuts: Annotated[str | None, typer.Option(help="a cut for each client, such as 3,4,3; chosen if not given")] = None,
     solver: Annotated[str, typer.Option(help="exact, paper, scip, or a baseline's rule such as ecfa")] = "exact",
     time_limit_s: Annotated[float, typer.Option(help="stop then, with the best and its proven gap")] = 10.0,
     gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="for choosing cuts")] = 0,
+    seed: Annotated[int, typer.Option(help="for choosing cuts; 0 or more")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
 ) -> None:
@@ -70,10 +116,13 @@ def allocate_command(
         from hsfl.allocation.joint import allocate
         from hsfl.allocation.scenario import Scenario
 
-        answer = allocate(Scenario.read(scenario), parse_cuts(cuts), solver, time_limit_s, gap, seed)
+        if seed < 0:
+            raise InputError(f"--seed is {seed}; give a whole number from 0 on")
+        one_round = Scenario.read(scenario)
+        answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed)
         if out is not None:
             answer.write(out)
     if json_:
         print_json(answer.to_dict())
     else:
-        report(answer, out_console)
+        report(answer, one_round, out_console)
