@@ -25,10 +25,8 @@ from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import rents
 
 Array = np.ndarray
-KINKED_STEPS, KINKED_SIZE = (
-    100,
-    10_000,
-)  # descent's steps where T has kinks, and the shares up to which planes are better
+FEW_STEPS, MANY_STEPS = 100, 2000  # of descent before planes: in small cells and where T has kinks, and elsewhere
+SMALL_CELL, LARGE_CELL = 400, 10_000  # shares; in larger cells than these the programmes of planes take too long
 
 
 @dataclass(frozen=True)
@@ -164,10 +162,11 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     new, G = np.zeros(share.shape), np.empty(share.shape)
     seconds, worth, spent = np.empty(len(share)), np.empty(len(share)), np.empty((2, len(share)))
     T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
-    pace, moved, steps, kinked = 1.0, True, 0, has_kinks(stage)
+    pace, moved, steps = 1.0, True, 0
+    enough = FEW_STEPS if has_kinks(stage) or share.size <= SMALL_CELL else MANY_STEPS
     while not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
         steps += 1
-        if steps > KINKED_STEPS and kinked and share.size <= KINKED_SIZE:
+        if steps > enough and share.size <= LARGE_CELL:
             break
         if (smooth.cycles != stage.cycles).any() and (steps % 20 == 0 or pace < 1e-6):
             load_s = min(load_s, 0.3 * (best.T_s - best.lower_bound_s))  # the load lengthens T by about itself

@@ -28,12 +28,13 @@ def _compile() -> None:
 class Fitness:
     """Mean seconds of cut vectors [P, K] -> [P], by local search (exclusive) or shares to 0.5 % (bandwidth)."""
 
-    def __init__(self, scenarios: Sequence[Scenario], threads: int = 1) -> None:
+    def __init__(self, scenarios: Sequence[Scenario], threads: int = 1, limit_s: float = 5.0) -> None:
         self.samples = packed.pack(scenarios)
         _compile()
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]
         self.threads = threads
+        self.limit_s = limit_s  # for a sample of shared bands
         self.evaluations = 0
         self.known: dict[tuple[int, ...], float] = {}
         shape = (2, len(scenarios), self.scenario.num_subchannels)
@@ -56,7 +57,9 @@ class Fitness:
             return packed.evaluate_all(self.samples, cuts, self.owners, self.threads)
         from hsfl.allocation.joint import exact
 
-        return np.array([[exact(s, c, gap=5e-3, time_limit_s=5.0).round_s for s in self.scenarios] for c in cuts])
+        return np.array(
+            [[exact(s, c, gap=5e-3, time_limit_s=self.limit_s).round_s for s in self.scenarios] for c in cuts]
+        )
 
     def predict(self, cuts: Array) -> Array:
         """About how many seconds another cut of each client would save [K, C]."""
@@ -72,7 +75,7 @@ class Fitness:
         """Shares of both stages for these cuts [2, S, K, I]."""
         from hsfl.allocation.joint import exact
 
-        answers = [exact(s, cuts, gap=5e-3, time_limit_s=5.0) for s in self.scenarios]
+        answers = [exact(s, cuts, gap=5e-3, time_limit_s=self.limit_s) for s in self.scenarios]
         return np.stack([[a.share for a in answers], [a.edge_down_share for a in answers]])
 
     def best(self, count: int) -> list[Array]:

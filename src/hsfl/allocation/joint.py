@@ -187,6 +187,8 @@ def allocate(
     the scenario itself is the one sample for choosing them."""
     scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
     check_settings(time_limit_s, gap)
+    if seed < 0:
+        raise InputError(f"seed is {seed}; give 0 or more")
     solve = solver_named(solver)
     if cuts is not None:
         return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)

@@ -103,9 +103,13 @@ def solve(
             cost,
             A_ub=rows,
             b_ub=np.concatenate([np.ones(subs + 2), *(-base for base in planes.base)]),
-            options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
+            options={
+                "primal_feasibility_tolerance": TOLERANCE,
+                "dual_feasibility_tolerance": TOLERANCE,
+                "time_limit": max(0.05, clock.limit_s - clock.seconds()),
+            },
         )
-        if answer.x is None:
+        if answer.x is None or answer.status != 0:
             break
         idle += 1
         proven_s = planes.bound_s(-answer.ineqlin.marginals[subs + 2 :].reshape(-1, K))
