@@ -66,7 +66,7 @@ def test_what_is_done_is_not_done_again(folder: Path) -> None:
 
 
 def test_points_of_other_settings_are_not_mixed(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="another channels; choose another --out"):
+    with pytest.raises(InputError, match=r"another channels .* now .*choose another --out"):
         run_points(small_study(num_channels=3), folder, quietly)
     (tmp_path / "something").write_text("else")
     with pytest.raises(InputError, match="already holds something else"):
@@ -129,6 +129,29 @@ def test_fig4_trends(tmp_path: Path) -> None:
         assert (np.diff(series_s(rows, cycles, policy)) < 0).all(), policy
     assert (np.diff(series_s(rows, power)) < 0).all()
     assert {path.name for path in outcome.files} == {"fig4.csv", "fig4.pdf", "fig4.png", "fig4.svg"}
+    first, falls, sensitive, slight = outcome.trends
+    means = {(a.field, v, p): np.mean([r.fresh_mean_s for r in rows if (r.field, r.value, r.policy) == (a.field, v, p)])
+             for a in study.axes for v in a.values for p in SIX}  # fmt: skip
+    wins = sum(
+        means[a.field, v, "proposed"] <= min(means[a.field, v, p] for p in SIX) * 1.001
+        for a in study.axes
+        for v in a.values
+    )
+    assert f"at {wins} of 9 points" in first.ours
+    assert first.holds == (wins == 9)
+    change = {
+        a.field: means[a.field, a.values[-1], "proposed"] / means[a.field, a.values[0], "proposed"] - 1
+        for a in study.axes
+    }
+    assert f"{100 * change[bandwidth.field]:+.1f} % from" in falls.ours
+    assert falls.holds is True
+    step = means[cycles.field, cycles.values[1], "proposed"] / means[cycles.field, cycles.values[0], "proposed"] - 1
+    assert f"{100 * change[cycles.field]:+.1f} % from" in sensitive.ours
+    assert f"{100 * step:+.1f} % in the first step" in sensitive.ours
+    assert sensitive.holds == (change[cycles.field] < -0.1 and step < 0.5 * change[cycles.field])
+    assert slight.holds == (
+        abs(change[power.field]) < 0.5 * min(abs(change[bandwidth.field]), abs(change[cycles.field]))
+    )
     text = outcome.markdown.read_text()
     assert "n = 2 fleets x 3 channels" in text
     assert "Machine: " in text

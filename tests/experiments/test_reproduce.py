@@ -11,6 +11,7 @@ import pytest
 from hsfl.config import with_changes
 from hsfl.experiments.columns import Plan, Setup, base_config, make_setup, num_train
 from hsfl.experiments.table1 import ALL, FIVE, configs, labels_in, share_training
+from hsfl.experiments.trace import shared_from
 from hsfl.records import RunFolder
 from hsfl.report.runs import Run, read_run, run_path
 from hsfl.training.prepare import prepare
@@ -39,6 +40,8 @@ def test_at_equal_rounds_three_frameworks_are_one(results: Path) -> None:
     """All three are trained by themselves here."""
     ours, *others = (runs_in(results, "rounds", label) for label in ("hsfl", "splitfed_v1", "fl"))
     assert len(ours.records) == 3
+    for label in ("hsfl", "splitfed_v1", "fl"):  # at smoke scale nothing is shared, so that this shows something
+        assert shared_from(run_path(results / "table1" / "digits" / "rounds", label, 1)) is None
     for other in others:
         assert len(other.records) == 3
         for a, b in zip(ours.records, other.records):
@@ -46,6 +49,13 @@ def test_at_equal_rounds_three_frameworks_are_one(results: Path) -> None:
             assert a.train_loss == pytest.approx(b.train_loss, rel=1e-4)
             assert a.test_accuracy == pytest.approx(b.test_accuracy, abs=0.011)  # one image of 100
             assert a.cuts != b.cuts
+
+
+@pytest.mark.parametrize(("scale", "limit", "rounds", "batch"), [("smoke", 160, 3, 8), ("quick", 5000, 30, 32)])
+def test_a_subset_affects_training_alone(data_dir: Path, scale: str, limit: int, rounds: int, batch: int) -> None:
+    config = base_config("mnist", scale, 1, data_dir)
+    assert (config.data.limit, config.train.rounds, config.train.batch_size) == (limit, rounds, batch)
+    assert config.network.sample_scale == pytest.approx(60_000 / limit)
 
 
 def test_one_budget_and_one_tau_for_all(results: Path) -> None:
@@ -70,7 +80,7 @@ def test_table_and_csv_say_what_the_folders_say(results: Path) -> None:
     assert int(rows["budget", "fl"]["rounds"]) == len(own.records)
     text = (results / "table1" / "table1.md").read_text()
     assert f"| {100 * (own.last('test_accuracy') or 0):.1f}" in text
-    assert "| digits, CL | 3.0 † |" in text  # CL is done long before the budget
+    assert "| digits, CL | 3 † |" in text  # CL is done long before the budget
     assert "† made all its rounds before the budget was spent" in text
     assert "one seed, no interval" in text
     assert (results / "fig3" / "fig3-train-loss.pdf").exists()
@@ -113,6 +123,8 @@ def test_wrong_words_are_one_line(results: Path, tmp_path: Path) -> None:
     assert "quick" in refused("reproduce", "fig4", "--scale", "qiuck", "--out", tmp_path)
     assert "must name hsfl" in refused("reproduce", "table1", "--frameworks", "fl,cl", "--out", tmp_path)
     assert "at least one" in refused("reproduce", "table1", "--datasets", ",", "--out", tmp_path)
+    assert "'foo'" in refused("reproduce", "table1", "--scale", "smoke", "--datasets", "digits,foo", "--out", tmp_path)
+    assert not (tmp_path / "table1").exists()  # said before anything is trained
     assert "choose another --out" in refused("reproduce", "table1", "--datasets", "digits", "--out", results)
 
 
@@ -143,7 +155,6 @@ def test_columns_differ_only_where_they_should() -> None:
     assert ALL[:5] == FIVE
 
 
-@pytest.mark.slow
 def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
     answer = hsfl(
         "reproduce", "all", "--scale", "smoke", "--data-dir", data_dir, "--out", tmp_path, "--quiet", "--json"
@@ -151,5 +162,6 @@ def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
     assert answer.code == 0, answer
     found = answer.json()
     assert list(found) == ["table1", "fig3", "fig4", "fig5"]
+    assert found["table1"]["trends"][-1]["paper"].endswith("HSFL = SplitFed V1 = FL")
     assert found["table1"]["trends"][-1]["holds"] is True  # equal at equal rounds, on all three data sets
     assert "HAM10000, balanced" in Path(found["table1"]["markdown"]).read_text()

@@ -1,5 +1,7 @@
 """A shared training gives the records that a training of its own gives."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,15 @@ def _own_seconds(tmp_path: Path) -> list[list[float]]:
     _, records = trained(tmp_path / "free", "framework=fl", "train.rounds=1")
     phases = {name: span for name, span in records[0].phases.items() if name != "model_down"}
     return [[span["end_s"][k] - span["start_s"][k] for span in phases.values()] for k in range(3)]
+
+
+def test_a_training_that_begins_differently_is_not_shared(hsfl_run: Path, tmp_path: Path) -> None:
+    """The first round of the other framework is trained, and its loss must be the source's."""
+    shutil.copytree(hsfl_run, tmp_path / "other")
+    lines = (tmp_path / "other" / "rounds.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    lines[0] = json.dumps(first | {"train_loss": 1.001 * first["train_loss"]})
+    (tmp_path / "other" / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    config = with_changes(BASE, ["framework=fl"])
+    assert not share(tmp_path / "other", config, tmp_path / "shared", DATA)
+    assert share(hsfl_run, config, tmp_path / "really", DATA)

@@ -194,11 +194,10 @@ def allocate(
         return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
     from hsfl.allocation.cuts import CutSettings, choose_cuts
 
-    clock = Clock(time_limit_s)
     plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
     ruled = _cuts_by_rule(solver, scenario, seed)
     chosen = plan.cuts if ruled is None else ruled
-    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - clock.seconds()))
+    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
     bound_s = min(plan.lower_bound_s, answer.round_s) if answer.kept.all() else None  # of a round with everyone
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
 

@@ -45,7 +45,7 @@ class Samples(NamedTuple):
 
 
 def pack(scenarios: Sequence[Scenario]) -> Samples:
-    """Scenarios that differ in gains and speeds only, as one record."""
+    """Scenarios that differ in gains and speeds only, as one record. Copies, since read-only arrays would be compiled for anew."""
     if not scenarios:
         raise InputError("samples is empty; give at least one scenario to choose cuts on")
     s = scenarios[0]
@@ -57,13 +57,13 @@ def pack(scenarios: Sequence[Scenario]) -> Samples:
     start = np.stack([x.noise_w / x.main_gain for x in scenarios])
     edge = np.stack([x.noise_w / x.edge_gain for x in scenarios])
     return Samples(
-        client_flops=s.client_flops,
+        client_flops=np.array(s.client_flops, float),
         server_cycles=s.server_flops / s.server_flops_per_cycle,
-        smashed_bits=s.smashed_bits,
-        gradient_bits=s.gradient_bits,
-        model_bits=s.model_bits,
+        smashed_bits=np.array(s.smashed_bits, float),
+        gradient_bits=np.array(s.gradient_bits, float),
+        model_bits=np.array(s.model_bits, float),
         num_samples=s.num_batches * s.batch_size,
-        max_power_w=s.max_power_w,
+        max_power_w=np.array(s.max_power_w, float),
         speed=np.stack([x.cpu_hz * x.client_flops_per_cycle for x in scenarios]),
         start_w=start,
         log_start=np.log(start),

@@ -110,9 +110,11 @@ def _fig3_data(datasets: tuple[str, ...]) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    from hsfl.errors import InputError
+    from hsfl.errors import InputError, known
+    from hsfl.experiments.table1 import DATASETS
 
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    every = (*DATASETS, "digits")
+    names = tuple(dict.fromkeys(known("--datasets", part.strip(), every) for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names

@@ -87,13 +87,14 @@ def find_trends(comparison: Comparison) -> list[Trend]:
         f"{display_name(label)} " + ("has made no round" if value is None else f"{value:.3f}")
         for label, value in means.items()
     )
+    alone = all(len(comparison.runs_of(label)) == 1 for label in comparison.labels)
     slower = [label for label in known if label not in ("hsfl", "cl")]
     others = [label for label in means if label not in ("hsfl", "cl")]
     trends = [
         Trend(
             "HSFL converges faster than SplitFed, FL and SL",
-            f"training loss at half of the budget: {words}",
-            all(ours < known[label] for label in slower) if others else None,
+            f"training loss at half of the budget: {words}" + (" (one seed, which decides nothing)" if alone else ""),
+            all(ours < known[label] for label in slower) if others and not alone else None,
         )
     ]
     if "cl" in known:

@@ -43,7 +43,9 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
         stored = _stored(path)
         different = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         if different:
-            raise InputError(f"{folder} holds results with another {different[0]}; choose another --out")
+            name = "scale" if "scale" in different else different[0]
+            was, now = (json.dumps(of.get(name))[:40] for of in (stored, wanted))
+            raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
     elif folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} already holds something else; choose another --out")
     else:

@@ -70,9 +70,18 @@ def run(
     data_dir: Path | None = None,
     make_observer: MakeObserver = lambda name: Observer(),
 ) -> Outcome:
-    """Train what is missing, share what is the same, and write the table."""
+    """Train what is missing, share what is the same, and write the table, with data sets that were done before."""
     train(out, scale, num_seeds, say, labels, datasets, data_dir, make_observer)
-    return draw(out, scale, seeds_of(scale, num_seeds), labels, datasets)
+    seeds = seeds_of(scale, num_seeds)
+    rest = [data for data in DATASETS if data not in datasets and _was_done(out / data, labels, seeds)]
+    return draw(out, scale, seeds, labels, [*datasets, *rest])
+
+
+def _was_done(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> bool:
+    paths = [
+        run_path(folder / which, label, seed) for which in SETS for label in labels_in(which, labels) for seed in seeds
+    ]
+    return all(plan_path(folder, seed).exists() for seed in seeds) and all(is_done(path) for path in paths)
 
 
 def train(

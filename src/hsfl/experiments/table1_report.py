@@ -87,17 +87,19 @@ def csv_rows(cells: Sequence[Cell], out: Path) -> list[list[object]]:
 
 
 def find_trends(cells: Sequence[Cell]) -> list[Trend]:
-    return [*_order(cells), equality(cells)]
+    same = equality(cells)
+    return [*_order(cells), *([] if same is None else [same])]
 
 
 def _order(cells: Sequence[Cell]) -> list[Trend]:
     """The paper's claims at one budget of seconds."""
     found = {(cell.data, cell.label): cell.mean("test_accuracy").mean for cell in cells if cell.which == "budget"}
     data_sets = list(dict.fromkeys(cell.data for cell in cells))
+    alone = all(len(cell.runs) == 1 for cell in cells)
 
     def claim(words: str, high: str, low: str) -> Trend | None:
-        """On the data sets where the paper says so; a framework without a single round in the budget has no accuracy."""
-        meant = [data for data in data_sets if data not in PAPER or PAPER[data][high] > PAPER[data][low]]
+        """On the paper's data sets where it says so; a framework without a single round in the budget has no accuracy."""
+        meant = [data for data in data_sets if data in PAPER and PAPER[data][high] > PAPER[data][low]]
         if not meant or not all((meant[0], label) in found for label in (high, low)):
             return None
         words_of, holds = [], []
@@ -107,7 +109,9 @@ def _order(cells: Sequence[Cell]) -> list[Trend]:
             points = f"{100 * ((a or 0.0) - (b or 0.0)):+.1f} points" if known else "no round in the budget"
             words_of.append(f"{DATA_NAMES.get(data, data)} {points}")
             holds += [(a or 0.0) > (b or 0.0)] if known else []
-        return Trend(words, "; ".join(words_of), all(holds) if len(holds) == len(meant) or not all(holds) else None)
+        said = "; ".join(words_of) + (" (one seed, which decides nothing)" if alone else "")
+        decided = not alone and (len(holds) == len(meant) or not all(holds))
+        return Trend(words, said, all(holds) if decided else None)
 
     claims = [
         claim("HSFL is more accurate than SplitFed", "hsfl", "splitfed_v1"),
@@ -117,17 +121,21 @@ def _order(cells: Sequence[Cell]) -> list[Trend]:
     return [trend for trend in claims if trend is not None]
 
 
-def equality(cells: Sequence[Cell]) -> Trend:
-    """At equal rounds with nobody dropped, HSFL, SplitFed V1 and FL must be one algorithm."""
-    apart, trained = 0.0, False
+def equality(cells: Sequence[Cell]) -> Trend | None:
+    """At equal rounds with nobody dropped, HSFL, SplitFed V1 and FL must be one algorithm; None where one is alone."""
+    apart, shared = 0.0, False
+    compared: set[str] = set()
     for data in dict.fromkeys(cell.data for cell in cells):
         twins = [cell for cell in cells if (cell.data, cell.which) == (data, "rounds") and cell.label in TWINS]
-        trained = trained or any(name is None for cell in twins[1:] for name in cell.trained_as)
+        shared = shared or any(name is not None for cell in twins[1:] for name in cell.trained_as)
         for cell in twins[1:]:
+            compared |= {display_name(twins[0].label), display_name(cell.label)}
             apart = max(apart, *(_apart(a, b) for a, b in zip(twins[0].runs, cell.runs)))
-    how = "each trained by itself" if trained else "first rounds trained by themselves, the rest shared"
+    if not compared:
+        return None
+    how = "first rounds trained by themselves, the rest shared" if shared else "each trained by itself"
     return Trend(
-        "(not in the paper) at equal rounds HSFL = SplitFed V1 = FL",
+        f"(not in the paper) at equal rounds {' = '.join(display_name(label) for label in TWINS if display_name(label) in compared)}",
         f"largest difference of test accuracy in any round {100 * apart:.2f} points; {how}",
         apart <= EQUAL,
     )
