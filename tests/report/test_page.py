@@ -274,6 +274,17 @@ def test_wrong_folders_are_one_line(tmp_path):
     assert "leave out --out" in refused("report", tmp_path, "--watch", "-o", tmp_path / "x.html")
 
 
+def test_a_folder_above_runs_names_some_of_them(tmp_path):
+    for seed in range(4):
+        write_run(tmp_path / "a" / "b", "hsfl", seed, records([0.5]))
+    (tmp_path / "a" / "config.json").write_text("{}")  # no run beside it
+    said = " ".join(refused("report", tmp_path).split())
+    assert "seed-0" in said
+    assert "seed-2" in said
+    assert "seed-3" not in said
+    assert str(tmp_path / "a") + "," not in said
+
+
 def _damaged(path: Path) -> Path:
     path.mkdir()
     (path / "config.json").write_text("{")

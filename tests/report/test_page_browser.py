@@ -251,6 +251,23 @@ def test_watching_a_run_needs_no_reload(open_page, tmp_path):
         server.server_close()
 
 
+def test_a_page_that_waits_shows_the_run_when_it_comes(open_page, tmp_path):
+    server = make_server([tmp_path / "hsfl" / "seed-0"])
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        tab = open_page(f"http://127.0.0.1:{server.server_port}/")
+        assert "does not exist" in tab.locator("#status").inner_text()
+        assert not tab.locator("#detail").is_visible()
+        write_run(tmp_path, "hsfl", 0, records([0.1, 0.2]), "finished")
+        tab.get_by_text("Round 2 took").wait_for(timeout=10_000)
+        assert tab.title() == tab.locator("h1").inner_text() == "HSFL: resnet18 on digits"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_screens_to_look_at(dropping, open_page, tmp_path):
     """Pictures of the page, kept where HSFL_SCREENS says."""
     place = Path(os.environ.get("HSFL_SCREENS", tmp_path))

@@ -20,6 +20,11 @@ from hsfl.report.runs import NAMES, Run, display_name, read_run, run_places, usu
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
+DEEPEST = 4  # levels below a folder in which runs are looked for, to name them
+
+
+class NothingYet(InputError):
+    """A folder that holds nothing to show, or is not there; a run may still come."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,21 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
             plans.append((str(path), _checked_plan(path / "plan.json")))
         if len(single) + len(compared) + len(plans) == found:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
-            raise InputError(f"{path} {missing}; {WAY_OUT}")
+            below = ", ".join(runs_below(path))
+            raise NothingYet(f"{path} {missing}; {f'there are runs below it: {below}' if below else WAY_OUT}")
     runs = [*_labelled(single, alone=not compared), *_told_apart(compared)]
     return Sources(runs, plans, next((target for target in targets if target is not None), None))
+
+
+def runs_below(path: Path, most: int = 3) -> list[str]:
+    """A few folders of runs below this one, the nearest first."""
+    found: list[str] = []
+    for level in range(1, DEEPEST + 1):
+        configs = sorted(path.glob("*/" * level + "config.json"))
+        found += [str(config.parent) for config in configs if (config.parent / "rounds.jsonl").is_file()]
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 def _read(path: Path, label: str, out: Path | None) -> tuple[Path | None, PageRun]:

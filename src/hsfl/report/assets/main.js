@@ -99,6 +99,7 @@ function drawStatus(problem) {
   const live = document.body.dataset.watch === "yes", body = clear($("status"));
   const going = DATA.runs.filter((one) => one.status === "under way").length;
   if (problem) return body.append(h("span", { class: "alarm" }, problem));
+  if (DATA.waiting) return body.append(h("span", { class: "live" }, "● waiting "), `${DATA.waiting}. This page looks again every second.`);
   if (live && going) return body.append(h("span", { class: "live" }, "● following "), `${going} ${going === 1 ? "run" : "runs"} under way`);
   if (DATA.runs.length === 1) body.append(`${DATA.runs[0].folder} · ${STATUS[DATA.runs[0].status] || DATA.runs[0].status}`);
   else if (DATA.runs.length) body.append(`${DATA.runs.length} runs${going ? `, ${going} under way` : ""}`);
@@ -113,6 +114,7 @@ function drawNav() {
 
 function drawAll() {
   const trained = DATA.runs.length > 0;
+  $("title").textContent = document.title = DATA.title;
   for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
   $("plans").hidden = !DATA.plans.length;
   $("settings").hidden = !trained && !DATA.settings.length;
