@@ -175,6 +175,27 @@ def test_hover_tells_client_phase_and_seconds(dropping, open_page, tmp_path):
     assert " s to " in said
 
 
+def test_a_tap_tells_and_a_tap_elsewhere_hides(dropping, open_page, tmp_path):
+    page = write_page([dropping], tmp_path / "page.html")
+    tab = open_page(page, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    tip = tab.locator("#tip")
+    charts = {
+        f"{GANTT} .bar.p-model_down": "model down",
+        "[data-chart=test_accuracy-rounds]": "round",
+        "[data-chart=train_loss-rounds]": "round",  # after another chart: that one loses the focus
+        "#bytes-body [data-round]": "round",
+    }
+    for place, words in charts.items():
+        chart = tab.locator(place).first
+        chart.scroll_into_view_if_needed()
+        chart.tap()
+        tab.wait_for_timeout(50)
+        assert tip.is_visible(), place
+        assert words in tip.inner_text()
+    tab.locator("h2").last.tap()
+    assert not tip.is_visible()
+
+
 def test_curves_hover_and_toggle(open_page, tmp_path):
     for seed, accuracies in enumerate([[0.2, 0.4, 0.5], [0.4, 0.6, 0.7]]):
         write_run(tmp_path / "c", "hsfl", seed, records(accuracies))

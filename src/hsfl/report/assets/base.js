@@ -76,6 +76,17 @@ function showTip(event, ...children) {
 }
 const hideTip = () => { $("tip").hidden = true; };
 
+// A mouse shows the tip as it moves and hides it when it leaves; a tap, which does not move, shows it until the next tap.
+let untap = hideTip;
+function tipFor(element, tell, hide = hideTip) {
+  set(element, {
+    onpointermove: (event) => { if (event.pointerType !== "touch") tell(event); },
+    onpointerleave: (event) => { if (event.pointerType !== "touch") hide(); },
+    onclick: (event) => { untap = hide; tell(event); },
+  });
+}
+addEventListener("pointerdown", (event) => { if (event.pointerType === "touch") untap(); }, true);
+
 // ---- tables
 
 // columns: [{head, cell(row, index), left, wide}]; the first one names the row.

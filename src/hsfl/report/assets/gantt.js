@@ -212,20 +212,21 @@ class Gantt {
     svg.addEventListener("dblclick", () => this.reset());
     svg.addEventListener("pointerdown", (event) => this.press(event));
     svg.addEventListener("pointermove", (event) => this.move(event));
+    tipFor(svg, (event) => { if (!this.pointers.has(event.pointerId)) this.hover(event); });
     for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, (event) => this.release(event, name === "pointerup"));
-    svg.addEventListener("pointerleave", hideTip);
   }
 
   press(event) {
     this.pointers.set(event.pointerId, this.fraction(event));
     this.began = { at: this.fraction(event), view: [...this.view], touch: event.pointerType === "touch" };
-    if (event.pointerType !== "touch") { this.svg.focus({ preventScroll: true }); this.svg.setPointerCapture(event.pointerId); }
+    this.svg.setPointerCapture(event.pointerId);  // bars are drawn anew while they are dragged
+    if (event.pointerType !== "touch") this.svg.focus({ preventScroll: true });
     if (this.pointers.size === 2) this.pinch = { view: [...this.view], spots: [...this.pointers.values()] };
   }
 
   move(event) {
     const now = this.fraction(event);
-    if (!this.pointers.has(event.pointerId)) return this.hover(event);
+    if (!this.pointers.has(event.pointerId)) return;
     this.pointers.set(event.pointerId, now);
     hideTip();
     if (this.pinch && this.pointers.size === 2) return this.pinchTo([...this.pointers.values()]);
@@ -257,7 +258,7 @@ class Gantt {
   stop() { for (const brush of this.svg.querySelectorAll(".brush")) brush.remove(); }
 
   hover(event) {
-    const bar = event.target.closest("[data-phase]");
+    const under = document.elementFromPoint(event.clientX, event.clientY), bar = under && under.closest("[data-phase]");
     if (!bar) return hideTip();
     const { client, phase, start, end } = bar.dataset, long = bar.dataset.seconds ?? end - start;
     const who = this.model.pooled ? "Main server" : `Client ${client}`;

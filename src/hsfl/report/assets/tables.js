@@ -149,13 +149,12 @@ function drawBytes(run) {
     svg.append(s("text", { x: left + (r - first + 0.5) * wide, y: height - bottom + 16, "text-anchor": "middle" }, `${r}`));
   }
   svg.append(s("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "round"));
-  svg.addEventListener("pointermove", (event) => {
+  tipFor(svg, (event) => {
     const group = event.target.closest("[data-round]");
     if (!group) return hideTip();
     const r = +group.dataset.round;
     showTip(event, h("strong", {}, `round ${run.rounds.round[r]}: ${sized(sums[r])}`), h("table", {}, links.map((link, i) => h("tr", {}, h("td", {}, LINKS[link] || link), h("td", {}, sized(rounds[r][i]))))));
   });
-  svg.addEventListener("pointerleave", hideTip);
   const swatch = (i) => s("svg", { width: 14, height: 12, "aria-hidden": "true", style: "margin-right:8px" }, s("rect", { class: `l${i % 5}`, width: 14, height: 12, rx: 2 }));
   const total = Object.values(run.bytes).reduce((a, b) => a + b, 0), num = rounds.length;
   body.append(h("figure", {}, h("figcaption", {}, "In each round"), svg), table("Over the whole run", [
@@ -172,8 +171,7 @@ function histogram(counts, names, highest) {
   const svg = s("svg", { class: "histogram", width: each * counts.length, height, role: "img", "aria-label": words, tabindex: "-1" });
   counts.forEach((count, c) => svg.append(s("rect", { x: c * each, width: each - 1, y: height - 1 - (height - 2) * count / highest, height: (height - 2) * count / highest })));
   svg.append(s("line", { x1: 0, x2: each * counts.length, y1: height - 0.5, y2: height - 0.5 }));
-  svg.addEventListener("pointermove", (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
-  svg.addEventListener("pointerleave", hideTip);
+  tipFor(svg, (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
   return svg;
 }
 
