@@ -194,14 +194,29 @@ def test_a_comparison_has_bands_and_tables(tmp_path):
         write_run(tmp_path, "fl", seed, records(accuracies, framework="fl"))
     write_json(tmp_path / "comparison.json", {"target": 0.5})
     data = page_data(read_sources([tmp_path]))
-    assert [series["name"] for series in data["series"]] == ["FL", "HSFL"]
-    curve = data["series"][1]["curves"]["test_accuracy"]["rounds"]
+    assert [series["name"] for series in data["series"]] == ["HSFL", "FL"]
+    curve = data["series"][0]["curves"]["test_accuracy"]["rounds"]
     assert curve["mean"] == [0.3, 0.5]
     half = 12.7062 * np.std([0.2, 0.4], ddof=1) / np.sqrt(2)  # Student's t with one degree of freedom
     assert curve["high"][0] == pytest.approx(0.3 + half, rel=1e-4)
     assert data["target"] == 0.5
     assert data["tables"]["tables"][0]["title"] == "Test accuracy, % after 20 simulated seconds"
-    assert [run["name"] for run in data["runs"]] == ["FL, seed 0", "FL, seed 1", "HSFL, seed 0", "HSFL, seed 1"]
+    assert [run["name"] for run in data["runs"]] == ["HSFL, seed 0", "HSFL, seed 1", "FL, seed 0", "FL, seed 1"]
+
+
+def test_contenders_and_arguments_keep_their_order(tmp_path):
+    for label in ("cl", "hsfl", "splitfed_v1"):
+        write_run(tmp_path / "c", label, 0, records([0.5], framework=label))
+    alone = write_run(tmp_path, "fl", 0, records([0.5])).path
+
+    def names(*paths):
+        return [one["label"] for one in page_data(read_sources(paths))["runs"]]
+
+    assert names(tmp_path / "c") == ["hsfl", "splitfed_v1", "cl"]
+    write_json(tmp_path / "c" / "comparison.json", {"labels": {"splitfed_v1": {}, "hsfl": {}}})
+    assert names(tmp_path / "c") == ["splitfed_v1", "hsfl", "cl"]
+    assert names(tmp_path / "c", alone) == ["splitfed_v1", "hsfl", "cl", "fl,seed-0"]
+    assert names(alone, tmp_path / "c") == ["fl,seed-0", "splitfed_v1", "hsfl", "cl"]
 
 
 def test_runs_of_one_config_are_one_curve_and_others_are_named_after_their_folder(tmp_path):
@@ -283,6 +298,21 @@ def test_a_folder_above_runs_names_some_of_them(tmp_path):
     assert "seed-2" in said
     assert "seed-3" not in said
     assert str(tmp_path / "a") + "," not in said
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"status": 1}', '{"status": "finished", "rounds": "2"}'])
+def test_a_damaged_summary_is_one_line(tmp_path, text):
+    folder = write_run(tmp_path, "hsfl", 0, records([0.5]))
+    folder.summary_path.write_text(text)
+    with pytest.raises(InputError, match=r"summary\.json .*damaged"):
+        read_sources([folder.path])
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 2], [1, 3], [2, 3]])
+def test_rounds_that_do_not_count_are_one_line(tmp_path, numbers):
+    folder = write_run(tmp_path, "hsfl", 0, [record(number) for number in numbers])
+    with pytest.raises(InputError, match=r"rounds\.jsonl does not count its rounds"):
+        read_sources([folder.path])
 
 
 def _damaged(path: Path) -> Path:

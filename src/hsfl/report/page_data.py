@@ -16,7 +16,7 @@ from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_words import describe, settings_rows
 from hsfl.report.plots import STYLES, label_band
-from hsfl.report.runs import NAMES, Run, display_name, read_run, run_places, usual_order
+from hsfl.report.runs import NAMES, Run, display_name, how_ended, read_object, read_run, run_places, usual_order
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
@@ -52,28 +52,41 @@ class Sources:
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
     """What the folders hold; wrong input if one holds nothing that a page can show."""
-    single: list[tuple[Path | None, PageRun]] = []
-    compared: list[tuple[Path | None, PageRun]] = []
+    found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
     plans: list[tuple[str, dict[str, Any]]] = []
     targets: list[float | None] = []
     for path in dict.fromkeys(map(Path, paths)):
-        found = len(single) + len(compared) + len(plans)
+        before = len(found) + len(plans)
         if (path / "config.json").is_file():
-            single.append(_read(path, "", None))
+            found.append((None, _read(path, "")))
         places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
-        labels = sorted({label for label, _ in places}, key=usual_order)
-        for label in labels:
-            compared += [_read(place, label, path) for (of, _), place in sorted(places.items()) if of == label]
+        comparison: dict[str, Any] = {}
         if places and (path / "comparison.json").is_file():
-            targets.append(read_json(path / "comparison.json").get("target"))
+            comparison = read_object(path / "comparison.json")
+            targets.append(comparison.get("target"))
+        for label in _own_order({label for label, _ in places}, list(comparison.get("labels") or ())):
+            found += [(path, _read(place, label)) for (of, _), place in sorted(places.items()) if of == label]
         if (path / "plan.json").is_file():
             plans.append((str(path), _checked_plan(path / "plan.json")))
-        if len(single) + len(compared) + len(plans) == found:
+        if len(found) + len(plans) == before:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
             below = ", ".join(runs_below(path))
             raise NothingYet(f"{path} {missing}; {f'there are runs below it: {below}' if below else WAY_OUT}")
-    runs = [*_labelled(single, alone=not compared), *_told_apart(compared)]
+    singles = [one for out, one in found if out is None]
+    own = _labelled(singles, alone=len(singles) == len(found))
+    names = _names([out for out, _ in found if out is not None])
+    runs = []
+    for out, one in found:
+        folder = f",{names[out]}" if out is not None and len(names) > 1 else ""  # tells comparisons apart
+        label = own[one.path] if out is None else f"{one.run.label}{folder}"
+        runs.append(replace(one, run=replace(one.run, label=label)))
     return Sources(runs, plans, next((target for target in targets if target is not None), None))
+
+
+def _own_order(labels: set[str], own: list[str]) -> list[str]:
+    """As the comparison was asked for; what it does not name yet from HSFL to CL."""
+    others = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
+    return [*(label for label in own if label in labels), *(label for label in others if label not in own)]
 
 
 def runs_below(path: Path, most: int = 3) -> list[str]:
@@ -87,16 +100,16 @@ def runs_below(path: Path, most: int = 3) -> list[str]:
     return found[:most]
 
 
-def _read(path: Path, label: str, out: Path | None) -> tuple[Path | None, PageRun]:
-    """A run and the comparison it is of."""
+def _read(path: Path, label: str) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
     run = read_run(path, label, config.seed)
-    if folder.summary_path.exists() and read_json(folder.summary_path).get("rounds", np.inf) < len(run.records):
+    _, num_rounds = how_ended(folder)
+    if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed
     environment = path / "environment.json"
-    about = read_json(environment) if environment.exists() else {}
-    return out, PageRun(run, path, config, about, folder.clients())
+    about = read_object(environment) if environment.exists() else {}
+    return PageRun(run, path, config, about, folder.clients())
 
 
 def _checked_plan(path: Path) -> dict[str, Any]:
@@ -105,18 +118,6 @@ def _checked_plan(path: Path) -> dict[str, Any]:
     if not isinstance(plan, dict) or not wanted <= plan.keys():
         raise InputError(f"{path} is not a plan of hsfl plan --out; write it anew")
     return plan
-
-
-def _told_apart(compared: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
-    """Labels of several comparisons carry the folder's name."""
-    names = _names([out for out, _ in compared if out is not None])
-    if len(names) < 2:
-        return [one for _, one in compared]
-    return [
-        replace(one, run=replace(one.run, label=f"{one.run.label},{names[out]}"))
-        for out, one in compared
-        if out is not None
-    ]
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -131,24 +132,24 @@ def _names(paths: Sequence[Path]) -> dict[Path, str]:
     return names if clear else {path: str(path) for path in paths}
 
 
-def _labelled(single: list[tuple[Path | None, PageRun]], alone: bool) -> list[PageRun]:
-    """Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
+def _labelled(single: list[PageRun], alone: bool) -> dict[Path, str]:
+    """Labels by folder. Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
     from others on the page (they are not `alone`, or two configs have the framework), the folder's name is added."""
     groups: dict[tuple[str, int], list[PageRun]] = {}
-    for _, one in single:
+    for one in single:
         same = one.config.model_dump(mode="json", exclude={"seed", "log"})
         key = json.dumps(same, sort_keys=True)
         again = sum(of == key and any(o.run.seed == one.run.seed for o in runs) for (of, _), runs in groups.items())
         groups.setdefault((key, again), []).append(one)
     frameworks = [runs[0].config.framework for runs in groups.values()]
     names = _names([runs[0].path for runs in groups.values()])
-    labelled = []
+    labels: dict[Path, str] = {}
     for runs in groups.values():
         framework = runs[0].config.framework
         clear = alone and frameworks.count(framework) == 1
         label = framework if clear else f"{framework},{names[runs[0].path]}"
-        labelled += [replace(one, run=replace(one.run, label=label)) for one in runs]
-    return labelled
+        labels |= {one.path: label for one in runs}
+    return labels
 
 
 def page_data(sources: Sources) -> dict[str, Any]:
