@@ -11,10 +11,10 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.records import ClientsRecord, RunFolder, read_json
-from hsfl.report.comparison import compare
+from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
-from hsfl.report.page_words import describe, settings_rows
+from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import STYLES, label_band
 from hsfl.report.runs import NAMES, Run, display_name, how_ended, read_object, read_run, run_places, usual_order
 
@@ -36,6 +36,7 @@ class PageRun:
     config: RunConfig
     environment: dict[str, Any]
     clients: ClientsRecord | None
+    trained_as: str | None  # the framework whose training it shares, with a clock of its own; None: trained itself
 
     @property
     def status(self) -> str:
@@ -109,7 +110,9 @@ def _read(path: Path, label: str) -> PageRun:
         run = replace(run, status="unfinished")  # resumed
     environment = path / "environment.json"
     about = read_object(environment) if environment.exists() else {}
-    return PageRun(run, path, config, about, folder.clients())
+    trace = path / "trace.json"
+    trained_as = str(read_object(trace).get("trained_as")) if trace.exists() else None
+    return PageRun(run, path, config, about, folder.clients(), trained_as)
 
 
 def _checked_plan(path: Path) -> dict[str, Any]:
@@ -165,7 +168,8 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "target": sources.target,
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
         "series": [_series(label, slot, [run for run in runs if run.label == label]) for label, slot in slots(labels)],
-        "tables": _tables(runs, sources.target),
+        "tables": _tables(sources),
+        "sharing": sharing([(display_name(one.run.label), one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
@@ -176,12 +180,15 @@ def title(sources: Sources) -> str:
     labels = list(dict.fromkeys(one.run.label for one in sources.runs))
     if not labels:
         return "A plan for HSFL"
-    config = sources.runs[0].config
     names = [display_name(label) for label in labels]
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     who = who if len(who) <= 60 else f"{len(names)} contenders"
-    models = dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs)
-    return f"{who}: {f'{config.model.name} on {config.data.name}' if len(models) == 1 else f'{len(models)} tasks'}"
+    tasks = _tasks(sources)
+    return f"{who}: {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+
+
+def _tasks(sources: Sources) -> list[str]:
+    return list(dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs))
 
 
 def slots(labels: Sequence[str]) -> list[tuple[str, int]]:
@@ -207,6 +214,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "folder": str(one.path),
         "status": one.status,
         "words": describe(config),
+        "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,
         "main_hz": config.network.main_hz,
@@ -256,10 +264,21 @@ def _points(band: Band) -> dict[str, list[Any]] | None:
     return points if np.isfinite(band.low).any() else {name: points[name] for name in ("x", "mean")}
 
 
-def _tables(runs: list[Run], target: float | None) -> dict[str, Any] | None:
+def _tables(sources: Sources) -> dict[str, Any] | None:
     """The comparison's tables and notes, where there is something to compare."""
-    if len(runs) < 2:
+    if len(sources.runs) < 2:
         return None
-    compared = compare(runs, target)
-    tables = [{"title": name, "header": header, "rows": rows} for name, header, rows in compared.tables()]
-    return {"tables": tables, "notes": compared.notes}
+    tasks = _tasks(sources)
+    compared = compare([one.run for one in sources.runs], sources.target, paired=len(tasks) == 1)
+    notes = [*compared.notes]
+    if len(tasks) > 1:
+        notes.append(
+            f"These are runs of {len(tasks)} tasks ({', '.join(tasks)}), which are not to be set against each other: "
+            "the table of differences in accuracy and speed is left out."
+        )
+    subset = [(display_name(one.run.label), one.config.network.sample_scale) for one in sources.runs]
+    tables: list[dict[str, Any]] = [
+        {"title": name, "header": header, "rows": rows, "notes": subset_notes(subset) if name.startswith(SENT) else []}
+        for name, header, rows in compared.tables()
+    ]
+    return {"tables": tables, "notes": notes}

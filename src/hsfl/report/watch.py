@@ -18,7 +18,7 @@ from hsfl.report.page_data import NothingYet, page_data, read_sources
 from hsfl.report.runs import run_places
 
 HOST = "127.0.0.1"
-FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json")
+FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json", "trace.json")
 
 
 class Watcher:

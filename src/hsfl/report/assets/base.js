@@ -30,7 +30,7 @@ function digits(value, count = 4) {
   return value.toLocaleString("en-GB", { maximumSignificantDigits: count });
 }
 const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-GB"));
-const percent = (value, places = 2) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(places)} %`);
+const percent = (value, places = 2) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(places).replace(/^-(?=[0.]*$)/, "")} %`);
 const seconds = (value) => (value === null || value === undefined ? "–" : `${digits(value)} s`);
 
 function span(value) {  // seconds, with what they are to people once they are many

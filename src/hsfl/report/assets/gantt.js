@@ -5,7 +5,7 @@ const PHASE_NAMES = {
   server_backward: "server backward", gradient: "gradient down", client_backward: "client backward",
   decoder: "decoder (beside)", model_up: "model up", model_down: "model down",
 };
-const TINY = 2e-4;  // of a round: gaps that rounding leaves are not waiting
+const TINY = 2e-5;  // of a round: gaps that rounding leaves are not waiting
 
 const pick = (value, i) => (Array.isArray(value) ? value[i] : value);
 
@@ -46,10 +46,11 @@ function planModel(plan) {
     return row;
   });
   const barrier = Math.max(...rows.map((row) => row.now));
+  const together = rows.every((row) => barrier - row.now <= 1e-6 * barrier);
   let end = barrier;
   rows.forEach((row, i) => {
     const long = plan.clients[i].seconds.model_down;
-    row.straggler = row.now === barrier;
+    row.straggler = !together && row.now === barrier;
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + long, seconds: long });
     end = Math.max(end, barrier + long);
   });

@@ -80,6 +80,7 @@ function drawRound() {
   if (!model.pooled) parts.push(`${kept} of ${one.num_clients} clients kept`);
   if (of.dropped[r].length) parts.push(`${of.dropped[r].length} dropped at tau`);
   if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
+  if (of.together[r] && !model.pooled) parts.push("all finish together");
   if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was client ${of.straggler[r]}`);
   if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
   $("round-words").textContent = `${parts.join("; ")}.`;
