@@ -294,7 +294,7 @@ def test_a_training_shared_with_another_run_is_said_to_be_so(tmp_path):
             write_json(folder.path / "trace.json", {"trained_as": trained_as, "from": "seed-0"})
     assert page_data(read_sources([tmp_path]))["sharing"] == [
         "SplitFed V1 and FL took their training from a run of HSFL; only the clock is their own.",
-        "CL took its training from another run of CL; only the clock is its own.",
+        "CL took its training from another run of the same framework; only the clock is its own.",
     ]
     assert page_data(read_sources([tmp_path / "hsfl" / "seed-0"]))["sharing"] == []
 

@@ -169,7 +169,9 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
         "series": [_series(label, slot, [run for run in runs if run.label == label]) for label, slot in slots(labels)],
         "tables": _tables(sources),
-        "sharing": sharing([(display_name(one.run.label), one.config.framework, one.trained_as) for one in sources.runs]),
+        "sharing": sharing(
+            [(display_name(one.run.label), one.config.framework, one.trained_as) for one in sources.runs]
+        ),
         "settings": settings_rows(configs) if configs else [],
         "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,

@@ -49,8 +49,14 @@ def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: i
     columns["allocation"] = [allocation(record.allocation) for record in records]
     rows = [shown_clients(record) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
+    columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
     return columns
+
+
+def waits(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
+    """Seconds of waiting as recorded: differences of rounded bars would not have four right digits."""
+    return shorts([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
 
 
 def together(record: RoundRecord) -> bool:

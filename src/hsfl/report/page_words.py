@@ -115,15 +115,15 @@ def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
 
 def sharing(runs: Sequence[tuple[str, str, str | None]]) -> list[str]:
     """Who was not trained for itself. runs: (name, framework, the framework it was trained as, or None)."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for name, framework, trained_as in runs:
         if trained_as is not None:
-            origin = f"{'another' if trained_as == framework else 'a'} run of {display_name(trained_as)}"
-            groups.setdefault(origin, []).append(name)
+            groups.setdefault("" if trained_as == framework else trained_as, {})[name] = None
     sentences = []
-    for origin, names in groups.items():
-        their = "its" if len(set(names)) == 1 else "their"
-        sentences.append(f"{_and(names)} took {their} training from {origin}; only the clock is {their} own.")
+    for trained_as, names in groups.items():
+        their, other = ("its", "another run") if len(names) == 1 else ("their", "other runs")
+        origin = f"a run of {display_name(trained_as)}" if trained_as else f"{other} of the same framework"
+        sentences.append(f"{_and(list(names))} took {their} training from {origin}; only the clock is {their} own.")
     return sentences
 
 

@@ -14,8 +14,8 @@ function roundModel(run, r) {
   const of = run.rounds, clients = of.rows[r];
   if (!clients) return null;
   const away = new Set(of.away[r]), dropped = new Set(of.dropped[r]), cuts = cutsOf(run, r);
-  const rows = clients.map((client) => ({
-    client, cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
+  const rows = clients.map((client, i) => ({
+    client, waited: of.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
   }));
   for (const [phase, [start, length]] of Object.entries(of.phases[r])) {
     rows.forEach((row, i) => {

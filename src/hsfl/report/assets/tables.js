@@ -96,7 +96,7 @@ function drawPlan(run, r, model) {
   columns.push(
     { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
     { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
-    { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waits.reduce((sum, [a, b]) => sum + b - a, 0))) });
+    { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waited)) });
   body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows));
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
