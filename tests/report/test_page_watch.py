@@ -117,7 +117,10 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
         answer, body = ask(server.server_port, "/")
         assert answer.status == 200
         assert b"No run is there yet" in body
-        assert ask(server.server_port, "/data")[0].status == 204
+        assert json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "config.json").write_text("{")
+        assert "cannot be read" in json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
         write_run(tmp_path, "hsfl", 0, records([0.1]), None)
         assert json.loads(ask(server.server_port, "/data")[1])["data"]["runs"][0]["num_rounds"] == 1
         assert b"HSFL: resnet18" in ask(server.server_port, "/")[1]

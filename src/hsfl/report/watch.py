@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hsfl.errors import InputError
-from hsfl.report.page import render, render_waiting, safe_json
+from hsfl.report.page import render, safe_json, waiting_data
 from hsfl.report.page_data import NothingYet, page_data, read_sources
 from hsfl.report.runs import run_places
 
@@ -102,12 +102,12 @@ def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServ
             try:
                 version, data = watcher.news()
             except InputError as error:  # no run yet, a file in the midst of a change, or the folder is gone
-                if path == "/":
-                    return self._answer(200, "text/html", render_waiting(str(error)))
-                return self._answer(204 if watcher.waits else 503, "text/plain", str(error))
+                if path == "/data" and not watcher.waits:
+                    return self._answer(503, "text/plain", str(error))
+                version, data = "", waiting_data(str(error))
             if path == "/":
                 return self._answer(200, "text/html", render(data, watch=True))
-            if query.get("version") == [version]:
+            if version and query.get("version") == [version]:
                 return self._answer(204, "text/plain", "")
             part = rest(data, query.get("have", [""])[0])
             self._answer(200, "application/json", safe_json({"version": version, "data": part}))
