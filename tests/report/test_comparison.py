@@ -8,7 +8,7 @@ from rich.console import Console
 
 from hsfl.errors import InputError
 from hsfl.records import RunFolder
-from hsfl.report.comparison import CSV_FIELDS, compare, read_comparison
+from hsfl.report.comparison import CSV_FIELDS, compare, read_comparison, say
 from hsfl.report.curves import Estimate
 from hsfl.report.runs import display_name, read_runs, run_path
 from tests.report.fabricated import record, records, write_run
@@ -184,6 +184,11 @@ def test_labels_survive_their_folders(tmp_path, label):
     write_run(tmp_path, label, 7, records([0.5]))
     assert run_path(tmp_path, label, 7).parent.parent == tmp_path
     assert [(run.label, run.seed) for run in read_runs(tmp_path)] == [(label, 7)]
+
+
+def test_nothing_is_not_negative():
+    assert say(Estimate(-1e-9, None, None, 1), 100, 1) == "0.0"
+    assert say(Estimate(-1e-9, None, None, 1), 100, 2, sign=True) == "+0.00"
 
 
 def test_frameworks_in_their_usual_order_or_as_asked(tmp_path):

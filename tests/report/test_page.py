@@ -47,7 +47,7 @@ def decoded(encoded: dict, num_clients: int) -> dict[str, list[tuple[float, floa
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_bars_are_those_of_the_record_to_four_digits(name):
+def test_bars_are_those_of_the_record_to_six_digits(name):
     line = a_timeline(name, 5, tau_s=2.0 if FRAMEWORKS[name].tau else np.inf)
     one = timed(line)
     spans = decoded(phases(one, range(5)), 5)
@@ -55,9 +55,9 @@ def test_bars_are_those_of_the_record_to_four_digits(name):
     for phase, times in one.phases.items():
         for k, (start, end) in enumerate(spans[phase]):
             length = times["end_s"][k] - times["start_s"][k]
-            assert end - start == pytest.approx(length, rel=1e-3, abs=1e-12)
+            assert end - start == pytest.approx(length, rel=1e-5, abs=1e-12)
             if length > 0:
-                assert start == pytest.approx(times["start_s"][k], abs=len(PHASES) * 1e-4 * line.round_s)
+                assert start == pytest.approx(times["start_s"][k], abs=len(PHASES) * 1e-6 * line.round_s)
 
 
 def test_a_phase_that_follows_needs_no_start_and_equal_numbers_are_one():
@@ -106,6 +106,16 @@ def test_counts_of_clients():
         "straggler": [1, 1],
         "waiting_s": [4.5, 0],
     }
+
+
+def test_where_all_finish_together_nobody_is_the_straggler():
+    level = record(1, straggler=1, waiting_s=[1e-14, 3e-15])
+    late = record(2, straggler=1, waiting_s=[1e-4, 0.0])
+    dropped = record(3, straggler=1, waiting_s=[1e-14, 0.0], kept=[0], dropped=[1])
+    columns = round_columns([level, late, dropped], [], every=1)
+    assert columns["straggler"] == [None, 1, 1]
+    assert columns["together"] == [True, False, False]
+    assert client_counts([level, late])["straggler"] == [0, 1]
 
 
 def test_of_many_clients_the_straggler_and_the_busiest_are_shown(monkeypatch):
@@ -194,14 +204,29 @@ def test_a_comparison_has_bands_and_tables(tmp_path):
         write_run(tmp_path, "fl", seed, records(accuracies, framework="fl"))
     write_json(tmp_path / "comparison.json", {"target": 0.5})
     data = page_data(read_sources([tmp_path]))
-    assert [series["name"] for series in data["series"]] == ["FL", "HSFL"]
-    curve = data["series"][1]["curves"]["test_accuracy"]["rounds"]
+    assert [series["name"] for series in data["series"]] == ["HSFL", "FL"]
+    curve = data["series"][0]["curves"]["test_accuracy"]["rounds"]
     assert curve["mean"] == [0.3, 0.5]
     half = 12.7062 * np.std([0.2, 0.4], ddof=1) / np.sqrt(2)  # Student's t with one degree of freedom
     assert curve["high"][0] == pytest.approx(0.3 + half, rel=1e-4)
     assert data["target"] == 0.5
     assert data["tables"]["tables"][0]["title"] == "Test accuracy, % after 20 simulated seconds"
-    assert [run["name"] for run in data["runs"]] == ["FL, seed 0", "FL, seed 1", "HSFL, seed 0", "HSFL, seed 1"]
+    assert [run["name"] for run in data["runs"]] == ["HSFL, seed 0", "HSFL, seed 1", "FL, seed 0", "FL, seed 1"]
+
+
+def test_contenders_and_arguments_keep_their_order(tmp_path):
+    for label in ("cl", "hsfl", "splitfed_v1"):
+        write_run(tmp_path / "c", label, 0, records([0.5], framework=label))
+    alone = write_run(tmp_path, "fl", 0, records([0.5])).path
+
+    def names(*paths):
+        return [one["label"] for one in page_data(read_sources(paths))["runs"]]
+
+    assert names(tmp_path / "c") == ["hsfl", "splitfed_v1", "cl"]
+    write_json(tmp_path / "c" / "comparison.json", {"labels": {"splitfed_v1": {}, "hsfl": {}}})
+    assert names(tmp_path / "c") == ["splitfed_v1", "hsfl", "cl"]
+    assert names(tmp_path / "c", alone) == ["splitfed_v1", "hsfl", "cl", "fl,seed-0"]
+    assert names(alone, tmp_path / "c") == ["fl,seed-0", "splitfed_v1", "hsfl", "cl"]
 
 
 def test_runs_of_one_config_are_one_curve_and_others_are_named_after_their_folder(tmp_path):
@@ -225,6 +250,53 @@ def test_words_say_when_the_clock_charges_more_than_was_trained():
     config = tiny("network.sample_scale=10")
     assert "each sample as 10" in " ".join(describe(config))
     assert "each sample" not in " ".join(describe(tiny()))
+
+
+def test_runs_of_different_tasks_are_not_set_against_each_other(tmp_path):
+    ours = write_run(tmp_path / "a", "hsfl", 0, records([0.5])).path
+    same = write_run(tmp_path / "b", "fl", 0, records([0.4])).path
+    other = write_run(tmp_path / "c", "fl", 0, records([0.4]), "finished", "data.name=mnist").path
+
+    def said(*paths):
+        tables = page_data(read_sources(paths))["tables"]
+        return [one["title"] for one in tables["tables"]], " ".join(tables["notes"])
+
+    titles, notes = said(ours, same)
+    assert "HSFL against the others" in titles[-1]
+    assert "tasks" not in notes
+    titles, notes = said(ours, other)
+    assert not any("against" in title for title in titles)
+    assert "runs of 2 tasks (resnet18 on digits, resnet18 on mnist)" in notes
+
+
+def test_bytes_of_a_subset_are_said_to_be_so(tmp_path):
+    paths = [
+        write_run(tmp_path, label, 0, records([0.5]), "finished", "network.sample_scale=10").path
+        for label in ("hsfl", "fl")
+    ]
+    paths.append(write_run(tmp_path, "sl", 0, records([0.5])).path)
+    wanted = (
+        "Bytes are those of this training on a subset. For the whole data set, what clients and the main server "
+        "exchange would be 10 times as much; models would not."
+    )
+    data = page_data(read_sources(paths[:2]))
+    assert data["runs"][0]["subset"] == wanted
+    assert [one["notes"] for one in data["tables"]["tables"]] == [[], [], [wanted], []]
+    data = page_data(read_sources(paths))
+    assert data["runs"][2]["subset"] is None
+    assert data["tables"]["tables"][2]["notes"] == [f"HSFL and FL: {wanted}"]
+
+
+def test_a_training_shared_with_another_run_is_said_to_be_so(tmp_path):
+    for label, trained_as in {"hsfl": None, "splitfed_v1": "hsfl", "fl": "hsfl", "cl": "cl"}.items():
+        folder = write_run(tmp_path, label, 0, records([0.5]))
+        if trained_as is not None:
+            write_json(folder.path / "trace.json", {"trained_as": trained_as, "from": "seed-0"})
+    assert page_data(read_sources([tmp_path]))["sharing"] == [
+        "SplitFed V1 and FL took their training from a run of HSFL; only the clock is their own.",
+        "CL took its training from another run of the same framework; only the clock is its own.",
+    ]
+    assert page_data(read_sources([tmp_path / "hsfl" / "seed-0"]))["sharing"] == []
 
 
 def test_a_run_beside_a_comparison_is_a_curve_of_its_own(tmp_path):
@@ -272,6 +344,32 @@ def test_wrong_folders_are_one_line(tmp_path):
     assert "is not a plan" in refused("report", tmp_path)
     assert "cannot be read" in refused("report", _damaged(tmp_path / "damaged"))
     assert "leave out --out" in refused("report", tmp_path, "--watch", "-o", tmp_path / "x.html")
+
+
+def test_a_folder_above_runs_names_some_of_them(tmp_path):
+    for seed in range(4):
+        write_run(tmp_path / "a" / "b", "hsfl", seed, records([0.5]))
+    (tmp_path / "a" / "config.json").write_text("{}")  # no run beside it
+    said = " ".join(refused("report", tmp_path).split())
+    assert "seed-0" in said
+    assert "seed-2" in said
+    assert "seed-3" not in said
+    assert str(tmp_path / "a") + "," not in said
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"status": 1}', '{"status": "finished", "rounds": "2"}'])
+def test_a_damaged_summary_is_one_line(tmp_path, text):
+    folder = write_run(tmp_path, "hsfl", 0, records([0.5]))
+    folder.summary_path.write_text(text)
+    with pytest.raises(InputError, match=r"summary\.json .*damaged"):
+        read_sources([folder.path])
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 2], [1, 3], [2, 3]])
+def test_rounds_that_do_not_count_are_one_line(tmp_path, numbers):
+    folder = write_run(tmp_path, "hsfl", 0, [record(number) for number in numbers])
+    with pytest.raises(InputError, match=r"rounds\.jsonl does not count its rounds"):
+        read_sources([folder.path])
 
 
 def _damaged(path: Path) -> Path:

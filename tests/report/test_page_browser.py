@@ -175,6 +175,92 @@ def test_hover_tells_client_phase_and_seconds(dropping, open_page, tmp_path):
     assert " s to " in said
 
 
+def test_a_tap_tells_and_a_tap_elsewhere_hides(dropping, open_page, tmp_path):
+    page = write_page([dropping], tmp_path / "page.html")
+    tab = open_page(page, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    tip = tab.locator("#tip")
+    charts = {
+        f"{GANTT} .bar.p-model_down": "model down",
+        "[data-chart=test_accuracy-rounds]": "round",
+        "[data-chart=train_loss-rounds]": "round",  # after another chart: that one loses the focus
+        "#bytes-body [data-round]": "round",
+    }
+    for place, words in charts.items():
+        chart = tab.locator(place).first
+        chart.scroll_into_view_if_needed()
+        chart.tap()
+        tab.wait_for_timeout(50)
+        assert tip.is_visible(), place
+        assert words in tip.inner_text()
+    tab.locator("h2").last.tap()
+    assert not tip.is_visible()
+
+
+def test_a_dropped_client_is_marked_and_held_up_by_what_it_did(open_page, tmp_path):
+    phases = {
+        "client_forward": {"start_s": [0.0, 0.0], "end_s": [2.0, 3.0]},
+        "smashed": {"start_s": [2.0, 3.0], "end_s": [3.0, 4.0]},
+        "model_down": {"start_s": [4.0, 4.0], "end_s": [9.0, 10.0]},
+    }
+    one = record(1, phases=phases, kept=[0], dropped=[1], straggler=1, waiting_s=[2.0, 0.0])
+    folder = write_run(tmp_path, "hsfl", 0, [one], "finished", "fleet.num_clients=2", "train.tau_s=4")
+    tab = open_page(write_page([folder.path], tmp_path / "page.html"))
+    kept, dropped = tab.locator("#plan-body tbody tr").all_inner_texts()
+    assert kept.split("\t")[0] == "0"
+    assert "model down" in kept
+    assert dropped.split("\t")[0] == "1, dropped at tau"
+    assert "client forward" in dropped
+
+
+def test_waits_are_those_of_the_folder_and_rounding_makes_no_straggler(open_page, tmp_path):
+    ends_s = [1234.567, 1234.567 - 1.2341]
+    phases = {"client_forward": {"start_s": [0.0, 0.0], "end_s": ends_s}}
+    late = record(1, phases=phases, round_s=ends_s[0], waiting_s=[0.0, 1.2341], straggler=0)
+    level = {"client_forward": {"start_s": [0.0, 0.0], "end_s": [10.0, 10.0]}}
+    together = record(2, phases=level, waiting_s=[1e-14, 3e-15], straggler=1)
+    folder = write_run(tmp_path, "hsfl", 0, [late, together], "finished", "fleet.num_clients=2")
+    tab = open_page(write_page([folder.path], tmp_path / "page.html"))
+    assert "all finish together" in tab.locator("#round-words").inner_text()
+    assert "straggler" not in tab.locator("#detail").inner_text()
+    tab.get_by_label("Round before").click()
+    assert "the straggler was client 0" in tab.locator("#round-words").inner_text()
+    waits = tab.locator("#plan-body tbody tr").last.locator("td").last.inner_text()
+    assert waits == "1.234 s"
+
+
+def test_notes_on_sharing_and_on_a_subset_are_shown(open_page, tmp_path):
+    for label in ("hsfl", "fl"):
+        folder = write_run(tmp_path / "c", label, 0, records([0.5]), "finished", "network.sample_scale=10")
+    (folder.path / "trace.json").write_text('{"trained_as": "hsfl", "from": "seed-0"}')
+    tab = open_page(write_page([tmp_path / "c"], tmp_path / "page.html"))
+    assert "FL took its training from a run of HSFL" in tab.locator("#words").inner_text()
+    for place in ("#headline", "#bytes"):
+        assert "10 times as much; models would not" in tab.locator(place).inner_text()
+
+
+def test_nothing_is_never_less_than_nothing(dropping, open_page, tmp_path):
+    tab = open_page(write_page([dropping], tmp_path / "page.html"))
+    assert tab.evaluate("[percent(-1e-9, 1), percent(-0.01, 1), percent(0.5, 0)]") == ["0.0 %", "-1.0 %", "50 %"]
+    assert tab.evaluate("[longer(-1e-9), longer(-0.01), longer(0.5)]") == ["0.0 %", "−1.0 %", "+50.0 %"]
+
+
+def test_a_table_that_scrolls_shows_that_it_does(dropping, open_page, tmp_path):
+    tab = open_page(write_page([dropping], tmp_path / "page.html"), viewport={"width": 390, "height": 700})
+    tab.add_style_tag(content="* { color: transparent !important; border-color: transparent !important }")
+    place = tab.locator("#plan-body .table")
+
+    def edge() -> bytes:
+        place.scroll_into_view_if_needed()
+        box = place.bounding_box()
+        clip = {"x": box["x"] + box["width"] - 8, "y": box["y"] + 15, "width": 6, "height": 12}  # beside the caption
+        return tab.screenshot(clip=clip)
+
+    assert place.evaluate("table => table.scrollWidth - table.clientWidth") > 0
+    there_is_more = edge()
+    place.evaluate("table => { table.scrollLeft = 1e6; }")
+    assert edge() != there_is_more
+
+
 def test_curves_hover_and_toggle(open_page, tmp_path):
     for seed, accuracies in enumerate([[0.2, 0.4, 0.5], [0.4, 0.6, 0.7]]):
         write_run(tmp_path / "c", "hsfl", seed, records(accuracies))
@@ -245,6 +331,23 @@ def test_watching_a_run_needs_no_reload(open_page, tmp_path):
         tab.get_by_text("Round 3 took").wait_for(timeout=10_000)
         assert tab.locator("[data-key=best_accuracy]").inner_text().startswith("75.00 %")
         assert tab.evaluate("window.stays") is True
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_page_that_waits_shows_the_run_when_it_comes(open_page, tmp_path):
+    server = make_server([tmp_path / "hsfl" / "seed-0"])
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        tab = open_page(f"http://127.0.0.1:{server.server_port}/")
+        assert "does not exist" in tab.locator("#status").inner_text()
+        assert not tab.locator("#detail").is_visible()
+        write_run(tmp_path, "hsfl", 0, records([0.1, 0.2]), "finished")
+        tab.get_by_text("Round 2 took").wait_for(timeout=10_000)
+        assert tab.title() == tab.locator("h1").inner_text() == "HSFL: resnet18 on digits"
     finally:
         server.shutdown()
         thread.join()

@@ -102,3 +102,29 @@ def test_ctrl_c_ends_it_cleanly(under_way):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
+    place = tmp_path / "hsfl" / "seed-0"
+    if there:
+        place.mkdir(parents=True)
+    server = make_server([place])
+    assert "no run is there yet" in capsys.readouterr().err
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        answer, body = ask(server.server_port, "/")
+        assert answer.status == 200
+        assert b"No run is there yet" in body
+        assert json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "config.json").write_text("{")
+        assert "cannot be read" in json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
+        write_run(tmp_path, "hsfl", 0, records([0.1]), None)
+        assert json.loads(ask(server.server_port, "/data")[1])["data"]["runs"][0]["num_rounds"] == 1
+        assert b"HSFL: resnet18" in ask(server.server_port, "/")[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

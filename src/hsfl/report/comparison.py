@@ -25,6 +25,7 @@ CSV_FIELDS = (
     *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
 )
 
+SENT = "Data sent"
 HOW_ENDED = {  # statuses that need more words
     "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
 }
@@ -142,8 +143,13 @@ def check_target(target: float | None) -> None:
         raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
 
 
-def compare(runs: Sequence[Run], target: float | None = None, reference: str | None = None) -> Comparison:
-    """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label."""
+def compare(
+    runs: Sequence[Run], target: float | None = None, reference: str | None = None, paired: bool = True
+) -> Comparison:
+    """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
+
+    `paired`: whether the labels are of one task, so that one may be set against another.
+    """
     if not runs:
         raise InputError("there are no runs to compare; give at least one")
     check_target(target)
@@ -158,7 +164,7 @@ def compare(runs: Sequence[Run], target: float | None = None, reference: str | N
     pairs = [
         _pair(by_label[reference], by_label[label], target, common_s)
         for label in labels
-        if label != reference and _common_seeds(by_label[reference], by_label[label])
+        if paired and label != reference and _common_seeds(by_label[reference], by_label[label])
     ]
     return Comparison(list(runs), target, common_s, reference, results, pairs, _notes(runs, results, pairs, target))
 
@@ -295,7 +301,7 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
         cells = ["0" if mean is None else say(mean, 1 / power) for mean in means]  # intervals are in the JSON
         rows.append([display_name(result.label), *cells, say(result.total_bytes, 1 / power)])
     return (
-        f"Data sent in a run, {unit}",
+        f"{SENT} in a run, {unit}",
         ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"],
         rows,
     )
@@ -326,7 +332,7 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
     if digits is None:
         whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
         digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
-    return f"{mean:{'+' if sign else ''},.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
+    return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 
 def say_s(value: float) -> str:

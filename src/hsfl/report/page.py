@@ -45,6 +45,12 @@ def render(data: dict[str, Any], watch: bool = False) -> str:
     return re.sub(r"%%([A-Z]+)%%", lambda match: parts[match[1]], _asset("page.html"))
 
 
+def waiting_data(reason: str) -> dict[str, Any]:
+    """The page's JSON while there is nothing to show: it says why, and the page asks until there is something."""
+    nothing: dict[str, Any] = {name: [] for name in ("runs", "series", "settings", "plans", "sharing")}
+    return nothing | {"title": "No run is there yet", "waiting": reason, "target": None, "tables": None}
+
+
 def safe_json(value: Any) -> str:
     """JSON that cannot end the script element it stands in, whatever its strings hold."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

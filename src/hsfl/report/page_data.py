@@ -11,15 +11,20 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.records import ClientsRecord, RunFolder, read_json
-from hsfl.report.comparison import compare
+from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
-from hsfl.report.page_words import describe, settings_rows
+from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import STYLES, label_band
-from hsfl.report.runs import NAMES, Run, display_name, read_run, run_places, usual_order
+from hsfl.report.runs import NAMES, Run, display_name, how_ended, read_object, read_run, run_places, usual_order
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
+DEEPEST = 4  # levels below a folder in which runs are looked for, to name them
+
+
+class NothingYet(InputError):
+    """A folder that holds nothing to show, or is not there; a run may still come."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class PageRun:
     config: RunConfig
     environment: dict[str, Any]
     clients: ClientsRecord | None
+    trained_as: str | None  # the framework whose training it shares, with a clock of its own; None: trained itself
 
     @property
     def status(self) -> str:
@@ -47,39 +53,66 @@ class Sources:
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
     """What the folders hold; wrong input if one holds nothing that a page can show."""
-    single: list[tuple[Path | None, PageRun]] = []
-    compared: list[tuple[Path | None, PageRun]] = []
+    found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
     plans: list[tuple[str, dict[str, Any]]] = []
     targets: list[float | None] = []
     for path in dict.fromkeys(map(Path, paths)):
-        found = len(single) + len(compared) + len(plans)
+        before = len(found) + len(plans)
         if (path / "config.json").is_file():
-            single.append(_read(path, "", None))
+            found.append((None, _read(path, "")))
         places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
-        labels = sorted({label for label, _ in places}, key=usual_order)
-        for label in labels:
-            compared += [_read(place, label, path) for (of, _), place in sorted(places.items()) if of == label]
+        comparison: dict[str, Any] = {}
         if places and (path / "comparison.json").is_file():
-            targets.append(read_json(path / "comparison.json").get("target"))
+            comparison = read_object(path / "comparison.json")
+            targets.append(comparison.get("target"))
+        for label in _own_order({label for label, _ in places}, list(comparison.get("labels") or ())):
+            found += [(path, _read(place, label)) for (of, _), place in sorted(places.items()) if of == label]
         if (path / "plan.json").is_file():
             plans.append((str(path), _checked_plan(path / "plan.json")))
-        if len(single) + len(compared) + len(plans) == found:
+        if len(found) + len(plans) == before:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
-            raise InputError(f"{path} {missing}; {WAY_OUT}")
-    runs = [*_labelled(single, alone=not compared), *_told_apart(compared)]
+            below = ", ".join(runs_below(path))
+            raise NothingYet(f"{path} {missing}; {f'there are runs below it: {below}' if below else WAY_OUT}")
+    singles = [one for out, one in found if out is None]
+    own = _labelled(singles, alone=len(singles) == len(found))
+    names = _names([out for out, _ in found if out is not None])
+    runs = []
+    for out, one in found:
+        folder = f",{names[out]}" if out is not None and len(names) > 1 else ""  # tells comparisons apart
+        label = own[one.path] if out is None else f"{one.run.label}{folder}"
+        runs.append(replace(one, run=replace(one.run, label=label)))
     return Sources(runs, plans, next((target for target in targets if target is not None), None))
 
 
-def _read(path: Path, label: str, out: Path | None) -> tuple[Path | None, PageRun]:
-    """A run and the comparison it is of."""
+def _own_order(labels: set[str], own: list[str]) -> list[str]:
+    """As the comparison was asked for; what it does not name yet from HSFL to CL."""
+    others = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
+    return [*(label for label in own if label in labels), *(label for label in others if label not in own)]
+
+
+def runs_below(path: Path, most: int = 3) -> list[str]:
+    """A few folders of runs below this one, the nearest first."""
+    found: list[str] = []
+    for level in range(1, DEEPEST + 1):
+        configs = sorted(path.glob("*/" * level + "config.json"))
+        found += [str(config.parent) for config in configs if (config.parent / "rounds.jsonl").is_file()]
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+def _read(path: Path, label: str) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
     run = read_run(path, label, config.seed)
-    if folder.summary_path.exists() and read_json(folder.summary_path).get("rounds", np.inf) < len(run.records):
+    _, num_rounds = how_ended(folder)
+    if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed
     environment = path / "environment.json"
-    about = read_json(environment) if environment.exists() else {}
-    return out, PageRun(run, path, config, about, folder.clients())
+    about = read_object(environment) if environment.exists() else {}
+    trace = path / "trace.json"
+    trained_as = str(read_object(trace).get("trained_as")) if trace.exists() else None
+    return PageRun(run, path, config, about, folder.clients(), trained_as)
 
 
 def _checked_plan(path: Path) -> dict[str, Any]:
@@ -88,18 +121,6 @@ def _checked_plan(path: Path) -> dict[str, Any]:
     if not isinstance(plan, dict) or not wanted <= plan.keys():
         raise InputError(f"{path} is not a plan of hsfl plan --out; write it anew")
     return plan
-
-
-def _told_apart(compared: list[tuple[Path | None, PageRun]]) -> list[PageRun]:
-    """Labels of several comparisons carry the folder's name."""
-    names = _names([out for out, _ in compared if out is not None])
-    if len(names) < 2:
-        return [one for _, one in compared]
-    return [
-        replace(one, run=replace(one.run, label=f"{one.run.label},{names[out]}"))
-        for out, one in compared
-        if out is not None
-    ]
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -114,24 +135,24 @@ def _names(paths: Sequence[Path]) -> dict[Path, str]:
     return names if clear else {path: str(path) for path in paths}
 
 
-def _labelled(single: list[tuple[Path | None, PageRun]], alone: bool) -> list[PageRun]:
-    """Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
+def _labelled(single: list[PageRun], alone: bool) -> dict[Path, str]:
+    """Labels by folder. Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
     from others on the page (they are not `alone`, or two configs have the framework), the folder's name is added."""
     groups: dict[tuple[str, int], list[PageRun]] = {}
-    for _, one in single:
+    for one in single:
         same = one.config.model_dump(mode="json", exclude={"seed", "log"})
         key = json.dumps(same, sort_keys=True)
         again = sum(of == key and any(o.run.seed == one.run.seed for o in runs) for (of, _), runs in groups.items())
         groups.setdefault((key, again), []).append(one)
     frameworks = [runs[0].config.framework for runs in groups.values()]
     names = _names([runs[0].path for runs in groups.values()])
-    labelled = []
+    labels: dict[Path, str] = {}
     for runs in groups.values():
         framework = runs[0].config.framework
         clear = alone and frameworks.count(framework) == 1
         label = framework if clear else f"{framework},{names[runs[0].path]}"
-        labelled += [replace(one, run=replace(one.run, label=label)) for one in runs]
-    return labelled
+        labels |= {one.path: label for one in runs}
+    return labels
 
 
 def page_data(sources: Sources) -> dict[str, Any]:
@@ -147,7 +168,10 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "target": sources.target,
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
         "series": [_series(label, slot, [run for run in runs if run.label == label]) for label, slot in slots(labels)],
-        "tables": _tables(runs, sources.target),
+        "tables": _tables(sources),
+        "sharing": sharing(
+            [(display_name(one.run.label), one.config.framework, one.trained_as) for one in sources.runs]
+        ),
         "settings": settings_rows(configs) if configs else [],
         "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
@@ -158,12 +182,15 @@ def title(sources: Sources) -> str:
     labels = list(dict.fromkeys(one.run.label for one in sources.runs))
     if not labels:
         return "A plan for HSFL"
-    config = sources.runs[0].config
     names = [display_name(label) for label in labels]
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     who = who if len(who) <= 60 else f"{len(names)} contenders"
-    models = dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs)
-    return f"{who}: {f'{config.model.name} on {config.data.name}' if len(models) == 1 else f'{len(models)} tasks'}"
+    tasks = _tasks(sources)
+    return f"{who}: {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+
+
+def _tasks(sources: Sources) -> list[str]:
+    return list(dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs))
 
 
 def slots(labels: Sequence[str]) -> list[tuple[str, int]]:
@@ -189,6 +216,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "folder": str(one.path),
         "status": one.status,
         "words": describe(config),
+        "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,
         "main_hz": config.network.main_hz,
@@ -238,10 +266,21 @@ def _points(band: Band) -> dict[str, list[Any]] | None:
     return points if np.isfinite(band.low).any() else {name: points[name] for name in ("x", "mean")}
 
 
-def _tables(runs: list[Run], target: float | None) -> dict[str, Any] | None:
+def _tables(sources: Sources) -> dict[str, Any] | None:
     """The comparison's tables and notes, where there is something to compare."""
-    if len(runs) < 2:
+    if len(sources.runs) < 2:
         return None
-    compared = compare(runs, target)
-    tables = [{"title": name, "header": header, "rows": rows} for name, header, rows in compared.tables()]
-    return {"tables": tables, "notes": compared.notes}
+    tasks = _tasks(sources)
+    compared = compare([one.run for one in sources.runs], sources.target, paired=len(tasks) == 1)
+    notes = [*compared.notes]
+    if len(tasks) > 1:
+        notes.append(
+            f"These are runs of {len(tasks)} tasks ({', '.join(tasks)}), which are not to be set against each other: "
+            "the table of differences in accuracy and speed is left out."
+        )
+    subset = [(display_name(one.run.label), one.config.network.sample_scale) for one in sources.runs]
+    tables: list[dict[str, Any]] = [
+        {"title": name, "header": header, "rows": rows, "notes": subset_notes(subset) if name.startswith(SENT) else []}
+        for name, header, rows in compared.tables()
+    ]
+    return {"tables": tables, "notes": notes}

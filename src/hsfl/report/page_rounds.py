@@ -1,7 +1,7 @@
 """The rounds of a run as the page stores them: a column for each quantity, an entry for each round.
 
-Times are rounded to four digits. A phase that begins where the client's phase before it ended has no start of its own,
-and what is the same for all clients is stored once: 200 rounds of 50 clients are then about half a megabyte.
+Times are rounded to six digits. A phase that begins where the client's phase before it ended has no start of its own,
+and what is the same for all clients is stored once: 200 rounds of 50 clients are then about a megabyte.
 
 Legend: K clients, R rounds.
 """
@@ -40,7 +40,8 @@ def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: i
     exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
     columns: dict[str, list[Any]] = {name: [short(getattr(record, name), 7) for record in records] for name in exact}
     columns["round"] = [record.round for record in records]
-    columns["straggler"] = [record.straggler for record in records]
+    columns["straggler"] = [straggler(record) for record in records]
+    columns["together"] = [together(record) for record in records]
     columns["dropped"] = [record.dropped for record in records]
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
     columns["cuts"] = _changes([record.cuts for record in records])
@@ -48,8 +49,24 @@ def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: i
     columns["allocation"] = [allocation(record.allocation) for record in records]
     rows = [shown_clients(record) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
+    columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
     return columns
+
+
+def waits(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
+    """Seconds of waiting as recorded: differences of rounded bars would not have four right digits."""
+    return shorts([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
+
+
+def together(record: RoundRecord) -> bool:
+    """Whether nobody waits for anybody: what differs is rounding."""
+    level = all(record.waiting_s[k] <= FOLLOWS * record.round_s for k in record.started)
+    return level and len(record.started) > 1 and not record.dropped
+
+
+def straggler(record: RoundRecord) -> int | None:
+    return None if together(record) else record.straggler
 
 
 def _changes(values: Sequence[Any]) -> list[Any]:
@@ -87,7 +104,7 @@ def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
 
 def _one_or_all(values: Array, matters: Array | None = None) -> Any:
     """One number if it is the same for all (that matter), else all."""
-    rounded = shorts(values)
+    rounded = shorts(values, 6)
     told = {value for k, value in enumerate(rounded) if matters is None or matters[k]}
     return told.pop() if len(told) == 1 else rounded
 
@@ -125,16 +142,16 @@ def _num_bars(run: Run) -> int:
 def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
     """Over all rounds, [K] each: rounds kept, dropped and left out, rounds as the straggler, seconds of waiting."""
     num_clients = len(records[0].cuts) if records else 0
-    kept, dropped, left_out, straggler = np.zeros((4, num_clients), int)
+    kept, dropped, left_out, late = np.zeros((4, num_clients), int)
     waiting_s = np.zeros(num_clients)
     for record in records:
         kept[record.kept] += 1
         dropped[record.dropped] += 1
         left_out[sorted(set(range(num_clients)) - set(record.started))] += 1
-        if record.straggler is not None:
-            straggler[record.straggler] += 1
+        if (last := straggler(record)) is not None:
+            late[last] += 1
         each_s = np.array(record.waiting_s, float)
         waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding
-    counts = {"kept": kept, "dropped": dropped, "left_out": left_out, "straggler": straggler}
+    counts = {"kept": kept, "dropped": dropped, "left_out": left_out, "straggler": late}
     named: dict[str, list[Any]] = {name: value[:MAX_CLIENTS].tolist() for name, value in counts.items()}
     return named | {"waiting_s": shorts(waiting_s[:MAX_CLIENTS])}

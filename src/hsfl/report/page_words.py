@@ -97,6 +97,41 @@ def _allocation(config: RunConfig) -> str:
     return f"Server cycles, subchannels and power are allocated every round by the policy {config.allocation.policy}."
 
 
+def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
+    """What the bytes of a training on a subset would be for the whole data set. scales: (name, network.sample_scale)."""
+    names: dict[float, list[str]] = {}
+    for name, scale in scales:
+        names.setdefault(scale, []).append(name)
+    notes = {
+        scale: "Bytes are those of this training on a subset. For the whole data set, what clients and the main server "
+        f"exchange would be {scale:.4g} times as much; models would not."
+        for scale in names
+        if scale != 1
+    }
+    if len(names) == 1:
+        return list(notes.values())
+    return [f"{_and(names[scale])}: {note}" for scale, note in notes.items()]
+
+
+def sharing(runs: Sequence[tuple[str, str, str | None]]) -> list[str]:
+    """Who was not trained for itself. runs: (name, framework, the framework it was trained as, or None)."""
+    groups: dict[str, dict[str, None]] = {}
+    for name, framework, trained_as in runs:
+        if trained_as is not None:
+            groups.setdefault("" if trained_as == framework else trained_as, {})[name] = None
+    sentences = []
+    for trained_as, names in groups.items():
+        their, other = ("its", "another run") if len(names) == 1 else ("their", "other runs")
+        origin = f"a run of {display_name(trained_as)}" if trained_as else f"{other} of the same framework"
+        sentences.append(f"{_and(list(names))} took {their} training from {origin}; only the clock is {their} own.")
+    return sentences
+
+
+def _and(names: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -104,16 +104,34 @@ class Run:
         return {link: sum(record.bytes.get(link, 0) for record in self.records) for link in links}
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds names and values."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} does not hold what a run writes there; it is damaged, run again into a new folder")
+    return value
+
+
+def how_ended(folder: RunFolder) -> tuple[str, int | None]:
+    """The summary's status, and how many rounds it counted, if it says so; unfinished where there is none yet."""
+    if not folder.summary_path.exists():
+        return "unfinished", None
+    summary = read_object(folder.summary_path)
+    status, num_rounds = summary.get("status"), summary.get("rounds")
+    if not isinstance(status, str) or not isinstance(num_rounds, int | None):
+        raise InputError(f"{folder.summary_path} does not say how the run ended; it is damaged, run again")
+    return status, num_rounds
+
+
 def read_run(path: str | Path, label: str, seed: int) -> Run:
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
-    summary: dict[str, Any] = {"status": "unfinished"}
-    if folder.summary_path.exists():
-        summary = read_json(folder.summary_path)
-    status = summary["status"]
-    if summary.get("rounds", 0) > len(records):  # a run under way again may have more
+    status, num_rounds = how_ended(folder)
+    if [record.round for record in records] != list(range(1, len(records) + 1)):
+        raise InputError(f"{folder.rounds_path} does not count its rounds 1, 2, ...; run again into a new folder")
+    if num_rounds is not None and num_rounds > len(records):  # a run under way again may have more
         raise InputError(
-            f"{folder.rounds_path} holds {len(records)} rounds but the run made {summary['rounds']}; delete "
+            f"{folder.rounds_path} holds {len(records)} rounds but the run made {num_rounds}; delete "
             f"{folder.path} and run it again"
         )
     end_s = records[-1].sim_time_s if records else 0.0

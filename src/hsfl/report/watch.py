@@ -4,6 +4,7 @@ Two things can be had, by GET: the page at `/`, and at `/data` what is new since
 site that reaches the port under a name of its own (DNS rebinding) is turned away.
 """
 
+import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,12 +13,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hsfl.errors import InputError
-from hsfl.report.page import render, safe_json
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page import render, safe_json, waiting_data
+from hsfl.report.page_data import NothingYet, page_data, read_sources
 from hsfl.report.runs import run_places
 
 HOST = "127.0.0.1"
-FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json")
+FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json", "trace.json")
 
 
 class Watcher:
@@ -26,9 +27,17 @@ class Watcher:
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.paths = [Path(path) for path in paths]
         self._lock = threading.Lock()
-        self._version = ""
+        self._version: str | None = None
         self._data: dict[str, Any] = {}
-        self.news()  # wrong folders are told at once
+        try:
+            self.news()  # wrong folders are told at once
+        except NothingYet as nothing:
+            print(f"no run is there yet: {nothing}; the page waits for one", file=sys.stderr)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there was nothing to show so far."""
+        return self._version is None
 
     def news(self) -> tuple[str, dict[str, Any]]:
         """(version, all data)."""
@@ -37,7 +46,7 @@ class Watcher:
             if version != self._version:
                 self._data = page_data(read_sources(self.paths))
                 self._version = version
-            return self._version, self._data
+            return version, self._data
 
     def _stamp(self) -> str:
         """What changes when a file does."""
@@ -92,11 +101,13 @@ def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServ
         def _tell(self, path: str, query: dict[str, list[str]]) -> None:
             try:
                 version, data = watcher.news()
-            except InputError as error:  # a file in the midst of a change, or the folder is gone
-                return self._answer(503, "text/plain", str(error))
+            except InputError as error:  # no run yet, a file in the midst of a change, or the folder is gone
+                if path == "/data" and not watcher.waits:
+                    return self._answer(503, "text/plain", str(error))
+                version, data = "", waiting_data(str(error))
             if path == "/":
                 return self._answer(200, "text/html", render(data, watch=True))
-            if query.get("version") == [version]:
+            if version and query.get("version") == [version]:
                 return self._answer(204, "text/plain", "")
             part = rest(data, query.get("have", [""])[0])
             self._answer(200, "application/json", safe_json({"version": version, "data": part}))

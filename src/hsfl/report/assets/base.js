@@ -30,7 +30,7 @@ function digits(value, count = 4) {
   return value.toLocaleString("en-GB", { maximumSignificantDigits: count });
 }
 const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-GB"));
-const percent = (value, places = 2) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(places)} %`);
+const percent = (value, places = 2) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(places).replace(/^-(?=[0.]*$)/, "")} %`);
 const seconds = (value) => (value === null || value === undefined ? "–" : `${digits(value)} s`);
 
 function span(value) {  // seconds, with what they are to people once they are many
@@ -75,6 +75,17 @@ function showTip(event, ...children) {
   tip.style.top = `${Math.max(4, top)}px`;
 }
 const hideTip = () => { $("tip").hidden = true; };
+
+// A mouse shows the tip as it moves and hides it when it leaves; a tap, which does not move, shows it until the next tap.
+let untap = hideTip;
+function tipFor(element, tell, hide = hideTip) {
+  set(element, {
+    onpointermove: (event) => { if (event.pointerType !== "touch") tell(event); },
+    onpointerleave: (event) => { if (event.pointerType !== "touch") hide(); },
+    onclick: (event) => { untap = hide; tell(event); },
+  });
+}
+addEventListener("pointerdown", (event) => { if (event.pointerType === "touch") untap(); }, true);
 
 // ---- tables
 

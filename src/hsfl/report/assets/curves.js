@@ -132,13 +132,12 @@ function followCurve(svg, lines, at) {
     showTip(event, h("strong", {}, at.over === "time" ? `${digits(x)} ${at.unit}` : `round ${digits(x)}`), h("table", {}, words));
   };
   const leave = () => { clear(cross); hideTip(); };
-  svg.addEventListener("pointermove", (event) => {
+  tipFor(svg, (event) => {
     const box = svg.getBoundingClientRect(), x = (event.clientX - box.left) * at.width / box.width;
     place = 0;
     xs.forEach((value, i) => { if (Math.abs(at.px(value) - x) < Math.abs(at.px(xs[place]) - x)) place = i; });
     show(event);
-  });
-  svg.addEventListener("pointerleave", leave);
+  }, leave);
   svg.addEventListener("blur", leave);
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

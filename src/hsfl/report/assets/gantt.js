@@ -5,7 +5,7 @@ const PHASE_NAMES = {
   server_backward: "server backward", gradient: "gradient down", client_backward: "client backward",
   decoder: "decoder (beside)", model_up: "model up", model_down: "model down",
 };
-const TINY = 2e-4;  // of a round: gaps that rounding leaves are not waiting
+const TINY = 2e-5;  // of a round: gaps that rounding leaves are not waiting
 
 const pick = (value, i) => (Array.isArray(value) ? value[i] : value);
 
@@ -14,8 +14,8 @@ function roundModel(run, r) {
   const of = run.rounds, clients = of.rows[r];
   if (!clients) return null;
   const away = new Set(of.away[r]), dropped = new Set(of.dropped[r]), cuts = cutsOf(run, r);
-  const rows = clients.map((client) => ({
-    client, cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
+  const rows = clients.map((client, i) => ({
+    client, waited: of.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
   }));
   for (const [phase, [start, length]] of Object.entries(of.phases[r])) {
     rows.forEach((row, i) => {
@@ -46,10 +46,11 @@ function planModel(plan) {
     return row;
   });
   const barrier = Math.max(...rows.map((row) => row.now));
+  const together = rows.every((row) => barrier - row.now <= 1e-6 * barrier);
   let end = barrier;
   rows.forEach((row, i) => {
     const long = plan.clients[i].seconds.model_down;
-    row.straggler = row.now === barrier;
+    row.straggler = !together && row.now === barrier;
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + long, seconds: long });
     end = Math.max(end, barrier + long);
   });
@@ -212,20 +213,21 @@ class Gantt {
     svg.addEventListener("dblclick", () => this.reset());
     svg.addEventListener("pointerdown", (event) => this.press(event));
     svg.addEventListener("pointermove", (event) => this.move(event));
+    tipFor(svg, (event) => { if (!this.pointers.has(event.pointerId)) this.hover(event); });
     for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, (event) => this.release(event, name === "pointerup"));
-    svg.addEventListener("pointerleave", hideTip);
   }
 
   press(event) {
     this.pointers.set(event.pointerId, this.fraction(event));
     this.began = { at: this.fraction(event), view: [...this.view], touch: event.pointerType === "touch" };
-    if (event.pointerType !== "touch") { this.svg.focus({ preventScroll: true }); this.svg.setPointerCapture(event.pointerId); }
+    this.svg.setPointerCapture(event.pointerId);  // bars are drawn anew while they are dragged
+    if (event.pointerType !== "touch") this.svg.focus({ preventScroll: true });
     if (this.pointers.size === 2) this.pinch = { view: [...this.view], spots: [...this.pointers.values()] };
   }
 
   move(event) {
     const now = this.fraction(event);
-    if (!this.pointers.has(event.pointerId)) return this.hover(event);
+    if (!this.pointers.has(event.pointerId)) return;
     this.pointers.set(event.pointerId, now);
     hideTip();
     if (this.pinch && this.pointers.size === 2) return this.pinchTo([...this.pointers.values()]);
@@ -257,7 +259,7 @@ class Gantt {
   stop() { for (const brush of this.svg.querySelectorAll(".brush")) brush.remove(); }
 
   hover(event) {
-    const bar = event.target.closest("[data-phase]");
+    const under = document.elementFromPoint(event.clientX, event.clientY), bar = under && under.closest("[data-phase]");
     if (!bar) return hideTip();
     const { client, phase, start, end } = bar.dataset, long = bar.dataset.seconds ?? end - start;
     const who = this.model.pooled ? "Main server" : `Client ${client}`;

@@ -80,6 +80,7 @@ function drawRound() {
   if (!model.pooled) parts.push(`${kept} of ${one.num_clients} clients kept`);
   if (of.dropped[r].length) parts.push(`${of.dropped[r].length} dropped at tau`);
   if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
+  if (of.together[r] && !model.pooled) parts.push("all finish together");
   if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was client ${of.straggler[r]}`);
   if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
   $("round-words").textContent = `${parts.join("; ")}.`;
@@ -99,6 +100,7 @@ function drawStatus(problem) {
   const live = document.body.dataset.watch === "yes", body = clear($("status"));
   const going = DATA.runs.filter((one) => one.status === "under way").length;
   if (problem) return body.append(h("span", { class: "alarm" }, problem));
+  if (DATA.waiting) return body.append(h("span", { class: "live" }, "● waiting "), `${DATA.waiting}. This page looks again every second.`);
   if (live && going) return body.append(h("span", { class: "live" }, "● following "), `${going} ${going === 1 ? "run" : "runs"} under way`);
   if (DATA.runs.length === 1) body.append(`${DATA.runs[0].folder} · ${STATUS[DATA.runs[0].status] || DATA.runs[0].status}`);
   else if (DATA.runs.length) body.append(`${DATA.runs.length} runs${going ? `, ${going} under way` : ""}`);
@@ -113,6 +115,7 @@ function drawNav() {
 
 function drawAll() {
   const trained = DATA.runs.length > 0;
+  $("title").textContent = document.title = DATA.title;
   for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
   $("plans").hidden = !DATA.plans.length;
   $("settings").hidden = !trained && !DATA.settings.length;

@@ -37,9 +37,10 @@ function drawOverview(data) {
   const shared = same ? first.words : first.words.filter((line) => data.runs.every((run) => run.words.includes(line)));
   if (data.runs.length === 1 || same) words.append(h("p", {}, first.words.join(" ")));
   else words.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
+  if (data.sharing.length) words.append(h("p", { id: "sharing" }, data.sharing.join(" ")));
   if (data.tables) {
-    for (const { title, header, rows } of data.tables.tables) {
-      headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows));
+    for (const { title, header, rows, notes } of data.tables.tables) {
+      headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows), ...notes.map((note) => h("p", { class: "note" }, note)));
     }
     headline.append(...data.tables.notes.map((note) => h("p", { class: "note" }, note)));
     return;
@@ -50,16 +51,22 @@ function drawOverview(data) {
     card("Last accuracy", percent(first.last_accuracy), "on the test images", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
     card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
-    card("Data sent", sized(total), null, "bytes"),
+    card("Data sent", sized(total), first.subset ? "training on a subset" : null, "bytes"),
     card("Dropped at tau", whole(first.drops), first.left_out ? `${whole(first.left_out)} times left out` : "times, over all rounds", "drops"),
     card("Computed in", span(first.wall_s), "real time", "wall_s")));
 }
 
 // ---- the plan of a round
 
+function longer(part) {
+  const said = percent(Math.abs(part), 1);
+  return said === "0.0 %" ? said : `${part > 0 ? "+" : "−"}${said}`;
+}
+
 function bottleneck(row) {
   if (row.away) return null;
-  const bars = row.bars.filter((bar) => bar.phase !== "decoder");
+  const beside = ["decoder", row.dropped ? "model_down" : ""];  // who is dropped gets the next model, but was late before
+  const bars = row.bars.filter((bar) => !beside.includes(bar.phase));
   return bars.length ? bars.reduce((a, b) => (b.seconds > a.seconds ? b : a)) : null;
 }
 
@@ -67,14 +74,16 @@ function drawPlan(run, r, model) {
   const body = clear($("plan-body"));
   if (!model || !model.rows.length) return body.append(h("p", { class: "note" }, "This page holds no timeline of this round."));
   if (model.pooled) return body.append(h("p", {}, "CL has no cuts: the main server trains alone on everyone's data."));
-  const says = run.rounds.allocation[r], columns = [{ head: "client", cell: (row) => `${row.client}` }, { head: "cut", cell: (row) => `${row.cut}` }];
+  const says = run.rounds.allocation[r], columns = [
+    { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${row.client}, dropped at tau`) : `${row.client}`) },
+    { head: "cut", cell: (row) => `${row.cut}` }];
   if (says) {
     body.append(h("p", {}, `Policy ${run.policy}: ${SOLVED[says.status] || says.status}. `,
       says.gap === null ? "" : `Proven gap ${percent(says.gap, 2)}; no allocation for these cuts takes less than ${seconds(says.lower_bound_s)}. `,
       says.seconds === null ? "" : `Solved in ${seconds(says.seconds)}.`));
     const most = Math.max(...says.server_hz);
     columns.push({ head: "server cycles/s", cell: (row) => h("span", {}, scaled(says.server_hz[row.client], ""), meter(says.server_hz[row.client] / most)) });
-    if (says.owner) columns.push({ head: "subchannels", left: true, cell: (row) => says.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
+    if (says.owner) columns.push({ head: "subchannel no.", left: true, cell: (row) => says.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
     else if (says.share) columns.push({ head: "subchannels' worth", cell: (row) => digits(says.share[row.client], 3) });
     for (const [head, name] of [["power up", "up_power_w"], ["power down", "down_power_w"]]) {
       if (says[name]) columns.push({ head, cell: (row) => scaled(says[name][row.client], "W", []) }); // links of measured speed have none
@@ -87,7 +96,7 @@ function drawPlan(run, r, model) {
   columns.push(
     { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
     { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
-    { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waits.reduce((sum, [a, b]) => sum + b - a, 0))) });
+    { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waited)) });
   body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows));
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
@@ -110,14 +119,14 @@ function drawPlans(plans, charts) {
     body.append(table("What each client gets (first sample)", [
       { head: "client", cell: (client) => `${client.client}` }, { head: "cut", cell: (client) => `${client.cut}` },
       { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
-      { head: "subchannels", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
+      { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
       { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") },
       { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
     ], plan.clients.slice(0, DATA.max_clients)));
     const best = plan.baselines_s.proposed;
     body.append(table("Policies on the same samples", [
       { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },
-      { head: "longer than proposed", cell: ([, mean]) => (best ? `${mean >= best ? "+" : "−"}${Math.abs(100 * (mean / best - 1)).toFixed(1)} %` : "–") },
+      { head: "longer than proposed", cell: ([, mean]) => (best ? longer(mean / best - 1) : "–") },
     ], Object.entries(plan.baselines_s)));
   }
 }
@@ -149,19 +158,19 @@ function drawBytes(run) {
     svg.append(s("text", { x: left + (r - first + 0.5) * wide, y: height - bottom + 16, "text-anchor": "middle" }, `${r}`));
   }
   svg.append(s("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "round"));
-  svg.addEventListener("pointermove", (event) => {
+  tipFor(svg, (event) => {
     const group = event.target.closest("[data-round]");
     if (!group) return hideTip();
     const r = +group.dataset.round;
     showTip(event, h("strong", {}, `round ${run.rounds.round[r]}: ${sized(sums[r])}`), h("table", {}, links.map((link, i) => h("tr", {}, h("td", {}, LINKS[link] || link), h("td", {}, sized(rounds[r][i]))))));
   });
-  svg.addEventListener("pointerleave", hideTip);
   const swatch = (i) => s("svg", { width: 14, height: 12, "aria-hidden": "true", style: "margin-right:8px" }, s("rect", { class: `l${i % 5}`, width: 14, height: 12, rx: 2 }));
   const total = Object.values(run.bytes).reduce((a, b) => a + b, 0), num = rounds.length;
   body.append(h("figure", {}, h("figcaption", {}, "In each round"), svg), table("Over the whole run", [
     { head: "link", cell: ([, name, i]) => h("span", {}, i === null ? null : swatch(i), name) }, { head: "total", cell: ([count]) => sized(count) },
     { head: "bytes", cell: ([count, , i]) => h("span", { "data-bytes": i === null ? "total" : links[i] }, whole(count)) }, { head: "a round", cell: ([count]) => sized(count / num) },
   ], [...links.map((link, i) => [run.bytes[link], LINKS[link] || link, i]), [total, "all links", null]]));
+  if (run.subset) body.append(h("p", { class: "note" }, run.subset));
   if (run.drops) body.append(h("p", { class: "note" }, "Counted for the clients that were kept; what a dropped one sent before tau is not in it."));
 }
 
@@ -172,8 +181,7 @@ function histogram(counts, names, highest) {
   const svg = s("svg", { class: "histogram", width: each * counts.length, height, role: "img", "aria-label": words, tabindex: "-1" });
   counts.forEach((count, c) => svg.append(s("rect", { x: c * each, width: each - 1, y: height - 1 - (height - 2) * count / highest, height: (height - 2) * count / highest })));
   svg.append(s("line", { x1: 0, x2: each * counts.length, y1: height - 0.5, y2: height - 0.5 }));
-  svg.addEventListener("pointermove", (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
-  svg.addEventListener("pointerleave", hideTip);
+  tipFor(svg, (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
   return svg;
 }
 
