@@ -163,7 +163,8 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     seconds, worth, spent = np.empty(len(share)), np.empty(len(share)), np.empty((2, len(share)))
     T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
     pace, moved, steps = 1.0, True, 0
-    enough = FEW_STEPS if has_kinks(stage) or share.size <= SMALL_CELL else MANY_STEPS
+    few = has_kinks(stage) or share.size <= SMALL_CELL
+    enough = FEW_STEPS + share.size // 2 if few else MANY_STEPS
     while not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
         steps += 1
         if steps > enough and share.size <= LARGE_CELL:
