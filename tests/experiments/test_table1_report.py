@@ -90,6 +90,7 @@ def test_fig3_compares_at_the_same_second(tmp_path: Path) -> None:
     outcome = draw_fig3(tmp_path / "fig3", tmp_path / "table1", ("hsfl", "fl", "sl"))
     assert len(outcome.files) == 4 * 3 + 1
     assert "| HSFL | - | 2.0000 | 1.0000 | 0.5000 |" in outcome.markdown.read_text()
+    assert "n = 1 seed, no interval" in outcome.markdown.read_text()
     for label, seconds in (("hsfl", 10.0), ("fl", 16.0)):
         write_run(runs / "budget", label, 2, records([0.1, 0.2], round_s=seconds), "budget", BUDGET)
     (trend,) = fig3_trends(read_comparison(runs / "budget"))

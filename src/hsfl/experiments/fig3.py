@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hsfl.experiments import table1
-from hsfl.experiments.shared import FORMATS, Outcome, Say, Trend, machine, table, trend_table, write_csv, write_text
+from hsfl.experiments.shared import (
+    FORMATS,
+    Outcome,
+    Say,
+    Trend,
+    machine,
+    say_mean,
+    table,
+    trend_table,
+    write_csv,
+    write_text,
+)
 from hsfl.report.comparison import CSV_FIELDS, Comparison, csv_row, read_comparison
 from hsfl.report.curves import estimate
 from hsfl.report.figure import save
@@ -48,10 +59,16 @@ def draw(out: Path, runs: Path, labels: Sequence[str] = table1.FIVE, data: str =
         f"### Fig. 3: convergence on {data}\n\n![training loss at one budget of seconds](fig3-train-loss.png)\n\n"
         "![training loss at equal rounds, nobody dropped](fig3-train-loss-equal-rounds.png)\n\n"
         + trend_table(trends)
-        + f"\nThe runs are Table 1's. {machine()}\n\n"
+        + f"\n{count_of(sets['budget'])}. The runs and their settings are Table 1's (`{runs.name}.md` has them). {machine()}\n\n"
         + loss_table(sets["budget"])
     )
     return Outcome("fig3", write_text(out / "fig3.md", text), files, trends)
+
+
+def count_of(comparison: Comparison) -> str:
+    """How many seeds the numbers are means of, and what stands behind the plus-minus."""
+    most = max(len(comparison.runs_of(label)) for label in comparison.labels)
+    return "n = 1 seed, no interval" if most == 1 else f"n = {most} seeds, mean ± half of the 95 % interval"
 
 
 def loss_at(run: Run, sim_time_s: float) -> float | None:
@@ -68,7 +85,7 @@ def loss_table(comparison: Comparison) -> str:
     for label in comparison.labels:
         own = comparison.runs_of(label)
         means = [estimate(loss_at(run, part * budget_s) for run in own) for part in fractions]
-        rows.append([display_name(label), *("-" if mean.mean is None else f"{mean.mean:.4f}" for mean in means)])
+        rows.append([display_name(label), *(say_mean(mean, digits=4) for mean in means)])
     header = ["training loss at", *(f"{part:g} of {budget_s:,.0f} s" for part in fractions)]
     return table(header, rows)
 
