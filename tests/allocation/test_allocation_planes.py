@@ -64,8 +64,9 @@ def test_even_cycles_leave_one_budget_and_deadlines(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_planes_alone_agree_with_descent(seed):
+def test_planes_alone_agree_with_descent(seed, monkeypatch):
     """Where there are no kinks both prove the same optimum, each by its own certificate."""
+    monkeypatch.setattr(bandwidth, "FEW_STEPS", 10**6)
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, 5, 3, sharing="bandwidth")
     stage = training_stage(scenario, random_cuts(rng, scenario))
@@ -108,3 +109,13 @@ def test_planes_lie_below_the_seconds_they_touch(seed):
             assert (low_s <= true_s * (1 + 1e-9)).all()
             if mine == yours:
                 np.testing.assert_allclose(low_s, true_s, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_answer_has_the_shares_of_its_time(seed):
+    """Descent changes shares in place; what it returns must be what it valued."""
+    for gap in (0.2, 0.05, 1e-2):
+        scenario, cuts = kinked(seed, 3, 1 + seed % 3)
+        for stage in (training_stage(scenario, cuts), even_cycles(training_stage(scenario, cuts))):
+            answer = bandwidth.solve_stage(stage, Goal(gap), Clock(60.0))
+            assert answer.T_s == pytest.approx(solve_shares(stage, answer.share, 0.0, 0.0)[0], rel=1e-9)

@@ -154,7 +154,7 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
-    best = SharedAnswer(share, T, rho, lam, alone_s(stage))
+    best = SharedAnswer(share.copy(), T, rho, lam, alone_s(stage))
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     load_s = 0.1 * best.T_s
@@ -188,7 +188,7 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
             share, new = new, share
             T, rho, lam = new_T, new_rho, new_lam
             best = _better(stage, best, share, T, rho)
-    return replace(best, share=best.share.copy())
+    return best
 
 
 def has_kinks(stage: Stage) -> bool:

@@ -77,7 +77,7 @@ def choose_cuts(
     settings, samples = settings or CutSettings(), [replace(sample, tau_s=None) for sample in samples]
     if settings.method not in METHODS:
         raise InputError(f"method is {settings.method!r}; choose {', '.join(METHODS)}")
-    limit_s = min(5.0, max(LEAST_S, settings.time_limit_s / (20 * len(samples))))
+    limit_s = min(5.0, max(LEAST_S, settings.time_limit_s / (20 * max(1, len(samples)))))
     fitness = Fitness(samples, settings.threads, limit_s)
     warm_up(samples[0])
     if settings.bound:
