@@ -1,5 +1,7 @@
 """Rounds and run folders made by hand, as a run would have left them."""
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,10 @@ def a_timeline(name: str, num_clients: int, tau_s: float = np.inf, seed: int = 0
     if name == "locfedmix_sl":
         options["decoder_s"] = np.full(num_clients, 0.7)
     return clock.timeline(name, phases, 4.0, tau_s, **options)
+
+
+def data_in(path: Path) -> dict:
+    """The JSON of a page, as a browser finds it: up to the first end of the script element."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text("utf-8"), re.S)
+    assert found
+    return json.loads(found[1])

@@ -116,8 +116,6 @@ def allocate_command(
         from hsfl.allocation.joint import allocate
         from hsfl.allocation.scenario import Scenario
 
-        if seed < 0:
-            raise InputError(f"--seed is {seed}; give a whole number from 0 on")
         one_round = Scenario.read(scenario)
         answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed)
         if out is not None:
