@@ -86,7 +86,7 @@ def test_a_level_near_a_client_s_own_time_does_not_stop_the_proof():
     scenario = random_scenario(rng, 32, 64)
     cuts = [5, 1, 4, 5, 1, 5, 4, 5, 4, 1, 4, 5, 4, 1, 4, 3, 4, 4, 1, 4, 4, 4, 5, 5, 4, 1, 8, 1, 1, 5, 4, 5]
     answer = solve_stage(training_stage(scenario, np.array(cuts)), Goal(0.05), Clock(120.0))
-    assert answer.gap <= 0.05
+    assert answer.gap <= 0.05 * (1 + 1e-9)
 
 
 def test_without_time_the_bound_is_each_client_alone():

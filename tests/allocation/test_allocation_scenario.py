@@ -164,7 +164,7 @@ def test_missing_file_and_directory(tmp_path):
         (["--cuts", "1,1,1", "--solver", "magic"], "solver is 'magic'"),
         (["--cuts", "1,1,1", "--gap", "2"], "gap is 2.0"),
         (["--cuts", "1,1,1", "--time-limit-s", "0"], "time_limit_s is 0.0"),
-        (["--seed", "-1"], "--seed is -1"),
+        (["--seed", "-1"], "seed is -1; give 0 or more"),
         (["--cuts", "1,1,1", "--out", "/dev/null/a.json"], "/dev/null"),
     ],
 )
