@@ -75,6 +75,17 @@ def test_sl_and_cpsl_hand_the_head_on() -> None:
         assert got["client_main_up"] == got["client_main_down"] == 4 * 10 * SMASHED[2]
 
 
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+def test_sl_counts_the_optimiser_that_it_hands_on(optimizer: str, states: int) -> None:
+    task = make_task([2, 3, 4], COUNTS, dtype=torch.float32, optimizer=optimizer, options={"sl_hand_optimizer": True})
+    sl = FRAMEWORKS["sl"](task)
+    state, result = sl.round(sl.init(), [0, 1, 2], 0)
+    travels = sum(t.nbytes for name, t in state.tensors.items() if name.startswith("head."))
+    assert travels == sl.handed_bytes
+    assert (travels > 0) == (states > 0)
+    assert result.bytes.client_edge_up == result.bytes.client_edge_down == 3 * (sum(UNITS[:2]) + travels)
+
+
 def test_fl_moves_models_only() -> None:
     got = link_bytes("fl", [2, 3, 4], [0, 2])
     whole = sum(UNITS)

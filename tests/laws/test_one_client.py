@@ -18,8 +18,8 @@ def test_one_client_is_centralised_learning(framework: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_sl_keeps_its_optimiser_like_cl(optimizer: str) -> None:
-    task = make_task([2], [10], optimizer=optimizer)
+def test_sl_that_hands_its_optimiser_on_is_cl(optimizer: str) -> None:
+    task = make_task([2], [10], optimizer=optimizer, options={"sl_hand_optimizer": True})
     assert_same(train(task, "sl", ROUNDS)[0], train(task, "cl", ROUNDS)[0], 1e-12)
 
 

@@ -282,7 +282,8 @@ def test_locfedmix_mixes_on_the_server_and_reconstructs_on_the_clients(counts: l
 @pytest.mark.parametrize("framework", ["cl", "sl"])
 @pytest.mark.parametrize("optimizer_name", ["momentum", "adam"])
 def test_cl_and_sl_have_one_optimiser_for_the_run(framework: str, optimizer_name: str) -> None:
-    task = make_task([2, 2, 2], COUNTS, optimizer=optimizer_name, lr=0.01)
+    options = {"sl_hand_optimizer": True}
+    task = make_task([2, 2, 2], COUNTS, optimizer=optimizer_name, lr=0.01, options=options)
     whole, losses, _ = train(task, framework, [[0, 1, 2]] * 2)
     shares = [range(22)] if framework == "cl" else [range(9), range(9, 12), range(12, 22)]
     model, expected_losses = copy.deepcopy(task.model).train(), []
@@ -296,6 +297,25 @@ def test_cl_and_sl_have_one_optimiser_for_the_run(framework: str, optimizer_name
                 x, y = task.feed.images.floats(task.feed.images.x[part]), task.feed.images.y[part]
                 total += len(y) * step_of(F.cross_entropy(model(x), y), one)
         expected_losses.append(total / 22)
+    assert_same(whole, read_state(model), 1e-7 if optimizer_name == "adam" else 1e-9)
+    assert losses == pytest.approx(expected_losses, rel=1e-7)
+
+
+@pytest.mark.parametrize("optimizer_name", ["momentum", "adam"])
+def test_sl_starts_the_heads_optimiser_anew_with_every_client(optimizer_name: str) -> None:
+    task = make_task([2, 2, 2], COUNTS, optimizer=optimizer_name, lr=0.01)
+    whole, losses, state = train(task, "sl", [[0, 1, 2]] * 2)
+    assert not any(name.startswith("head") for name in state.tensors)
+    model, expected_losses = copy.deepcopy(task.model).train(), []
+    head, tail = nn.Sequential(*model.units[:2]), nn.Sequential(*model.units[2:])
+    of_tail = optimizer(task, tail)
+    for round_index in range(2):
+        total = 0.0
+        for k in range(3):
+            of_head = optimizer(task, head)
+            for ((x, y),) in (step.values() for step in batches_by_step(task, [k], round_index, {})):
+                total += len(y) * step_of(F.cross_entropy(tail(head(x)), y), of_head, of_tail)
+        expected_losses.append(total / sum(COUNTS))
     assert_same(whole, read_state(model), 1e-7 if optimizer_name == "adam" else 1e-9)
     assert losses == pytest.approx(expected_losses, rel=1e-7)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.runs import tiny
 
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.training.feed import Feed, Images, batch_plan
+from hsfl.training.feed import Feed, Images, batch_plan, resized
 from hsfl.training.prepare import prepare
 
 sizes = st.integers(1, 60)
@@ -46,10 +46,10 @@ def test_epochs_are_shuffled_anew():
     assert first.tolist() != second.tolist()
 
 
-def colour_images(num_images: int = 40, size: tuple[int, int] | None = None) -> Images:
+def colour_images(num_images: int = 40) -> Images:
     rng = np.random.default_rng(3)
     x = torch.from_numpy(rng.integers(0, 256, (num_images, 3, 10, 12), dtype=np.uint8))
-    return Images(x, torch.arange(num_images) % 5, (0.2, 0.5, 0.7), (0.1, 0.2, 0.4), size=size)
+    return Images(x, torch.arange(num_images) % 5, (0.2, 0.5, 0.7), (0.1, 0.2, 0.4))
 
 
 def plain(images: Images, x: torch.Tensor) -> torch.Tensor:
@@ -65,11 +65,20 @@ def test_normalisation_is_the_plain_formula():
     assert images.shape == (3, 10, 12)
 
 
-def test_resizing_comes_after_normalisation():
-    images = colour_images(size=(6, 20))
-    want = F.interpolate(plain(images, images.x), (6, 20), mode="bilinear", antialias=True, align_corners=False)
-    torch.testing.assert_close(images.floats(images.x).double(), want, rtol=1e-5, atol=1e-5)
-    assert images.shape == (3, 6, 20)
+@pytest.mark.parametrize("size", [(6, 20), (10, 12), (25, 5)])
+def test_images_are_resized_once_to_the_nearest_bytes(size):
+    x = colour_images().x
+    small = resized(x, size, chunk=7)
+    want = F.interpolate(x.double(), size, mode="bilinear", antialias=True, align_corners=False)
+    assert small.dtype == torch.uint8
+    assert small.shape == (40, 3, *size)
+    assert (small.double() - want).abs().max() <= 0.5 + 1e-4
+
+
+def test_a_run_with_another_input_size_feeds_small_images():
+    bench = prepare(tiny("model.input=[1, 5, 4]", "model.name=mlp"))
+    assert bench.task.feed.images.x.shape[1:] == bench.test.x.shape[1:] == (1, 5, 4)
+    assert bench.task.feed.images.x.dtype == torch.uint8
 
 
 def a_feed(seed: int = 1, augment: str = "none") -> Feed:

@@ -1,7 +1,8 @@
 """SL: Gupta, Raskar, "Distributed learning of deep neural network over multiple agents" (2018).
 
-One server side; clients train one after another and hand the head on. The optimiser lasts the run and goes with the
-weights. With one client this is centralised learning.
+One server side; clients train one after another and hand the head's weights on. The main server's optimiser lasts the
+run; the head's starts anew with every client, unless `options.sl_hand_optimizer` sends its state along with the weights.
+With that option and one client this is centralised learning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,9 @@ class SL:
         self.cut = shared_cut(task)
         self.cuts = (self.cut,) * task.num_clients
         self.head, self.tail = task.part(0, self.cut), task.part(self.cut, task.num_units)
+        self.hands_optimizer = task.config.options.sl_hand_optimizer
+        self.head.begin(task.initial[0 : self.cut], task.lr(0))
+        self.handed_bytes = self.head.optimizer_bytes if self.hands_optimizer else 0  # beside the weights, each way
 
     def init(self) -> State:
         return State({"model": self.task.initial.clone()})
@@ -29,7 +33,8 @@ class SL:
         after = state.units["model"].clone()
         after[0 : self.cut].copy_(self.head.state)
         after[self.cut : self.task.num_units].copy_(self.tail.state)
-        head = {f"head.{name}": tensor for name, tensor in self.head.optimizer_state().items()}
+        handed = self.head.optimizer_state() if self.hands_optimizer else {}
+        head = {f"head.{name}": tensor for name, tensor in handed.items()}
         tail = {f"tail.{name}": tensor for name, tensor in self.tail.optimizer_state().items()}
         return State({"model": after}, copied(head | tail)), RoundResult(losses.mean, losses.num_samples, link)
 
@@ -45,6 +50,8 @@ class SL:
 
     def _turn(self, k: int, round_index: int, losses: Losses, link: LinkBytes) -> None:
         """The client takes the head over, trains on all its batches and hands it on."""
+        if not self.hands_optimizer:
+            self.head.forget()
         for step, indices in enumerate(self.task.batches(k, round_index)):
             x, y = self.task.feed.batch(indices, k, round_index, step)
             key = self.task.key(k, round_index, step)
@@ -55,8 +62,8 @@ class SL:
             link.client_main_up += smashed.nbytes
             link.client_main_down += gradient.nbytes
             losses.add(loss, len(y))
-        link.client_edge_down += self.head.state.num_bytes
-        link.client_edge_up += self.head.state.num_bytes
+        link.client_edge_down += self.head.state.num_bytes + self.handed_bytes
+        link.client_edge_up += self.head.state.num_bytes + self.handed_bytes
 
     def models(self, state: State) -> Iterable[UnitState]:
         yield state.units["model"]

@@ -40,7 +40,6 @@ class Images:
     mean: tuple[float, ...]  # of pixels in 0..1, per channel
     std: tuple[float, ...]
     dtype: torch.dtype = torch.float32
-    size: tuple[int, int] | None = None  # resized to it
 
     def __len__(self) -> int:
         return len(self.y)
@@ -48,7 +47,7 @@ class Images:
     @property
     def shape(self) -> tuple[int, int, int]:
         channels, height, width = self.x.shape[1:]
-        return (channels, *(self.size or (height, width)))
+        return (channels, height, width)
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
@@ -60,10 +59,19 @@ class Images:
     def floats(self, x: Tensor) -> Tensor:
         """Bytes to normalised floats: x / 255, minus mean, over std."""
         scale, shift = self._affine
-        floats = torch.addcmul(shift, x, scale)
-        if self.size is not None and floats.shape[-2:] != self.size:
-            floats = F.interpolate(floats, self.size, mode="bilinear", antialias=True, align_corners=False)
-        return floats
+        return torch.addcmul(shift, x, scale)
+
+
+def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
+    """Images [n, C, H, W] as bytes of another height and width; done once, so that no batch pays for it again."""
+    if tuple(x.shape[-2:]) == size:
+        return x
+    small = x.new_empty(*x.shape[:2], *size)
+    for start in range(0, len(x), chunk):
+        part = x[start : start + chunk].float()
+        part = F.interpolate(part, size, mode="bilinear", antialias=True, align_corners=False)
+        small[start : start + chunk] = part.round_().clamp_(0, 255)
+    return small
 
 
 def _nothing(client: int, num_samples: int) -> None:

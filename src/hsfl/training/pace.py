@@ -24,7 +24,8 @@ Array = np.ndarray
 class Pace:
     """The timelines of a run's rounds, each a function of the round alone: nothing is remembered but for speed.
 
-    `decoder` is LocFedMix-SL's: FLOPs of a sample forward and backward, and bits, which travel with the head.
+    `decoder` is what a head has with it: FLOPs of a sample forward and backward (LocFedMix-SL's decoder), and bits that
+    travel with it (the decoder, or the optimiser's state that SL hands on).
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
 from hsfl.training.cuts import choose_cuts, choose_one_cut
-from hsfl.training.feed import Feed, Images
+from hsfl.training.feed import Feed, Images, resized
 from hsfl.training.pace import choose_clusters, plan_one_cut, plans_one_cut, who_can_train
 from hsfl.training.world import World, count_batches, make_world
 
@@ -104,15 +104,15 @@ def _load(config: RunConfig) -> Dataset:
 
 def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
-    size = None
+    images = torch.from_numpy(x)
     if config.model.input is not None:
         channels, *size_list = config.model.input
         if channels != x.shape[1]:
             raise InputError(
                 f"model.input has {channels} channels but {dataset.name} has {x.shape[1]}; change the first number"
             )
-        size = (size_list[0], size_list[1])
-    return Images(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std, size=size)
+        images = resized(images, (size_list[0], size_list[1]))
+    return Images(images.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
 
 
 def _model(config: RunConfig, input_shape: tuple[int, int, int], num_classes: int) -> SplitModel:

@@ -16,6 +16,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
+from hsfl.frameworks.sequential import SL
 from hsfl.models.cost import measure_module
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
@@ -151,6 +152,8 @@ def make_pace(bench: Bench, framework: Framework) -> Pace:
     if isinstance(framework, LocFedMix):
         shape = smashed_shape(task.model, framework.cuts[0], task.feed.images.shape)
         decoder = measure_module(framework.decoder.units[0], shape)
+    if isinstance(framework, SL):
+        decoder = (0.0, 8.0 * framework.handed_bytes)
     return Pace(task.config, bench.world, framework.cuts, bench.num_samples, clusters, decoder)
 
 

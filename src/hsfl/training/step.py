@@ -89,12 +89,16 @@ class Part:
         """Load these units and train them from now on, with an optimiser that remembers nothing."""
         self.start, self.stop = state.start, state.stop
         self.state.copy_(state)
-        if self._optimizer is not None:
-            self._optimizer.state.clear()
+        self.forget()
         self._optimizer = self._optimizer_of(state.start, state.stop)
         if self._optimizer is not None:
             self._optimizer.param_groups[0]["lr"] = lr
         self._anchor = self._anchor_of(state) if self.train.proximal_mu else []
+
+    def forget(self) -> None:
+        """Start the optimiser anew; the weights stay."""
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
 
     def parameters(self) -> list[nn.Parameter]:
         first = self._memory.start
@@ -134,6 +138,12 @@ class Part:
                     parameter.grad.add_(parameter.detach() - anchor, alpha=self.train.proximal_mu)
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Size of the optimiser's memory on a link; Adam also counts its steps, in a float for each tensor."""
+        states, counters = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 4)}[self.train.optimizer]
+        return sum(states * parameter.nbytes + counters for parameter in self.parameters())
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimiser's memory as named tensors, for frameworks whose optimiser outlives a round."""
