@@ -165,7 +165,7 @@ class OptionsConfig(_Section):
     """Choices inside single frameworks, as their papers leave them open."""
 
     fl_needs_storage: bool = False  # FL leaves out clients that cannot hold the whole model
-    sl_hand_optimizer: bool = False  # SL's head travels with its optimiser's state, which is counted; else it starts anew
+    sl_hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
     fsl_average: Literal["both", "server"] = "both"
     psl_cut_gradient: bool = False
     cpsl_clusters: int = Field(2, ge=1)

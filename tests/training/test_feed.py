@@ -76,7 +76,7 @@ def test_images_are_resized_once_to_the_nearest_bytes(size):
 
 
 def test_a_run_with_another_input_size_feeds_small_images():
-    bench = prepare(tiny("model.input=[1, 5, 4]", "model.name=mlp"))
+    bench = prepare(tiny("model.input=[1, 5, 4]", "model.name=mlp", "fleet.cuts=1"))
     assert bench.task.feed.images.x.shape[1:] == bench.test.x.shape[1:] == (1, 5, 4)
     assert bench.task.feed.images.x.dtype == torch.uint8
 
