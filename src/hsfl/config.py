@@ -61,6 +61,7 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
+    seed: int | None = Field(None, ge=0)  # draws devices and channel, apart from data and weights; None: the run's seed
     cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
         "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
@@ -192,6 +193,11 @@ class RunConfig(_Section):
     allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
     log: LogConfig = LogConfig()
+
+    @property
+    def fleet_seed(self) -> int:
+        """What draws the devices and the channel."""
+        return self.seed if self.fleet.seed is None else self.fleet.seed
 
 
 def presets() -> list[str]:

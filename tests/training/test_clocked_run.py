@@ -268,3 +268,15 @@ def test_position_path_loss() -> None:
     assert line.phase_s["smashed"][3] > 2 * line.phase_s["smashed"][:3].max()
     with pytest.raises(InputError, match="2 places for 4 clients"):
         prepare(config("network.positions_m=[[1,0],[1,0]]"))
+
+
+def test_fleet_seed_draws_devices_and_channel_and_nothing_else() -> None:
+    same, other = prepare(config("seed=4")), prepare(config("seed=4", "fleet.seed=9"))
+    assert not np.array_equal(same.world.fleet.cpu_hz, other.world.fleet.cpu_hz)
+    assert not np.array_equal(same.world.draw(0).main_gain, other.world.draw(0).main_gain)
+    assert all(map(np.array_equal, same.task.feed.shares, other.task.feed.shares))
+    assert (same.task.initial.floats == other.task.initial.floats).all()
+    again = prepare(config("seed=5", "fleet.seed=4"))
+    assert np.array_equal(again.world.fleet.cpu_hz, same.world.fleet.cpu_hz)
+    assert np.array_equal(again.world.draw(3).edge_gain, same.world.draw(3).edge_gain)
+    assert not np.array_equal(again.task.initial.floats, same.task.initial.floats)

@@ -29,7 +29,7 @@ class World:
     servers: Servers
     links: Links
     recorded: RoundDraw | None  # a history [R, ...] that is played back
-    seed: int
+    seed: int  # of devices and channel
     speed_std: float
 
     def draw(self, round_index: int) -> RoundDraw:
@@ -51,15 +51,15 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world around a cost table."""
-    fleet = make_fleet(config.fleet, cost, config.seed)
+    fleet = make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
         recorded = history.read(network.history, fleet.num_clients)
-    links = make_links(network, fleet.num_clients, config.seed, recorded)
+    links = make_links(network, fleet.num_clients, config.fleet_seed, recorded)
     if recorded is not None:
         _check_history(recorded, links, str(network.history))
     servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w)
-    return World(cost, fleet, servers, links, recorded, config.seed, network.speed_std)
+    return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 
 
 @lru_cache(maxsize=8)
