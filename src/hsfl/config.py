@@ -178,6 +178,7 @@ class OptionsConfig(_Section):
 
 class LogConfig(_Section):
     checkpoint_every: int = Field(1, ge=1)  # rounds
+    model_every: int | None = Field(None, ge=1)  # rounds after which a model of its own is kept in models/; None: never
     tensorboard: bool = False
 
 

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-WHAT = ("table1", "fig3", "fig4", "fig5")
+WHAT = ("table1", "gains", "fig3", "fig4", "fig5")
 
 
 @commands.command(
     epilog="Examples:\n\n"
     "- `hsfl reproduce fig4` takes some minutes and needs no data\n"
     "- `hsfl reproduce all --scale smoke --data-dir DATA` shows in a minute or two that everything runs\n"
-    "- `hsfl reproduce table1 --scale quick --seeds 3 --data-dir DATA --out results`\n"
-    "- `hsfl reproduce table1 --frameworks all --datasets mnist`"
+    "- `hsfl reproduce table1 --seeds 3` tabulates the trainings in docs/results again, in some minutes\n"
+    "- `hsfl reproduce table1 --results none --data-dir DATA --out results` trains everything itself\n"
+    "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
+    "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
 )
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table1, fig3, fig4, fig5 or all.")],
+    what: Annotated[str, typer.Argument(help="table1, gains, fig3, fig4, fig5 or all.")],
     scale: Annotated[
         str,
         typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
@@ -48,8 +50,16 @@ def reproduce(
         int | None,
         typer.Option(min=1, help="Repeat training with so many seeds; figures 4 and 5 take at least so many fleets."),
     ] = None,
-    frameworks: Annotated[str, typer.Option(help="five (the paper's), all, or names joined by commas.")] = "five",
-    datasets: Annotated[str, typer.Option(help="Of table1: names joined by commas.")] = "ham10000,cifar10,mnist",
+    columns: Annotated[
+        str, typer.Option(help="Of table1 and fig3: seven (the default), all, or names joined by commas.")
+    ] = "seven",
+    datasets: Annotated[
+        str, typer.Option(help="Of table1 and gains: names joined by commas.")
+    ] = "ham10000,cifar10,mnist",
+    results: Annotated[
+        str | None,
+        typer.Option(help="A folder whose traces count as trained. Else docs/results, where it is here; none: train."),
+    ] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
@@ -69,7 +79,12 @@ def reproduce(
         known("--scale", scale, SCALES)
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
-        words = {"labels": _labels(frameworks), "datasets": _names(datasets), "data_dir": data_dir}
+        words = {
+            "columns": _columns(columns),
+            "datasets": _names(datasets),
+            "data_dir": data_dir,
+            "shipped": _results(results),
+        }
         outcomes = []
         try:
             for name in chosen:
@@ -89,7 +104,7 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig3, fig4, fig5, table1
+    from hsfl.experiments import fig3, fig4, fig5, gains, table1
     from hsfl.progress import observer
 
     def say(text: str) -> None:
@@ -101,7 +116,7 @@ def _run(
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
         return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
-    return table1.run(folder, scale, seeds, say, **watched)
+    return {"table1": table1, "gains": gains}[name].run(folder, scale, seeds, say, **watched)
 
 
 def _fig3_data(datasets: tuple[str, ...]) -> str:
@@ -111,26 +126,32 @@ def _fig3_data(datasets: tuple[str, ...]) -> str:
 
 def _names(text: str) -> tuple[str, ...]:
     from hsfl.errors import InputError, known
-    from hsfl.experiments.table1 import DATASETS
+    from hsfl.experiments.columns import WHOLE
 
-    every = (*DATASETS, "digits")
-    names = tuple(dict.fromkeys(known("--datasets", part.strip(), every) for part in text.split(",") if part.strip()))
+    names = tuple(dict.fromkeys(known("--datasets", part.strip(), WHOLE) for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    from hsfl.errors import InputError, known
-    from hsfl.experiments.table1 import ALL, FIVE
-    from hsfl.frameworks import FRAMEWORKS
+def _columns(text: str) -> tuple[str, ...]:
+    from hsfl.experiments.columns import columns_named
 
-    if text in ("five", "all"):
-        return FIVE if text == "five" else ALL
-    names = tuple(known("framework", part.strip(), FRAMEWORKS) for part in text.split(",") if part.strip())
-    if "hsfl" not in names:
-        raise InputError(f"--frameworks is {text!r}; it must name hsfl, whose rounds give tau and the budget")
-    return ("hsfl", *(name for name in dict.fromkeys(names) if name != "hsfl"))
+    return columns_named(text)
+
+
+def _results(text: str | None) -> Path | None:
+    """The folder of traces: the one given, else docs/results in a checkout; `none` asks for none."""
+    from hsfl.errors import InputError
+
+    if text is None:
+        here = Path("docs") / "results"
+        return here if here.is_dir() else None
+    if text == "none":
+        return None
+    if not Path(text).is_dir():
+        raise InputError(f"--results is {text!r}, which is no folder; name one with traces, or none")
+    return Path(text)
 
 
 def _as_json(outcome: "Outcome") -> dict[str, Any]:

@@ -1,158 +1,139 @@
-"""The columns of Table 1 on one data set and seed: one world, one plan, one budget, a config for every framework.
+"""The columns of Table 1, and the setting that they share on a data set.
 
-Two sets of runs: `budget` (one budget of simulated seconds, tau twice HSFL's planned round) and `rounds` (equal rounds, nobody
-dropped, no budget). Run folders lie in `OUT/<data set>/<set>/<framework>/seed-<n>`.
+A column is a framework with its cuts and its allocation. What it learns comes from a *trace* (one training, round by round,
+without a clock), how long its rounds take from a *fleet*. HSFL, SplitFed V1, FSL and FL are one algorithm a round as long
+as nobody is dropped, so their columns share one trace, `twins`.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hsfl.config import RunConfig, read_config, with_changes
-from hsfl.data.datasets import Dataset, load
 from hsfl.errors import InputError, known
-from hsfl.experiments.shared import SCALES, Say
+from hsfl.experiments.shared import SCALES
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.records import write_json
-from hsfl.rng import stream
-from hsfl.training.prepare import prepare
-from hsfl.training.simulate import choose_clients, make_pace
-from hsfl.training.world import count_batches
+from hsfl.report.runs import NAMES
 
-SETS = ("rounds", "budget")
-SIZES = {  # what a scale changes; a subset affects training alone, the clock charges the whole set
-    "smoke": ("model.name=cnn", "model.norm=none", "data.limit=160", "data.limit_test=100", "train.rounds=3"),
-    "quick": ("data.limit=5000", "data.limit_test=1000", "train.rounds=30"),
-    "full": ("train.rounds=100",),
+TWINS = ("hsfl", "splitfed_v1", "fsl", "fl")  # one algorithm a round
+TWIN_TRACE = "twins"
+
+
+@dataclass(frozen=True)
+class Column:
+    """cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
+    allocation), "smallest" (the smallest max_cut for all) or "random" (RCLS). Where the framework knows only one cut (FL,
+    CL), `cuts` has no effect. policy: "even" or "proposed".
+    """
+
+    title: str
+    framework: str
+    cuts: str = "smallest"
+    policy: str = "even"
+
+    @property
+    def trace(self) -> str:
+        """The training that this column's accuracy comes from."""
+        return TWIN_TRACE if self.framework in TWINS else self.framework
+
+
+COLUMNS = {
+    "hsfl": Column("HSFL, proposed", "hsfl", "own", "proposed"),
+    "hsfl_even": Column("HSFL, even", "hsfl", "own", "even"),
+    "single_proposed": Column("V1, best single cut, proposed", "splitfed_v1", "single", "proposed"),
+    "single_even": Column("V1, best single cut, even", "splitfed_v1", "single", "even"),
+    "splitfed_v1": Column("SplitFed V1, as published", "splitfed_v1"),
+    "rcls": Column("RCLS", "hsfl", "random", "proposed"),
+    "scls": Column("SCLS", "hsfl", "smallest", "proposed"),
+    "fl": Column("FL", "fl"),
+    **{name: Column(NAMES[name], name) for name in NAMES if name not in ("hsfl", "splitfed_v1", "fl")},
 }
-FEWER_STEPS = {"smoke": 8, "quick": 32}  # batch sizes, so that a subset makes about as many steps as the whole set
+PUBLISHED = "splitfed_v1"  # whose rounds are the budget
+FOUR = ("single_even", "hsfl_even", "single_proposed", "hsfl")  # the 2x2 of cuts and allocation
+GAINS = (*FOUR, PUBLISHED, "rcls", "scls")  # what needs no training
+SEVEN = ("hsfl", "hsfl_even", "splitfed_v1", "single_proposed", "fl", "sl", "cl")  # Table 1's
+ALL = (*SEVEN, "splitfed_v2", "psl", "fsl", "locfedmix_sl", "cpsl")
+
+DATASETS = ("ham10000", "cifar10", "mnist")
+TAU_DATA = "ham10000"  # has a row of its own with stragglers dropped
+WHOLE = {  # training images, shape, classes of the whole sets
+    "ham10000": (8_009, (3, 64, 64), 7),
+    "cifar10": (50_000, (3, 32, 32), 10),
+    "mnist": (60_000, (1, 28, 28), 10),
+    "digits": (1_438, (1, 32, 32), 10),
+}
+SMOKE = ("model.name=cnn", "model.norm=none", "data.limit=160", "data.limit_test=100", "train.rounds=4")
+SIZES: dict[
+    str, dict[str, tuple[str, ...]]
+] = {  # what a scale changes; a subset affects training alone, the clock charges the whole set
+    "smoke": dict.fromkeys(WHOLE, (*SMOKE, "train.batch_size=8", "data.augment=none")),
+    "quick": {
+        "ham10000": ("train.rounds=30", "train.batch_size=32"),
+        "cifar10": ("data.limit=10000", "data.limit_test=5000", "train.rounds=40", "train.batch_size=32"),
+        "mnist": ("data.limit=5000", "data.limit_test=5000", "train.rounds=20", "train.batch_size=32"),
+        "digits": ("train.rounds=20", "train.batch_size=32"),
+    },
+    "full": dict.fromkeys(WHOLE, ("train.rounds=100",)),
+}
 SIDES = {"smoke": 16, "quick": 32}  # larger images are made so small; at full scale they stay
+NUM_FLEETS = {"smoke": 3, "quick": 30, "full": 30}
+FIRST_SEED = 1
+NUM_SEEDS = {"smoke": 1, "quick": 1, "full": 3}
+CHECK_ROUNDS = {"smoke": 4, "quick": 1, "full": 1}  # in which V1 and FL are trained themselves, to show the equality
+SHARE_OF_ROUNDS = 2  # SL, CL and what is not a twin are trained for the twins' rounds over this
 
 
-@dataclass(frozen=True)
-class Plan:
-    """HSFL's cuts, and what follows for everyone: made once, kept in a file, since a search may end by the clock."""
-
-    cuts: list[int]  # [K]
-    max_cut: list[int]  # [K]
-    num_units: int
-    planned_s: float  # HSFL's mean round over the plan's samples
-    gap: float
-    tau_s: float  # twice that
-    budget_s: float  # what HSFL needs for train.rounds rounds
+def columns_named(text: str) -> tuple[str, ...]:
+    """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published is always there: the budget."""
+    if text in ("seven", "all"):
+        return SEVEN if text == "seven" else ALL
+    names = [known("column", part.strip(), COLUMNS) for part in text.split(",") if part.strip()]
+    if not names:
+        raise InputError(f"--columns is {text!r}; name at least one of {', '.join(COLUMNS)}")
+    return tuple(dict.fromkeys([*names, PUBLISHED]))
 
 
-@dataclass(frozen=True)
-class Setup:
-    """All that the columns of one data set and seed share."""
-
-    base: RunConfig
-    dataset: Dataset
-    plan: Plan
-
-    def config(self, label: str, which: str) -> RunConfig:
-        """The config of a column in one of the two sets."""
-        from hsfl.compare import contender
-
-        known("set of runs", which, SETS)
-        plan, limits = self.plan, ["train.tau_s=null", "train.budget_s=null"]
-        if which == "budget":
-            limits = [f"train.tau_s={self.plan.tau_s!r}", f"train.budget_s={self.plan.budget_s!r}"]
-        own = [f"fleet.max_cut={plan.max_cut}", "fleet.cuts=max_cut", "allocation.policy=even"]
-        if label.split(",")[0] == "hsfl":
-            own[1:] = [f"fleet.cuts={plan.cuts}", "allocation.policy=proposed"]
-        return contender(with_changes(self.base, [*own, *limits]), label)
-
-
-def base_config(data: str, scale: str, seed: int, data_dir: Path | None) -> RunConfig:
-    """The paper's preset on a data set, made as small as the scale asks."""
+def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
     known("scale", scale, SCALES)
+    return list(range(FIRST_SEED, FIRST_SEED + (num_seeds or NUM_SEEDS[scale])))
+
+
+def fleets_of(scale: str) -> list[int]:
+    """The seeds that draw the fleets and channels."""
+    return list(range(FIRST_SEED, FIRST_SEED + NUM_FLEETS[known("scale", scale, SCALES)]))
+
+
+def base_config(data: str, scale: str, seed: int, data_dir: Path | None = None) -> RunConfig:
+    """The paper's preset on a data set, made as small as the scale asks; tau none, no budget, even allocation."""
+    known("scale", scale, SCALES)
+    preset = f"paper-{data}" if data in DATASETS else "paper-mnist"
     changes = [f"data.name={json.dumps(data)}", f"seed={seed}", "allocation.samples=20", "train.eval_every=1"]
     if data_dir is not None:
         changes.append(f"data.dir={json.dumps(str(data_dir))}")
-    config = read_config("paper-cifar10", [*changes, *SIZES[scale]])
+    config = read_config(preset, [*changes, *SIZES[scale][data]])
     if scale == "full":
         return config
-    channels, height, width = _shape(data, config.data.dir)
+    num_train, (channels, height, width), _ = WHOLE[data]
     side = min(height, width, SIDES[scale])
-    full = num_train(data, config.data.dir)
-    limit = min(config.data.limit or full, full)
+    trained_on = min(config.data.limit or num_train, num_train)
     return with_changes(
         config,
-        [
-            f"model.input=[{channels}, {side}, {side}]",
-            f"train.batch_size={FEWER_STEPS[scale]}",
-            f"network.sample_scale={full / limit!r}",
-        ],
+        [f"model.input=[{channels}, {side}, {side}]", f"network.sample_scale={num_train / trained_on!r}"],
     )
 
 
-@lru_cache(maxsize=8)
-def _whole(data: str, data_dir: str | None) -> tuple[int, tuple[int, ...]]:
-    """Training images of the whole set, and their shape."""
-    dataset = load(data, data_dir)
-    return len(dataset.train_y), dataset.train_x.shape[1:]
+def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | None = None) -> RunConfig:
+    """The config that trains a trace: HSFL for the twins; one of the others for some rounds, to show that it is a twin; else
+    the framework itself, for half the twins' rounds."""
+    base = base_config(data, scale, seed, data_dir)
+    if trace == TWIN_TRACE:
+        keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
+        return with_changes(base, ["framework=hsfl", *keep])
+    rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, base.train.rounds // SHARE_OF_ROUNDS)
+    return with_changes(base, [f"framework={known('framework', trace, FRAMEWORKS)}", f"train.rounds={rounds}"])
 
 
-def num_train(data: str, data_dir: str | None) -> int:
-    return _whole(data, data_dir)[0]
-
-
-def _shape(data: str, data_dir: str | None) -> tuple[int, ...]:
-    return _whole(data, data_dir)[1]
-
-
-def make_setup(base: RunConfig, folder: Path, say: Say) -> Setup:
-    """Read the data, and make the plan or read the one that is there."""
-    data = base.data
-    dataset = load(
-        data.name, data.dir, limit=data.limit, limit_test=data.limit_test, rng=stream(base.seed, "data limit"),
-        split=data.split,
-    )  # fmt: skip
-    path = plan_path(folder, base.seed)
-    if path.exists():
-        return Setup(base, dataset, read_plan(path))
-    say(f"{data.name}, seed {base.seed}: choosing HSFL's cuts")
-    setup = Setup(base, dataset, make_plan(base, dataset))
-    write_json(path, asdict(setup.plan))
-    return setup
-
-
-def plan_path(folder: Path, seed: int) -> Path:
-    return folder / f"plan-seed-{seed}.json"
-
-
-def read_plan(path: Path) -> Plan:
-    try:
-        return Plan(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
-
-
-def make_plan(base: RunConfig, dataset: Dataset) -> Plan:
-    """Cuts over samples of the channel; tau twice the planned round; the budget of HSFL's rounds."""
-    from hsfl.training.allocating import plan_cuts
-
-    bench = prepare(with_changes(base, ["fleet.cuts=max_cut", "allocation.policy=even"]), dataset)
-    batch_size, settings = base.train.batch_size, base.allocation.model_copy(update={"policy": "proposed"})
-    num_batches = count_batches(base, bench.num_samples)
-    found = plan_cuts(bench.world, settings, batch_size, num_batches, base.fleet.min_cut)
-    plan = Plan(
-        found.cuts.tolist(),
-        bench.world.fleet.max_cut.tolist(),
-        bench.world.cost.num_units,
-        found.mean_s,
-        found.gap,
-        2 * found.mean_s,
-        1.0,
-    )
-    return replace(plan, budget_s=rounds_s(Setup(base, dataset, plan).config("hsfl", "rounds"), dataset))
-
-
-def rounds_s(config: RunConfig, dataset: Dataset) -> float:
-    """The simulated seconds of all rounds; a little more, so that rounding does not cost the last one."""
-    bench = prepare(config, dataset)
-    pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
-    times = (pace.round(index, choose_clients(config, index))[0].round_s for index in range(config.train.rounds))
-    return sum(times) * (1 + 1e-9)
+def traces_of(columns: Sequence[str]) -> list[str]:
+    """The trainings that these columns need, each once."""
+    return list(dict.fromkeys(COLUMNS[name].trace for name in columns))

@@ -1,9 +1,11 @@
-"""Fig. 3: the loss on HAM10000 over simulated time and over rounds, from Table 1's run folders."""
+"""Fig. 3: the loss on HAM10000 over simulated time and over rounds, from Table 1's traces and fleets."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from hsfl.experiments import table1
+import numpy as np
+
+from hsfl.experiments.columns import COLUMNS, SEVEN, TAU_DATA
 from hsfl.experiments.shared import (
     FORMATS,
     Outcome,
@@ -16,14 +18,17 @@ from hsfl.experiments.shared import (
     write_csv,
     write_text,
 )
-from hsfl.report.comparison import CSV_FIELDS, Comparison, csv_row, read_comparison
+from hsfl.experiments.statistics import verdict
+from hsfl.experiments.table1_figure import learning_over_fleets
+from hsfl.experiments.table1_study import Study, make_study, values_at
+from hsfl.experiments.traces import MakeObserver
 from hsfl.report.curves import estimate
 from hsfl.report.figure import save
-from hsfl.report.plots import learning_figure
-from hsfl.report.runs import Run, display_name
+from hsfl.training.simulate import Observer
 
-DATA = "ham10000"
+FRACTIONS = (0.1, 0.25, 0.5, 1.0)
 LOSSES = ("train_loss", "test_loss")
+SLOWER = ("splitfed_v1", "fl", "sl")  # the paper's claim names these
 
 
 def run(
@@ -31,90 +36,77 @@ def run(
     scale: str,
     num_seeds: int | None,
     say: Say,
-    labels: Sequence[str] = table1.FIVE,
-    datasets: Sequence[str] = (DATA,),
+    columns: Sequence[str] = SEVEN,
+    datasets: Sequence[str] = (TAU_DATA,),
     data_dir: Path | None = None,
-    make_observer: table1.MakeObserver = lambda name: table1.Observer(),
+    shipped: Path | None = None,
+    make_observer: MakeObserver = lambda name: Observer(),
 ) -> Outcome:
     """Draw from `table1` beside `out`, training there what is missing."""
     runs = out.parent / "table1"
-    table1.train(runs, scale, num_seeds, say, labels, datasets, data_dir, make_observer)
-    return draw(out, runs, labels, datasets[0])
+    study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer)
+    return draw(out, study, datasets[0])
 
 
-def draw(out: Path, runs: Path, labels: Sequence[str] = table1.FIVE, data: str = DATA) -> Outcome:
-    """Losses at one budget of seconds and at equal rounds: CSV, figures and a table."""
+def draw(out: Path, study: Study, data: str) -> Outcome:
+    """Losses over time and rounds: CSV, figures and a table."""
     files: list[Path] = []
-    sets = {
-        which: read_comparison(runs / data / which, labels=table1.labels_in(which, labels)) for which in table1.SETS
-    }
-    for which, comparison in sets.items():
-        for quantity in LOSSES:
-            name = f"fig3-{quantity.replace('_', '-')}" + ("-equal-rounds" if which == "rounds" else "")
-            files += save(learning_figure(comparison, quantity), out / name, FORMATS)
-    rows = [[which, *csv_row(run, r)] for which, found in sets.items() for run in found.runs for r in run.records]
-    files.append(write_csv(out / "fig3.csv", ["set", *CSV_FIELDS], rows))
-    trends = find_trends(sets["budget"])
+    for quantity in LOSSES:
+        files += save(learning_over_fleets(study, data, quantity), out / f"fig3-{quantity.replace('_', '-')}", FORMATS)
+    rows = [
+        [
+            column,
+            seed,
+            fraction,
+            *("" if value is None else value for value in _losses(study, data, column, seed, fraction)),
+        ]
+        for column in study.columns
+        for seed in study.seeds
+        for fraction in FRACTIONS
+    ]
+    files.append(write_csv(out / "fig3.csv", ["column", "seed", "fraction", *LOSSES], rows))
+    trends = find_trends(study, data)
     text = (
-        f"### Fig. 3: convergence on {data}\n\n![training loss at one budget of seconds](fig3-train-loss.png)\n\n"
-        "![training loss at equal rounds, nobody dropped](fig3-train-loss-equal-rounds.png)\n\n"
-        + trend_table(trends)
-        + f"\n{count_of(sets['budget'])}. The runs and their settings are Table 1's (`{runs.name}.md` has them). {machine()}\n\n"
-        + loss_table(sets["budget"])
+        f"### Fig. 3: convergence on {data}\n\n![training loss](fig3-train-loss.png)\n\n"
+        + trend_table(trends, undecided=True)
+        + f"\nn = {len(study.seeds)} training seeds on {len(study.answers) // len(study.seeds)} fleets. The trainings and their "
+        f"settings are Table 1's. {machine()}\n\n" + loss_table(study, data)
     )
     return Outcome("fig3", write_text(out / "fig3.md", text), files, trends)
 
 
-def count_of(comparison: Comparison) -> str:
-    """How many seeds the numbers are means of, and what stands behind the plus-minus."""
-    most = max(len(comparison.runs_of(label)) for label in comparison.labels)
-    return "n = 1 seed, no interval" if most == 1 else f"n = {most} seeds, mean ± half of the 95 % interval"
+def _losses(study: Study, data: str, column: str, seed: int, fraction: float) -> list[float | None]:
+    """Fleet-averaged losses of a seed when a fraction of the budget is spent; None where a fleet has made no round."""
+    return [_mean(values_at(study, data, column, seed, fraction, quantity)) for quantity in LOSSES]
 
 
-def loss_at(run: Run, sim_time_s: float) -> float | None:
-    """The training loss of the last round that ended by then."""
-    values = [record.train_loss for record in run.records if record.sim_time_s <= sim_time_s]
-    return next((value for value in reversed(values) if value is not None), None)
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
-def loss_table(comparison: Comparison) -> str:
-    """Training loss at fractions of the budget."""
-    fractions = (0.1, 0.25, 0.5, 1.0)
-    budget_s = max(run.end_s for run in comparison.runs)
+def loss_table(study: Study, data: str) -> str:
+    """Training loss at fractions of the budget, mean over fleets and seeds."""
     rows = []
-    for label in comparison.labels:
-        own = comparison.runs_of(label)
-        means = [estimate(loss_at(run, part * budget_s) for run in own) for part in fractions]
-        rows.append([display_name(label), *(say_mean(mean, digits=4) for mean in means)])
-    header = ["training loss at", *(f"{part:g} of {budget_s:,.0f} s" for part in fractions)]
-    return table(header, rows)
+    for column in study.columns:
+        found = ([_losses(study, data, column, seed, part)[0] for seed in study.seeds] for part in FRACTIONS)
+        rows.append([COLUMNS[column].title, *(say_mean(estimate(values), digits=3) for values in found)])
+    return table(["training loss at", *(f"{part:g} of the budget" for part in FRACTIONS)], rows)
 
 
-def find_trends(comparison: Comparison) -> list[Trend]:
-    """Whether HSFL's loss falls faster per simulated second than the other parallel frameworks', and how near CL is."""
-    middle_s = 0.5 * max(run.end_s for run in comparison.runs)
-    means = {
-        label: estimate(loss_at(run, middle_s) for run in comparison.runs_of(label)).mean for label in comparison.labels
-    }
-    known = {label: value for label, value in means.items() if value is not None}
-    if "hsfl" not in known:
-        return []
-    ours = known["hsfl"]
-    words = ", ".join(
-        f"{display_name(label)} " + ("has made no round" if value is None else f"{value:.3f}")
-        for label, value in means.items()
-    )
-    alone = all(len(comparison.runs_of(label)) == 1 for label in comparison.labels)
-    slower = [label for label in known if label not in ("hsfl", "cl")]
-    others = [label for label in means if label not in ("hsfl", "cl")]
-    trends = [
-        Trend(
-            "HSFL converges faster than SplitFed, FL and SL",
-            f"training loss at half of the budget: {words}" + (" (one seed, which decides nothing)" if alone else ""),
-            all(ours < known[label] for label in slower) if others and not alone else None,
-        )
-    ]
-    if "cl" in known:
-        says = f"HSFL {ours:.3f}, CL {known['cl']:.3f} at half of the budget"
-        trends.append(Trend("HSFL's convergence is close to CL's", says, abs(ours - known["cl"]) <= 0.1 * known["cl"]))
+def find_trends(study: Study, data: str) -> list[Trend]:
+    """Whether HSFL's training loss is below the other distributed frameworks' at half of the budget, and how near CL is."""
+    half = {c: [_losses(study, data, c, seed, 0.5)[0] for seed in study.seeds] for c in study.columns}
+    trends = []
+    for other in (name for name in SLOWER if name in half):
+        if None in half["hsfl"] or None in half[other]:
+            continue
+        found = verdict([theirs - ours for ours, theirs in zip(half["hsfl"], half[other])])  # type: ignore[operator]
+        said = f"training loss at half of the budget lower by {say_mean(found.difference, digits=3)}: {found.answer}"
+        claim = f"HSFL converges faster than {COLUMNS[other].title}"
+        trends.append(Trend(claim, said, {"yes": True, "no": False}.get(found.answer)))
+    if "cl" in half and None not in half["cl"] and None not in half["hsfl"]:
+        ours, central = (float(np.mean(np.array(half[name], float))) for name in ("hsfl", "cl"))
+        said = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget"
+        trends.append(Trend("HSFL's convergence is close to CL's", said, abs(ours - central) <= 0.1 * central))
     return trends

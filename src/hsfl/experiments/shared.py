@@ -86,9 +86,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def trend_table(trends: Sequence[Trend]) -> str:
-    """The paper's claims beside ours."""
-    agrees = {True: "yes", False: "**no**", None: "-"}
+def trend_table(trends: Sequence[Trend], undecided: bool = False) -> str:
+    """The paper's claims beside ours; with `undecided`, an open one was asked and could not be decided."""
+    agrees = {True: "yes", False: "**no**", None: "undecided" if undecided else "-"}
     rows = [[trend.paper, trend.ours, agrees[trend.holds]] for trend in trends]
     lines = [["the paper", "here", "agrees"], [":--", ":--", ":--"], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,63 +1,26 @@
-"""Table 1: accuracy of the frameworks on three data sets, at one budget of simulated seconds and at equal rounds."""
+"""Table 1: accuracy at one budget of simulated seconds, over many fleets from few trainings.
 
-from collections.abc import Callable, Sequence
+Every trace (one training of one seed) is timed on every fleet for every column that shares it. The budget of a fleet is what
+SplitFed V1 as published needs there for R rounds, R being half of the rounds that were trained; a half and a quarter of
+it beside. Nobody is dropped (tau none). Folder: `traces/` (CSV), `runs/` (run folders of what was trained here), `fleets/`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from hsfl.compare import run_or_resume
-from hsfl.config import RunConfig, read_config
-from hsfl.errors import known
-from hsfl.experiments.columns import (
-    FEWER_STEPS,
-    SETS,
-    SIDES,
-    SIZES,
-    Plan,
-    Setup,
-    base_config,
-    make_setup,
-    plan_path,
-    read_plan,
-)
-from hsfl.experiments.shared import FORMATS, SCALES, Outcome, Say, claim, write_csv, write_text
-from hsfl.experiments.table1_report import CSV_FIELDS, Cell, csv_rows, find_trends, markdown, read_cells
-from hsfl.experiments.trace import TWINS, is_done, share
-from hsfl.records import RunFolder
-from hsfl.report.comparison import read_comparison
+from hsfl.experiments import tau_row
+from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWIN_TRACE, TWINS, seeds_of
+from hsfl.experiments.fleets import CUTS_FILE, write_cuts
+from hsfl.experiments.shared import FORMATS, Outcome, Say, Trend, write_csv, write_text
+from hsfl.experiments.table1_figure import learning_over_fleets
+from hsfl.experiments.table1_report import find_trends, markdown
+from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
+from hsfl.experiments.traces import MakeObserver, find_trace, largest_difference
 from hsfl.report.figure import save
-from hsfl.report.plots import learning_figure
-from hsfl.report.runs import run_path
 from hsfl.training.simulate import Observer
 
-DATASETS = ("ham10000", "cifar10", "mnist")
-FIVE = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
-ALL = (*FIVE, "splitfed_v2", "psl", "fsl", "locfedmix_sl", "cpsl", "fl,options.fl_needs_storage=true")
-FIRST_SEED = 1
-NUM_SEEDS = {"smoke": 1, "quick": 1, "full": 3}
-MakeObserver = Callable[[str], Observer]
-
-
-def labels_in(which: str, labels: Sequence[str]) -> list[str]:
-    """The columns of a set of runs: storage is ignored at equal rounds, so a column that needs it has no place there."""
-    return [label for label in labels if which == "budget" or not _needs_storage(label)]
-
-
-def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
-    known("scale", scale, SCALES)
-    return list(range(FIRST_SEED, FIRST_SEED + (num_seeds or NUM_SEEDS[scale])))
-
-
-def configs(setup: Setup, labels: Sequence[str] = FIVE) -> dict[tuple[str, str], RunConfig]:
-    """The configs of one data set and seed, by set of runs and column."""
-    possible = [
-        label for label in labels if not _needs_storage(label) or max(setup.plan.max_cut) == setup.plan.num_units
-    ]
-    return {(which, label): setup.config(label, which) for which in SETS for label in labels_in(which, possible)}
-
-
-def _needs_storage(label: str) -> bool:
-    """FL on the clients that can hold the whole model: no such column in a fleet where nobody can."""
-    return "fl_needs_storage" in label
+SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds
 
 
 def run(
@@ -65,107 +28,59 @@ def run(
     scale: str,
     num_seeds: int | None,
     say: Say,
-    labels: Sequence[str] = FIVE,
+    columns: Sequence[str] = SEVEN,
     datasets: Sequence[str] = DATASETS,
     data_dir: Path | None = None,
+    shipped: Path | None = None,
     make_observer: MakeObserver = lambda name: Observer(),
 ) -> Outcome:
-    """Train what is missing, share what is the same, and write the table, with data sets that were done before."""
-    train(out, scale, num_seeds, say, labels, datasets, data_dir, make_observer)
-    seeds = seeds_of(scale, num_seeds)
-    rest = [data for data in DATASETS if data not in datasets and _was_done(out / data, labels, seeds)]
-    return draw(out, scale, seeds, labels, [*datasets, *rest])
+    """Train what is missing, time it on every fleet, and write the tables."""
+    study = make_study(out, scale, num_seeds, say, columns, datasets, data_dir, shipped, make_observer)
+    same = check_twins(out, scale, study, data_dir, shipped, say, make_observer)
+    rows = []
+    if TAU_DATA in datasets and scale != "smoke":
+        rows = tau_row.run(out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer)
+    return draw(out, scale, study, rows, same)
 
 
-def _was_done(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> bool:
-    paths = [
-        run_path(folder / which, label, seed) for which in SETS for label in labels_in(which, labels) for seed in seeds
-    ]
-    return all(plan_path(folder, seed).exists() for seed in seeds) and all(is_done(path) for path in paths)
-
-
-def train(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    labels: Sequence[str],
-    datasets: Sequence[str],
-    data_dir: Path | None,
-    make_observer: MakeObserver,
-) -> None:
-    """The run folders of all columns. Only at smoke scale is everything trained, to show that sharing is right."""
-    claim(out, settings(scale))
-    for data in datasets:
-        for seed in seeds_of(scale, num_seeds):
-            setup = make_setup(base_config(data, scale, seed, data_dir), out / data, say)
-            for (which, label), config in configs(setup, labels).items():
-                path = run_path(out / data / which, label, seed)
-                if is_done(path):
-                    continue
-                name = f"{data}, {which}, {label}, seed {seed}"
-                if scale != "smoke" and share_training(out / data, which, label, config, setup):
-                    say(f"{name}: the same training as another, with its own clock")
-                else:
-                    run_or_resume(config, path, make_observer(name), setup.dataset)
-
-
-def share_training(folder: Path, which: str, label: str, config: RunConfig, setup: Setup) -> bool:
-    """A run at a budget begins as the one at equal rounds; there, twins are one algorithm. Whether it was shared."""
-    path = run_path(folder / which, label, config.seed)
-    if (path / "checkpoint").exists():  # begun as a training of its own
-        return False
-    if which == "budget":
-        return share(run_path(folder / "rounds", label.split(",")[0], config.seed), config, path, setup.dataset)
-    source = run_path(folder / "rounds", "hsfl", config.seed)
-    return label != "hsfl" and config.framework in TWINS and share(source, config, path, setup.dataset)
-
-
-def settings(scale: str) -> dict[str, Any]:
-    """What all runs in a folder must agree on; columns, data sets and seeds may be added."""
-    return {
-        "scale": known("scale", scale, SCALES),
-        "sizes": list(SIZES[scale]),
-        "batch size": FEWER_STEPS.get(scale),
-        "preset": read_config("paper-cifar10").model_dump(mode="json"),
-    }
+def check_twins(
+    out: Path, scale: str, study: Study, data_dir: Path | None, shipped: Path | None, say: Say, make_observer: MakeObserver
+) -> list[Trend]:  # fmt: skip
+    """SplitFed V1 and FL, trained themselves for some rounds of the first seed, must lose what HSFL loses there."""
+    seed, apart, rounds = study.seeds[0], 0.0, 0
+    others = [name for name in TWINS if name != "hsfl" and name in study.columns]
+    for data in study.data_sets:
+        for name in others:
+            own = find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
+            apart = max(apart, largest_difference(own, study.traces[data, TWIN_TRACE, seed]))
+            rounds = len(own.rounds)
+    if not others:
+        return []
+    claim = f"(not in the paper) round by round {' = '.join(COLUMNS[name].framework for name in ('hsfl', *others))}"
+    said = f"training losses differ by {apart:.1e} at most, relative, in the {rounds} round(s) that each was trained itself"
+    return [Trend(claim, said, apart <= SAME_LOSS)]
 
 
 def draw(
-    out: Path,
-    scale: str,
-    seeds: Sequence[int],
-    labels: Sequence[str] = FIVE,
-    datasets: Sequence[str] = DATASETS,
+    out: Path, scale: str, study: Study, tau_rows: Sequence[tau_row.Row] = (), checks: Sequence[Trend] = ()
 ) -> Outcome:
-    """CSV, figures and tables from the run folders."""
-    cells: list[Cell] = []
-    plans: dict[str, list[Plan]] = {}
-    files: list[Path] = []
-    for data in datasets:
-        for which in SETS:
-            cells += read_cells(out, data, which, labels_in(which, labels), seeds)
-        plans[data] = [read_plan(plan_path(out / data, seed)) for seed in seeds]
-        there = [cell.label for cell in cells if (cell.data, cell.which) == (data, "budget")]
-        comparison = read_comparison(out / data / "budget", labels=there)
-        files += save(learning_figure(comparison, "test_accuracy"), out / f"table1-{data}", FORMATS)
-    files.append(write_csv(out / "table1.csv", CSV_FIELDS, csv_rows(cells, out)))
-    trends = find_trends(cells)
-    figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in datasets)
-    text = markdown(cells, plans, trends, settings_note(scale, cells, out)) + figures
+    """CSV, figures and tables."""
+    found, times = list(cells(study)), list(timings(study))
+    files = [
+        _write(out / "table1.csv", Cell, found),
+        _write(out / "times.csv", Timing, times),
+        write_cuts(out / CUTS_FILE, study.answers),
+    ]
+    for data in study.data_sets:
+        files += save(learning_over_fleets(study, data), out / f"table1-{data}", FORMATS)
+    trends = [*find_trends(found), *checks]
+    figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in study.data_sets)
+    text = markdown(study, found, times, trends, tau_rows, scale) + figures
     return Outcome("table1", write_text(out / "table1.md", text), files, trends)
 
 
-def settings_note(scale: str, cells: Sequence[Cell], out: Path) -> str:
-    """What the numbers were made with."""
-    first = cells[0]
-    config = RunFolder(run_path(out / first.data / first.which, first.label, first.runs[0].seed)).config()
-    data, train, fleet = config.data, config.train, config.fleet
-    size = f"{data.limit:,} training and {data.limit_test:,} test images" if data.limit else "all images"
-    small = "" if scale == "full" else f", images at most {SIDES[scale]}x{SIDES[scale]}"
-    return (
-        f"Scale {scale}: {config.model.name}, {size}{small}, {data.partition} {data.alpha:g}, {fleet.num_clients} clients, "
-        f"batches of {train.batch_size}, {train.optimizer} {train.lr:g}, at most {train.rounds} rounds of one pass. The clock "
-        "charges the whole data set's samples at every scale. HSFL: planned cuts, proposed allocation; the others: even "
-        "allocation, SplitFed and SL cut at the smallest max_cut; FL trains on every client, storage or not."
-    )
+def _write(path: Path, kind: type[Cell] | type[Timing], records: Sequence[Cell] | Sequence[Timing]) -> Path:
+    """One line for each record; what is unknown is empty."""
+    names = [field.name for field in fields(kind)]
+    values = ([getattr(record, name) for name in names] for record in records)
+    return write_csv(path, names, (["" if value is None else value for value in row] for row in values))

@@ -1,15 +1,15 @@
-"""What the run folders of Table 1 say: cells, the paper's numbers beside them, and what holds."""
+"""Table 1 in words: ratios of seconds over fleets, accuracies at a budget, verdicts over training seeds."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
-from hsfl.experiments.columns import Plan
+import numpy as np
+
+from hsfl.experiments.columns import COLUMNS, PUBLISHED
 from hsfl.experiments.shared import Trend, machine, say_mean, table, trend_table
-from hsfl.experiments.trace import TWINS, shared_from
-from hsfl.records import RunFolder
+from hsfl.experiments.statistics import NO, UNDECIDED, YES, Verdict, ratio_over_fleets, verdict
+from hsfl.experiments.table1_study import FRACTIONS, Cell, Study, Timing
+from hsfl.experiments.tau_row import Row
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.runs import Run, display_name, read_run, run_path
 
 PAPER = {  # per cent
     "ham10000": {"hsfl": 75.31, "splitfed_v1": 75.09, "fl": 74.54, "sl": 76.29, "cl": 77.11},
@@ -17,212 +17,223 @@ PAPER = {  # per cent
     "mnist": {"hsfl": 99.05, "splitfed_v1": 98.95, "fl": 98.27, "sl": 98.75, "cl": 98.93},
 }
 DATA_NAMES = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "mnist": "MNIST"}
-EQUAL = 0.02  # of accuracy: what rounding may change over a run of equal rounds
-CSV_FIELDS = (
-    *("data", "set", "framework", "seed", "accuracy", "best_accuracy", "balanced_accuracy", "train_loss", "test_loss"),
-    *(
-        "rounds",
-        "sim_time_s",
-        "clients_dropped",
-        "clients_left_out",
-        "status",
-        "trained_as",
-        "budget_s",
-        "tau_s",
-        "paper",
-    ),
-)
+REFERENCE = "hsfl"
+HOLDS = {YES: True, NO: False, UNDECIDED: None}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One framework on one data set in one of the two sets of runs, over its seeds."""
-
-    data: str
-    which: str  # budget or rounds
-    label: str
-    runs: list[Run]
-    trained_as: list[str | None]  # whose training each seed's run shares
-
-    def mean(self, quantity: str) -> Estimate:
-        return estimate(run.last(quantity) for run in self.runs)
-
-    @property
-    def paper(self) -> float | None:
-        return PAPER.get(self.data, {}).get(self.label)
-
-    @property
-    def early(self) -> bool:
-        """A run made all its rounds before the budget was spent."""
-        return self.which == "budget" and any(run.status == "finished" and not run.spent_its_time for run in self.runs)
+def name_of(data: str) -> str:
+    return DATA_NAMES.get(data, data)
 
 
-def read_cells(out: Path, data: str, which: str, labels: Iterable[str], seeds: Sequence[int]) -> list[Cell]:
-    cells = []
-    for label in labels:
-        every = {seed: run_path(out / data / which, label, seed) for seed in seeds}
-        paths = {seed: path for seed, path in every.items() if path.exists()}  # not every fleet has every column
-        runs = [read_run(path, label, seed) for seed, path in paths.items()]
-        if runs:
-            cells.append(Cell(data, which, label, runs, [shared_from(path) for path in paths.values()]))
-    return cells
-
-
-def csv_rows(cells: Sequence[Cell], out: Path) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for cell in cells:
-        for run, trained_as in zip(cell.runs, cell.trained_as):
-            train = RunFolder(run_path(out / cell.data / cell.which, cell.label, run.seed)).config().train
-            values = [
-                *(cell.data, cell.which, cell.label, run.seed, run.last("test_accuracy"), run.best("test_accuracy")),
-                *(run.last("balanced_accuracy"), run.last("train_loss"), run.last("test_loss"), len(run.records)),
-                *(run.sim_time_s, run.drops, run.left_out, run.status, trained_as or cell.label),
-                *(train.budget_s, train.tau_s, cell.paper),
-            ]
-            rows.append(["" if value is None else value for value in values])
-    return rows
-
-
-# ---- what holds
+# ---- verdicts
 
 
 def find_trends(cells: Sequence[Cell]) -> list[Trend]:
-    same = equality(cells)
-    return [*_order(cells), *([] if same is None else [same])]
-
-
-def _order(cells: Sequence[Cell]) -> list[Trend]:
-    """The paper's claims at one budget of seconds."""
-    found = {(cell.data, cell.label): cell.mean("test_accuracy").mean for cell in cells if cell.which == "budget"}
-    data_sets = list(dict.fromkeys(cell.data for cell in cells))
-    alone = all(len(cell.runs) == 1 for cell in cells)
-
-    def claim(words: str, high: str, low: str) -> Trend | None:
-        """On the paper's data sets where it says so; a framework without a single round in the budget has no accuracy."""
-        meant = [data for data in data_sets if data in PAPER and PAPER[data][high] > PAPER[data][low]]
-        if not meant or not all((meant[0], label) in found for label in (high, low)):
-            return None
-        words_of, holds = [], []
-        for data in meant:
-            a, b = found[data, high], found[data, low]
-            known = a is not None and b is not None
-            points = f"{100 * ((a or 0.0) - (b or 0.0)):+.1f} points" if known else "no round in the budget"
-            words_of.append(f"{DATA_NAMES.get(data, data)} {points}")
-            holds += [(a or 0.0) > (b or 0.0)] if known else []
-        said = "; ".join(words_of) + (" (one seed, which decides nothing)" if alone else "")
-        decided = not alone and (len(holds) == len(meant) or not all(holds))
-        return Trend(words, said, all(holds) if decided else None)
-
-    claims = [
-        claim("HSFL is more accurate than SplitFed", "hsfl", "splitfed_v1"),
-        claim("HSFL is more accurate than FL", "hsfl", "fl"),
-        claim("CL is more accurate than HSFL, except on MNIST", "cl", "hsfl"),
-    ]
-    return [trend for trend in claims if trend is not None]
-
-
-def equality(cells: Sequence[Cell]) -> Trend | None:
-    """At equal rounds with nobody dropped, HSFL, SplitFed V1 and FL must be one algorithm; None where one is alone."""
-    apart, shared = 0.0, False
-    compared: set[str] = set()
+    """The paper's order of HSFL and each other framework, data set by data set, at the whole budget."""
+    trends = []
     for data in dict.fromkeys(cell.data for cell in cells):
-        twins = [cell for cell in cells if (cell.data, cell.which) == (data, "rounds") and cell.label in TWINS]
-        shared = shared or any(name is not None for cell in twins[1:] for name in cell.trained_as)
-        for cell in twins[1:]:
-            compared |= {display_name(twins[0].label), display_name(cell.label)}
-            apart = max(apart, *(_apart(a, b) for a, b in zip(twins[0].runs, cell.runs)))
-    if not compared:
+        for other in ("splitfed_v1", "fl", "sl", "cl"):
+            if data not in PAPER or not {REFERENCE, other} <= {cell.column for cell in cells}:
+                continue
+            paper = PAPER[data][REFERENCE] - PAPER[data][other]
+            found = _signed(difference(cells, data, REFERENCE, other), np.sign(paper))
+            high, low = (REFERENCE, other) if paper > 0 else (other, REFERENCE)
+            words = f"{name_of(data)}: {COLUMNS[high].title} is more accurate than {COLUMNS[low].title} ({abs(paper):.2f} points)"
+            said = "no round fits on some fleet" if found is None else _say_points(found)
+            trends.append(Trend(words, said, None if found is None else HOLDS[found.answer]))
+    return trends
+
+
+def difference(cells: Sequence[Cell], data: str, high: str, low: str, fraction: float = 1.0) -> list[float] | None:
+    """For each training seed, the difference of two columns' accuracies averaged over fleets; None where a fleet has none."""
+    own = [cell for cell in cells if (cell.data, cell.fraction) == (data, fraction)]
+    values = {(cell.column, cell.seed, cell.fleet): cell.accuracy for cell in own if cell.column in (high, low)}
+    if None in values.values():
         return None
-    how = "first rounds trained by themselves, the rest shared" if shared else "each trained by itself"
-    return Trend(
-        f"(not in the paper) at equal rounds {' = '.join(display_name(label) for label in TWINS if display_name(label) in compared)}",
-        f"largest difference of test accuracy in any round {100 * apart:.2f} points; {how}",
-        apart <= EQUAL,
-    )
+    seeds, fleets = (sorted({getattr(cell, name) for cell in own}) for name in ("seed", "fleet"))
+    return [
+        float(np.mean([values[high, seed, fleet] - values[low, seed, fleet] for fleet in fleets]))  # type: ignore[operator]
+        for seed in seeds
+    ]
 
 
-def _apart(left: Run, right: Run) -> float:
-    """The largest difference of test accuracy in any round; 1 where one has more rounds."""
-    if len(left.records) != len(right.records):
-        return 1.0
-    return max(
-        (abs((a.test_accuracy or 0.0) - (b.test_accuracy or 0.0)) for a, b in zip(left.records, right.records)),
-        default=0.0,
-    )
+def _signed(differences: list[float] | None, sign: float) -> Verdict | None:
+    return None if differences is None else verdict([float(sign * each) for each in differences])
+
+
+def _say_points(found: Verdict) -> str:
+    value = found.difference
+    if value.low is None or value.high is None:
+        return f"{100 * (value.mean or 0.0):+.2f} points (n = {value.num}, which decides nothing)"
+    return f"{100 * (value.mean or 0.0):+.2f} points [{100 * value.low:+.2f}, {100 * value.high:+.2f}], {found.answer}"
 
 
 # ---- Markdown
 
 
-def markdown(cells: Sequence[Cell], plans: dict[str, list[Plan]], trends: Sequence[Trend], settings: str) -> str:
-    data_sets = list(dict.fromkeys(cell.data for cell in cells))
-    seeds = len(cells[0].runs)
-    spread = f"mean ± half of the 95 % interval over {seeds} seeds" if seeds > 1 else "one seed, no interval"
+def markdown(
+    study: Study,
+    cells: Sequence[Cell],
+    timings: Sequence[Timing],
+    trends: Sequence[Trend],
+    tau_rows: Sequence[Row],
+    scale: str,
+) -> str:
+    num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
+    over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
     parts = [
-        f"### Table 1: accuracy of the frameworks\n\nTest accuracy in %, {spread}; last model of each run.\n",
-        "At one budget of simulated seconds (tau twice HSFL's planned round):\n\n"
-        + _accuracies(cells, data_sets, "budget"),
-        "At equal rounds (tau none, storage ignored):\n\n" + _accuracies(cells, data_sets, "rounds"),
-        trend_table(trends),
-        "How far each came:\n\n" + _details(cells, data_sets),
-        _plan_notes(plans),
-        f"{settings} {machine()}\n",
+        "### Table 1: accuracy and seconds of the frameworks\n",
+        f"{over}. Primary measures, chosen before any of these numbers were known: how much longer than HSFL's (proposed) "
+        "a column's rounds are, and its seconds to fixed accuracies; geometric means over fleets with 95 % bootstrap intervals.\n",
+        "Round time over HSFL's:\n\n" + _round_ratios(study),
+        "Seconds to a test accuracy, over HSFL's (an interval where every seed reaches it; `never`: in no seed's rounds):\n\n"
+        + _target_ratios(study, timings),
+        f"Test accuracy in % when a budget is spent, mean over fleets ± half of the 95 % t interval over {num_seeds} training seeds"
+        f"{' (one seed: no interval)' if num_seeds == 1 else ''}; the last model, and in brackets the mean number of rounds. "
+        f"The budget of a fleet is what SplitFed V1 as published needs there for R rounds ({_budgets(study)}).\n",
+        *(f"{_fraction_name(fraction)}:\n\n" + _accuracies(study, cells, fraction) for fraction in reversed(FRACTIONS)),
+        "Verdicts at the whole budget, by the t interval over training seeds of the fleet-averaged difference:\n\n"
+        + trend_table(trends, undecided=True),
+        _tau_table(tau_rows),
+        _settings_note(study, scale),
     ]
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
-def _accuracies(cells: Sequence[Cell], data_sets: Sequence[str], which: str) -> str:
-    """A row for each data set as in the paper, the paper's own below it."""
-    labels = list(dict.fromkeys(cell.label for cell in cells if cell.which == which))
-    rows, any_early = [], False
-    for data in data_sets:
-        own = {cell.label: cell for cell in cells if (cell.data, cell.which) == (data, which)}
-        name = DATA_NAMES.get(data, data)
-        there = [own.get(label) for label in labels]
-        rows.append([name, *(_said(cell, "test_accuracy") for cell in there)])
-        any_early = any_early or any(cell.early for cell in own.values())
-        if data == "ham10000":
-            rows.append([f"{name}, balanced", *(_said(cell, "balanced_accuracy") for cell in there)])
-        if data in PAPER:
-            paper = [PAPER[data].get(label) for label in labels]
-            rows.append([f"{name}, the paper", *("-" if value is None else f"{value:.2f}" for value in paper)])
-    note = "\n† made all its rounds before the budget was spent\n" if any_early else ""
-    return table(["", *map(display_name, labels)], rows) + note
+def _fraction_name(fraction: float) -> str:
+    return {1.0: "Whole budget", 0.5: "Half of it", 0.25: "A quarter of it"}[fraction]
 
 
-def _said(cell: Cell | None, quantity: str) -> str:
-    return "-" if cell is None else say_mean(cell.mean(quantity), 100) + _mark(cell)
+def _budgets(study: Study) -> str:
+    return ", ".join(f"{name_of(data)} {study.budget_rounds(data)}" for data in study.data_sets)
 
 
-def _mark(cell: Cell) -> str:
-    return " †" if cell.early else ""
+def _by_fleet(values: Iterable[tuple[int, float]]) -> list[float]:
+    """The geometric mean of each fleet over its seeds: fleets are what the interval is over."""
+    logs: dict[int, list[float]] = {}
+    for fleet, value in values:
+        logs.setdefault(fleet, []).append(float(np.log(value)))
+    return [float(np.exp(np.mean(each))) for _, each in sorted(logs.items())]
 
 
-def _details(cells: Sequence[Cell], data_sets: Sequence[str]) -> str:
+def _round_ratios(study: Study) -> str:
+    others = [column for column in study.columns if column != REFERENCE]
     rows = []
-    for data in data_sets:
-        for cell in (cell for cell in cells if (cell.data, cell.which) == (data, "budget")):
-            whole = 0 if len(cell.runs) == 1 else 1  # counts of one run have no decimals
-            shared = sorted({name for name in cell.trained_as if name is not None and name != cell.label})
-            rows.append(
-                [
-                    f"{DATA_NAMES.get(data, data)}, {display_name(cell.label)}",
-                    say_mean(estimate(len(run.records) for run in cell.runs), digits=whole) + _mark(cell),
-                    say_mean(estimate(run.sim_time_s for run in cell.runs), digits=0),
-                    say_mean(estimate(run.drops for run in cell.runs), digits=whole),
-                    say_mean(estimate(run.left_out for run in cell.runs), digits=whole),
-                    f"as {display_name(shared[0])}" if shared else "itself",
-                ]
+    for column in others:
+        row = [COLUMNS[column].title]
+        for data in study.data_sets:
+            own = [a for a in study.answers if a.data == data]
+            ratio = ratio_over_fleets(_by_fleet((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in own))
+            row.append(f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f})")
+        rows.append(row)
+    return table(["", *map(name_of, study.data_sets)], rows)
+
+
+def _target_ratios(study: Study, timings: Sequence[Timing]) -> str:
+    keys = list(dict.fromkeys((timing.data, timing.target) for timing in timings))
+    rows = []
+    for column in (column for column in study.columns if column != REFERENCE):
+        rows.append([COLUMNS[column].title, *(_target_ratio(timings, data, target, column) for data, target in keys)])
+    return table(["", *(f"{name_of(data)} {100 * target:g} %" for data, target in keys)], rows)
+
+
+def _target_ratio(timings: Sequence[Timing], data: str, target: float, column: str) -> str:
+    of = {
+        name: {
+            (t.seed, t.fleet): t.seconds_to_target
+            for t in timings
+            if (t.data, t.target, t.column) == (data, target, name)
+        }
+        for name in (column, REFERENCE)
+    }
+    pairs = [(fleet, mine, of[REFERENCE][seed, fleet]) for (seed, fleet), mine in of[column].items()]
+    both = [(fleet, mine / ours) for fleet, mine, ours in pairs if mine is not None and ours is not None]
+    if not both:
+        return "never" if all(mine is None for _, mine, _ in pairs) else "HSFL never"
+    ratio = ratio_over_fleets(_by_fleet(both))
+    return str(ratio) if len(both) == len(pairs) else f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})"
+
+
+def _accuracies(study: Study, cells: Sequence[Cell], fraction: float) -> str:
+    rows = []
+    for data in study.data_sets:
+        rows.append([name_of(data), *(_accuracy(cells, data, column, fraction) for column in study.columns)])
+        if data == "ham10000":
+            said = (
+                _accuracy(cells, data, column, fraction, lambda cell: cell.balanced_accuracy)
+                for column in study.columns
             )
-    header = ["", "rounds", "simulated seconds", "clients dropped", "left out", "trained"]
-    return table(header, rows)
+            rows.append([f"{name_of(data)}, balanced", *said])
+        if fraction == 1.0 and data in PAPER:
+            numbers = [PAPER[data].get(column) for column in study.columns]
+            rows.append([f"{name_of(data)}, the paper", *("-" if n is None else f"{n:.2f}" for n in numbers)])
+    return table(["", *(COLUMNS[column].title for column in study.columns)], rows) + (
+        "\n† on so many per cent of fleets the training was too short for the budget: the last trained model counts\n"
+        if any(cell.short for cell in cells if cell.fraction == fraction)
+        else ""
+    )
 
 
-def _plan_notes(plans: dict[str, list[Plan]]) -> str:
+def _accuracy(
+    cells: Sequence[Cell], data: str, column: str, fraction: float,
+    value: Callable[[Cell], float | None] = lambda cell: cell.accuracy,
+) -> str:  # fmt: skip
+    own = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
+    trained = [cell for cell in own if value(cell) is not None]
+    if not trained:
+        return "no round"
+    seeds = sorted({cell.seed for cell in trained})
+    means = [float(np.mean([value(cell) for cell in trained if cell.seed == seed])) for seed in seeds]
+    words = say_mean(estimate(means), 100) + f" [{np.mean([cell.rounds for cell in own]):.0f}]"
+    if len(trained) < len(own):
+        words += f" ({100 * len(trained) / len(own):.0f} % of fleets have a round)"
+    short = np.mean([cell.short for cell in own])
+    return words + (f" †{100 * short:.0f}" if short > 0 else "")
+
+
+def _tau_table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    body = []
+    for column in dict.fromkeys(row.column for row in rows):
+        own = [row for row in rows if row.column == column]
+        accuracy: Estimate = estimate(row.accuracy for row in own)
+        balanced: Estimate = estimate(row.balanced_accuracy for row in own)
+        body.append(
+            [
+                COLUMNS[column].title,
+                say_mean(accuracy, 100),
+                say_mean(balanced, 100),
+                " / ".join(str(row.rounds) for row in own),
+                " / ".join(str(row.drops) for row in own),
+                " / ".join("-" if row.first_drop is None else str(row.first_drop) for row in own),
+            ]
+        )
+    seeds = ", ".join(str(seed) for seed in sorted({row.seed for row in rows}))
+    return (
+        f"HAM10000 with tau = twice the median round of SplitFed V1 as published, on the fleets of seeds {seeds} (fleet and "
+        "training share the seed), at the whole budget:\n\n"
+        + table(["", "accuracy, %", "balanced, %", "rounds", "clients dropped", "first drop in round"], body)
+        + "\nUntil a column first drops a client it shares the twins' training, and goes on from that model.\n"
+    )
+
+
+def _settings_note(study: Study, scale: str) -> str:
+    """What the numbers were made with."""
     lines = []
-    for data, own in plans.items():
-        budgets = " / ".join(f"{plan.budget_s:,.0f}" for plan in own)
-        taus = " / ".join(f"{plan.tau_s:,.0f}" for plan in own)
-        cuts = " / ".join(" ".join(map(str, plan.cuts)) for plan in own)
-        lines.append(f"- {DATA_NAMES.get(data, data)}: budget {budgets} s, tau {taus} s, HSFL's cuts {cuts}.\n")
-    return "".join(lines)
+    for data in study.data_sets:
+        trace = study.traces[data, COLUMNS[PUBLISHED].trace, study.seeds[0]]
+        config = trace.config
+        size = f"{sum(trace.num_samples):,} training images"
+        side = f"{config.model.input[1]}x{config.model.input[2]}" if config.model.input else "their own size"
+        train = config.train
+        lines.append(
+            f"- {name_of(data)}: {config.model.name} (norm {config.model.norm}), {size} of {side}, augmentation {config.data.augment}, "
+            f"{config.data.partition} {config.data.alpha:g}, {config.fleet.num_clients} clients, batches of {train.batch_size}, "
+            f"{train.optimizer} {train.lr:g}, {train.local_epochs} local epoch{'s' if train.local_epochs > 1 else ''}, "
+            f"{len(trace.rounds)} rounds trained for the twins."
+        )
+    return (
+        f"Scale {scale}. The clock charges the whole data set's samples. SplitFed V1 as published, SL: cut at the smallest max_cut, even "
+        "allocation; FL trains on every client, storage or not. " + machine() + "\n\n" + "\n".join(lines) + "\n"
+    )

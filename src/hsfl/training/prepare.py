@@ -82,6 +82,11 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 
 
+def client_shares(config: RunConfig) -> list[np.ndarray]:
+    """The indices of each client's training samples, [K]."""
+    return _shares(config, _load(config).train_y)
+
+
 def _device(name: str) -> torch.device:
     ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not ready[name]:

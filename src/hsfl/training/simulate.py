@@ -249,5 +249,8 @@ def _write_round(
     folder.append(record)
     if progress.best_round == record.round:
         save_tensors(folder.best_model_path, exported(framework, state).named())
+    if config.log.model_every is not None and record.round % config.log.model_every == 0:
+        path = folder.path / "models" / f"round-{record.round}.safetensors"
+        save_tensors(path, exported(framework, state).named())
     if record.round % config.log.checkpoint_every == 0:
         save_checkpoint(folder.checkpoint_path, state, progress, config)

@@ -1,0 +1,264 @@
+"""How long the rounds of every column take on a fleet: cuts chosen for the column's own allocation, then the clock.
+
+Legend: K clients, C rounds (each a fresh channel). A *point* is one fleet with one training seed's data; it is solved once,
+and its answer is a small file, so that an interrupted study goes on where it was. The search for cuts is what takes time: cuts
+that are known from a folder of results are taken from there, and the rounds are timed anew.
+"""
+
+import csv
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig, with_changes
+from hsfl.errors import InputError
+from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
+from hsfl.experiments.shared import Say, write_csv
+from hsfl.experiments.workers import in_processes
+from hsfl.models.cost import CostTable, measure_module
+from hsfl.network.clock import framework_cuts
+from hsfl.records import write_json
+from hsfl.training.cuts import fastest_cuts, fastest_one_cut
+from hsfl.training.pace import Pace, choose_clusters
+from hsfl.training.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+
+Array = np.ndarray
+Cuts = Mapping[str, Sequence[int]]  # by column
+STORAGES = {  # how max_cut comes about
+    "drawn": (),  # uniform in 3..num_units, as in the paper's presets
+    "memory": (
+        "fleet.storage=training",
+        "fleet.storage_bits=[4e8, 2.4e9]",
+    ),  # 50 to 300 MB, for training in batches of 256
+}
+PAPER_BATCH = 256  # whose memory counts, whatever the batches of a training on a subset
+CUTS_FILE = "cuts.csv"
+CUTS_FIELDS = ("data", "seed", "fleet", "storage", "gap", "column", "cuts")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One fleet, with the data of one training seed."""
+
+    config: RunConfig
+    num_samples: tuple[int, ...]  # [K] as trained
+    columns: tuple[str, ...]
+    storage: str = "drawn"
+
+    @property
+    def fleet(self) -> int:
+        return self.config.fleet_seed
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        return (self.config.data.name, self.config.seed, self.fleet, self.storage)
+
+    @property
+    def file(self) -> str:
+        data, seed, fleet, storage = self.key
+        return f"{storage}/{data}/seed-{seed}-fleet-{fleet}.json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a point gave."""
+
+    data: str
+    seed: int
+    fleet: int
+    storage: str
+    gap: float  # proven, of HSFL's planned cuts over all cuts, on the plan's samples
+    cuts: dict[str, list[int]]  # by column, [K]
+    round_s: dict[str, list[float]]  # by column, [C]
+    cpu_hz: list[float]  # [K]
+    max_cut: list[int]  # [K]
+    num_samples: list[float]  # [K] as the clock charges them
+    seconds: float
+
+    def mean_s(self, column: str) -> float:
+        return float(np.mean(self.round_s[column]))
+
+
+def make_point(
+    data: str,
+    scale: str,
+    seed: int,
+    fleet: int,
+    num_samples: Sequence[int],
+    columns: Iterable[str],
+    storage: str = "drawn",
+) -> Point:
+    """`num_samples` are those of the training seed's clients."""
+    changes = [f"fleet.seed={fleet}", *STORAGES[storage]]
+    return Point(with_changes(base_config(data, scale, seed), changes), tuple(num_samples), tuple(columns), storage)
+
+
+def solve_points(
+    points: Sequence[Point], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]], say: Say
+) -> None:
+    """Solve what is missing; `known` cuts by the point's key are not searched again. Ctrl-C leaves whole points behind."""
+    missing = [point for point in points if not _is_there(folder, point)]
+    if not missing:
+        return
+    costs = {name: cost_of(config) for name, config in {p.config.data.name: p.config for p in missing}.items()}
+    began, done = time.perf_counter(), len(points) - len(missing)
+    work = partial(_solve_and_write, costs=costs, folder=folder, known=known)
+    for number, answer in enumerate(in_processes(work, missing), done + 1):
+        left_s = (time.perf_counter() - began) / (number - done) * (len(points) - number)
+        say(f"fleet {number}/{len(points)}: {answer.data}, {answer.seconds:.1f} s, about {left_s:.0f} s left")
+
+
+def _is_there(folder: Path, point: Point) -> bool:
+    path = folder / point.file
+    return path.exists() and set(point.columns) <= read_answer(folder, point).round_s.keys()
+
+
+def _solve_and_write(
+    point: Point, costs: Mapping[str, CostTable], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]]
+) -> Answer:
+    gap, cuts = known.get(point.key, (float("nan"), {}))
+    answer = solve(point, costs[point.config.data.name], cuts, gap)
+    write_json(folder / point.file, asdict(answer))
+    return answer
+
+
+def cost_of(config: RunConfig) -> CostTable:
+    """The cost table of the config's model on its data set."""
+    _, shape, num_classes = WHOLE[config.data.name]
+    states = OPTIMIZER_STATES[config.train.optimizer]
+    return measured_cost(config.model, config.model.input or shape, num_classes, PAPER_BATCH, states)
+
+
+def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: float = float("nan")) -> Answer:
+    """Cuts and rounds of every column on one fleet; `known` cuts are not searched."""
+    began, config = time.perf_counter(), point.config
+    world = world_of(config, cost)
+    num_samples = config.network.sample_scale * np.array(point.num_samples)
+    chosen = {name: list(cuts) for name, cuts in (known or {}).items() if name in point.columns}
+    missing = [name for name in point.columns if name not in chosen]
+    gap = known_gap
+    if missing:
+        found, found_gap = choose(missing, config, world, num_samples)
+        chosen |= found
+        gap = found_gap if np.isfinite(found_gap) else gap
+    rounds = {name: rounds_s(COLUMNS[name], config, world, chosen[name], num_samples) for name in point.columns}
+    data, seed, fleet, storage = point.key
+    return Answer(
+        data, seed, fleet, storage, gap if np.isfinite(gap) else 1.0, chosen, rounds, world.fleet.cpu_hz.tolist(),
+        world.fleet.max_cut.tolist(), num_samples.tolist(), time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def choose(
+    names: Sequence[str], config: RunConfig, world: World, num_samples: Array
+) -> tuple[dict[str, list[int]], float]:
+    """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
+    from hsfl.allocation.cuts import CutSettings, choose_cuts  # here, because numba takes seconds to load
+    from hsfl.allocation.policies import best_single_cut, policy
+    from hsfl.training.allocating import samples
+
+    train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation
+    num_batches = count_batches(config, num_samples)
+    smallest = int(world.fleet.max_cut.min())
+    planned_on = samples(world, allocation, train.batch_size, num_batches, min_cut)
+    how = CutSettings(
+        method=allocation.cuts,
+        seed=world.seed,
+        population=allocation.population,
+        patience=allocation.patience,
+        time_limit_s=allocation.plan_time_limit_s,
+    )
+    cuts: dict[str, list[int]] = {}
+    gap = float("nan")
+    for name in names:
+        column = COLUMNS[name]
+        if (column.cuts, column.policy) == ("own", "proposed"):
+            plan = choose_cuts(planned_on, how)
+            cuts[name], gap = plan.cuts.tolist(), plan.gap
+        elif (column.cuts, column.policy) == ("single", "proposed"):
+            cuts[name] = best_single_cut(planned_on).tolist()
+        elif column.cuts == "random":
+            cuts[name] = policy("rcls").choose(planned_on, how).tolist()
+        elif column.cuts == "own":
+            cuts[name] = list(fastest_cuts(world, train.batch_size, num_batches, min_cut))
+        elif column.cuts == "single":
+            one = fastest_one_cut(world, train.batch_size, num_batches, min_cut, smallest)
+            cuts[name] = [one] * len(num_samples)
+        else:
+            cuts[name] = [smallest] * len(num_samples)
+    return cuts, gap
+
+
+def rounds_s(column: Column, config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
+    """The seconds of every round, as a run of this column would take them: everyone takes part, nobody is dropped."""
+    config = with_changes(config, [f"framework={column.framework}", f"allocation.policy={column.policy}"])
+    clock = column_pace(config, world, cuts, num_samples)
+    everyone = tuple(range(len(num_samples)))
+    return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
+
+
+def column_pace(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> Pace:
+    """The clock of the config's framework, without data or training."""
+    num_units, clusters, extra = world.cost.num_units, None, (0.0, 0.0)
+    used = framework_cuts(config.framework, np.array(cuts), num_units)
+    if config.framework not in ("hsfl", "splitfed_v1", "fsl", "fl", "cl"):
+        used = np.minimum(used, num_units - 1)  # a server side that clients share keeps at least the last unit
+    if config.framework == "cpsl":
+        clusters = choose_clusters(config, world, int(used[0]), num_samples)
+    if config.framework == "locfedmix_sl":
+        extra = _decoder_cost(config, int(used[0]))
+    return Pace(config, world, tuple(used.tolist()), num_samples, clusters, extra)
+
+
+def _decoder_cost(config: RunConfig, cut: int) -> tuple[float, float]:
+    """FLOPs of a sample and bits of LocFedMix-SL's decoder."""
+    from hsfl.frameworks.local_loss import make_decoder, smashed_shape
+    from hsfl.models.zoo import build
+
+    _, shape, num_classes = WHOLE[config.data.name]
+    shape = config.model.input or shape
+    model = build(config.model.name, shape, num_classes, config.model.norm, config.model.stem)
+    decoder = make_decoder(model, cut, shape, config.seed)
+    return measure_module(decoder.units[0], smashed_shape(model, cut, shape))
+
+
+def read_answer(folder: Path, point: Point) -> Answer:
+    path = folder / point.file
+    try:
+        return Answer(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
+
+
+# ---- cuts that are kept with the results
+
+
+def write_cuts(path: Path, answers: Iterable[Answer]) -> Path:
+    """One line for each fleet and column."""
+    rows = [
+        [a.data, a.seed, a.fleet, a.storage, f"{a.gap:.4g}", name, " ".join(map(str, cuts))]
+        for a in answers
+        for name, cuts in a.cuts.items()
+    ]
+    return write_csv(path, CUTS_FIELDS, rows)
+
+
+def read_cuts(path: Path) -> dict[tuple[Any, ...], tuple[float, Cuts]]:
+    """Gap and cuts by column, by the point's key; nothing where there is no such file."""
+    if not path.exists():
+        return {}
+    found: dict[tuple[Any, ...], tuple[float, dict[str, Sequence[int]]]] = {}
+    try:
+        for row in csv.DictReader(path.read_text().splitlines()):
+            key = (row["data"], int(row["seed"]), int(row["fleet"]), row["storage"])
+            _, cuts = found.setdefault(key, (float(row["gap"]), {}))
+            cuts[row["column"]] = [int(cut) for cut in row["cuts"].split()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it, and cuts are searched again") from None
+    return dict(found)

@@ -1,0 +1,149 @@
+"""What Table 1 is made from: traces (one training of one seed) timed on every fleet, for every column that shares them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hsfl.experiments.columns import (
+    COLUMNS,
+    PUBLISHED,
+    SIZES,
+    TWIN_TRACE,
+    base_config,
+    fleets_of,
+    seeds_of,
+    traces_of,
+)
+from hsfl.experiments.fleets import CUTS_FILE, Answer, make_point, read_answer, read_cuts, solve_points
+from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
+from hsfl.experiments.shared import Say, claim
+from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+
+FRACTIONS = (0.25, 0.5, 1.0)  # of the budget
+TARGETS = {"ham10000": (0.68, 0.70, 0.72), "cifar10": (0.4, 0.5, 0.6), "mnist": (0.9, 0.95, 0.98), "digits": (0.3,)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One column on one fleet with one training seed, when a fraction of the budget is spent."""
+
+    data: str
+    column: str
+    seed: int
+    fleet: int
+    fraction: float
+    rounds: int
+    short: bool  # the training ends before the budget does
+    accuracy: float | None  # None: no round fits
+    balanced_accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a column's rounds take on a fleet, and when it reaches a target."""
+
+    data: str
+    column: str
+    seed: int
+    fleet: int
+    mean_round_s: float
+    target: float
+    seconds_to_target: float | None  # None: never in the rounds that were trained
+
+
+@dataclass(frozen=True)
+class Study:
+    """Traces and fleets of all data sets: what the tables and figures are made from."""
+
+    columns: tuple[str, ...]
+    traces: dict[tuple[str, str, int], Trace]  # by data set, trace and seed
+    answers: list[Answer]
+
+    @property
+    def data_sets(self) -> list[str]:
+        return list(dict.fromkeys(data for data, _, _ in self.traces))
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for _, _, seed in self.traces})
+
+    def trace(self, answer: Answer, column: str) -> Trace:
+        return self.traces[answer.data, COLUMNS[column].trace, answer.seed]
+
+    def budget_rounds(self, data: str) -> int:
+        """R: half of the rounds that were trained."""
+        return max(1, len(self.traces[data, TWIN_TRACE, self.seeds[0]].rounds) // 2)
+
+
+def make_study(
+    out: Path,
+    scale: str,
+    num_seeds: int | None,
+    say: Say,
+    columns: Sequence[str],
+    datasets: Sequence[str],
+    data_dir: Path | None,
+    shipped: Path | None,
+    make_observer: MakeObserver,
+) -> Study:
+    """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
+    claim(out, settings(scale))
+    wanted = [
+        (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
+    ]
+    traces = {key: _trace(key, scale, out, shipped, data_dir, say, make_observer) for key in wanted}
+    points = [
+        make_point(data, scale, seed, fleet, traces[data, TWIN_TRACE, seed].num_samples, columns)
+        for data in datasets
+        for seed in seeds_of(scale, num_seeds)
+        for fleet in fleets_of(scale)
+    ]
+    known = read_cuts(shipped / CUTS_FILE) if shipped is not None else {}
+    solve_points(points, out / "fleets", known, say)
+    return Study(tuple(columns), traces, [read_answer(out / "fleets", point) for point in points])
+
+
+def _trace(
+    key: tuple[str, str, int], scale: str, out: Path, shipped: Path | None, data_dir: Path | None, say: Say,
+    make_observer: MakeObserver,
+) -> Trace:  # fmt: skip
+    data, name, seed = key
+    return find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
+
+
+def settings(scale: str) -> dict[str, object]:
+    """What all results in a folder must agree on; columns, data sets and seeds may be added."""
+    bases = {data: base_config(data, scale, 0).model_dump(mode="json") for data in SIZES[scale]}
+    return {"scale": scale, "fleets": len(fleets_of(scale)), "configs": bases}
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """Every column of every fleet and seed at every fraction of the budget."""
+    for answer in study.answers:
+        whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(answer.data))
+        for column in study.columns:
+            trace, round_s = study.trace(answer, column), answer.round_s[column]
+            for fraction in FRACTIONS:
+                plain = at_budget(trace, round_s, fraction * whole_s)
+                balanced = at_budget(trace, round_s, fraction * whole_s, "balanced_accuracy")
+                yield Cell(
+                    answer.data, column, answer.seed, answer.fleet, fraction, plain.rounds, plain.short, plain.value,
+                    balanced.value,
+                )  # fmt: skip
+
+
+def timings(study: Study) -> Iterator[Timing]:
+    for answer in study.answers:
+        for column in study.columns:
+            for target in TARGETS.get(answer.data, ()):
+                seconds = time_to_s(study.trace(answer, column), answer.round_s[column], target)
+                yield Timing(answer.data, column, answer.seed, answer.fleet, answer.mean_s(column), target, seconds)
+
+
+def values_at(study: Study, data: str, column: str, seed: int, fraction: float, quantity: str) -> list[float | None]:
+    """A quantity on every fleet when a fraction of the budget is spent."""
+    found = []
+    for answer in (a for a in study.answers if (a.data, a.seed) == (data, seed)):
+        whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(data))
+        found.append(at_budget(study.trace(answer, column), answer.round_s[column], fraction * whole_s, quantity).value)
+    return found

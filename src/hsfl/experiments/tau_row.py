@@ -1,0 +1,196 @@
+"""Table 1's row with tau: stragglers are dropped, so trainings differ from the first drop on.
+
+tau is twice the median round of SplitFed V1 as published on the fleet; the budget is that of the table. Who is dropped in
+which round follows from the clock alone. Until its first drop a column shares the twins' training; there it takes the model
+that the twins had and is trained on its own. Fleet and training share their seed.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+from hsfl.compare import run_or_resume
+from hsfl.config import RunConfig, with_changes
+from hsfl.errors import InputError
+from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
+from hsfl.experiments.fleets import (
+    CUTS_FILE,
+    Answer,
+    column_pace,
+    cost_of,
+    make_point,
+    read_answer,
+    read_cuts,
+    solve_points,
+)
+from hsfl.experiments.reclock import at_budget, budget_s
+from hsfl.experiments.shared import Say, write_csv
+from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks.base import LinkBytes, RoundResult
+from hsfl.models.state import read_state
+from hsfl.network.clock import Timeline
+from hsfl.records import RunFolder, write_json
+from hsfl.training.checkpoint import Progress, save_checkpoint
+from hsfl.training.evaluate import Quality
+from hsfl.training.outcome import clients_record, make_record
+from hsfl.training.prepare import prepare
+from hsfl.training.simulate import make_pace
+from hsfl.training.world import world_of
+
+COLUMNS_WITH_TAU = ("hsfl", PUBLISHED, "fl")
+TAU_FILE = "tau.csv"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One column of one seed when its budget is spent."""
+
+    data: str
+    seed: int
+    column: str
+    tau_s: float
+    budget_s: float
+    rounds: int
+    drops: int  # clients past tau, over all rounds
+    first_drop: int | None  # the round, counted from 1
+    accuracy: float | None
+    balanced_accuracy: float | None
+
+
+def run(
+    out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
+    make_observer: MakeObserver, data: str = TAU_DATA,
+) -> list[Row]:  # fmt: skip
+    """Rows from the results that were shipped, or made now."""
+    known = read_rows(shipped / TAU_FILE) if shipped is not None else {}
+    rows = []
+    for seed in seeds:
+        missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
+        trace = (
+            find_trace(data, scale, seed, TWIN_TRACE, out, shipped, data_dir, say, make_observer) if missing else None
+        )
+        for column in COLUMNS_WITH_TAU:
+            row = known.get((data, seed, column))
+            rows.append(row or _row(out, scale, column, trace, data_dir, shipped, say, make_observer))
+    write_csv(
+        out / TAU_FILE,
+        [field.name for field in fields(Row)],
+        (["" if v is None else v for v in astuple(r)] for r in rows),
+    )
+    return rows
+
+
+def _row(
+    out: Path, scale: str, column: str, trace: Trace | None, data_dir: Path | None, shipped: Path | None, say: Say,
+    make_observer: MakeObserver,
+) -> Row:  # fmt: skip
+    assert trace is not None
+    answer = _answer(out, scale, trace, shipped, say)
+    tau_s = 2 * float(np.median(answer.round_s[PUBLISHED]))
+    whole_s = budget_s(answer.round_s[PUBLISHED], max(1, len(trace.rounds) // 2))
+    config = _config(scale, column, trace, answer, tau_s, whole_s, data_dir)
+    lines = _lines(config, column, answer)
+    drops, rounds = sum(int(line.dropped.sum()) for line in lines), len(lines)
+    first = next((index for index, line in enumerate(lines) if not line.kept.all()), None)
+    said = (trace.data, trace.seed, column, tau_s, whole_s, rounds, drops)
+    if first is None:
+        round_s = [line.round_s for line in lines]
+        plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
+        return Row(*said, None, plain.value, balanced.value)
+    folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
+    words = f"{trace.data}, {column} with tau, seed {trace.seed}"
+    say(f"{words}: trained on its own from round {first + 1}")
+    fork(config, folder, trace, first, out)
+    run_or_resume(config, folder, make_observer(words))
+    last = RunFolder(folder).rounds()[-1]
+    return Row(*said, first + 1, last.test_accuracy, last.balanced_accuracy)
+
+
+def _answer(out: Path, scale: str, trace: Trace, shipped: Path | None, say: Say) -> Answer:
+    """The clocks without tau on the fleet of the trace's own seed."""
+    point = make_point(trace.data, scale, trace.seed, trace.seed, trace.num_samples, COLUMNS_WITH_TAU)
+    known = read_cuts(shipped / CUTS_FILE) if shipped is not None else {}
+    solve_points([point], out / "fleets", known, say)
+    return read_answer(out / "fleets", point)
+
+
+def _config(
+    scale: str, column: str, trace: Trace, answer: Answer, tau_s: float, whole_s: float, data_dir: Path | None
+) -> RunConfig:
+    """The run of a column with tau and budget, on the fleet that the seed draws."""
+    of = COLUMNS[column]
+    cuts = answer.cuts[column]
+    return with_changes(
+        base_config(trace.data, scale, trace.seed, data_dir),
+        [
+            f"framework={of.framework}", f"allocation.policy={of.policy}", f"fleet.max_cut={answer.max_cut}",
+            f"fleet.cuts={cuts}", f"train.tau_s={tau_s!r}", f"train.budget_s={whole_s!r}",
+            f"train.rounds={len(trace.rounds)}",
+        ],
+    )  # fmt: skip
+
+
+def _lines(config: RunConfig, column: str, answer: Answer) -> list[Timeline]:
+    """The timelines of the rounds that fit into the budget."""
+    world = world_of(config, cost_of(config))
+    pace = column_pace(config, world, answer.cuts[column], np.array(answer.num_samples))
+    lines, now_s = [], 0.0
+    for index in range(config.train.rounds):
+        line, _ = pace.round(index, tuple(range(len(answer.num_samples))))
+        now_s += line.round_s
+        if now_s > (config.train.budget_s or np.inf):
+            break
+        lines.append(line)
+    return lines
+
+
+def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path) -> None:
+    """Begin the run folder with the rounds that the twins share, and the model that they had then."""
+    folder = RunFolder(path)
+    if folder.checkpoint_path.exists() or num_shared == 0:
+        return
+    model_path = (
+        out / "runs" / trace.data / TWIN_TRACE / f"seed-{trace.seed}" / "models" / f"round-{num_shared}.safetensors"
+    )
+    if not model_path.exists():
+        return  # the twins were trained elsewhere: this column is trained from its first round
+    bench = prepare(config)
+    bench.task.model.load_state_dict(load_file(model_path))
+    task = replace(bench.task, initial=read_state(bench.task.model))
+    framework = FRAMEWORKS[config.framework](task)
+    pace, now_s = make_pace(bench, framework), 0.0
+    folder.create(config)
+    write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+    for index, row in enumerate(trace.rounds[:num_shared]):
+        line, says = pace.round(index, tuple(range(task.num_clients)))
+        assert line.kept.all()
+        quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
+        result = RoundResult(row.train_loss, sum(trace.num_samples), LinkBytes())  # its bytes were not counted
+        record = make_record(framework, task, index, now_s, line, says, result, quality, wall_s=0.0)
+        folder.append(record)
+        now_s = record.sim_time_s
+    write_json(path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
+    save_checkpoint(folder.checkpoint_path, framework.init(), Progress(num_shared), config)
+
+
+def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
+    if not path.exists():
+        return {}
+    try:
+        rows = [_parsed(row) for row in csv.DictReader(path.read_text().splitlines())]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
+    return {(row.data, row.seed, row.column): row for row in rows}
+
+
+def _parsed(row: dict[str, str]) -> Row:
+    """A line of the file; what is unknown is empty."""
+    kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int}
+    values: dict[str, Any] = {name: kinds.get(name, float)(text) if text else None for name, text in row.items()}
+    return Row(**values)

@@ -1,0 +1,141 @@
+"""Traces: what a training gave, round by round, without any clock.
+
+A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the
+machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
+"""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hsfl.compare import run_or_resume
+from hsfl.config import RunConfig, parse_config
+from hsfl.errors import InputError
+from hsfl.experiments.columns import trace_config
+from hsfl.experiments.shared import Say
+from hsfl.records import RoundRecord, RunFolder, check_same_run, read_json, write_atomic
+from hsfl.training.simulate import Observer
+
+FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
+MakeObserver = Callable[[str], Observer]
+
+
+@dataclass(frozen=True)
+class TraceRound:
+    """What is known after a round; None where it was not evaluated or nobody trained."""
+
+    round: int  # 1, 2, ...
+    train_loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    balanced_accuracy: float | None
+    recall: tuple[float | None, ...]  # by class
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One training of one seed."""
+
+    data: str
+    name: str  # twins, or a framework
+    seed: int
+    config: RunConfig
+    num_samples: tuple[int, ...]  # [K] of training, of each client
+    rounds: tuple[TraceRound, ...]
+    environment: dict[str, Any]
+
+    def values(self, quantity: str) -> list[float | None]:
+        """A quantity after every round."""
+        return [getattr(each, quantity) for each in self.rounds]
+
+
+def file_name(data: str, name: str, seed: int) -> str:
+    return f"{data}-{name}-seed-{seed}.csv"
+
+
+def find_trace(
+    data: str, scale: str, seed: int, name: str, out: Path, shipped: Path | None, data_dir: Path | None,
+    say: Say, make_observer: MakeObserver,
+) -> Trace:  # fmt: skip
+    """The trace in `out`, else the one in `shipped` (a folder of results), else trained now."""
+    config = trace_config(data, scale, seed, name, data_dir)
+    for folder in (out / "traces", shipped):
+        path = folder / file_name(data, name, seed) if folder is not None else None
+        if path is not None and path.exists() and is_of(trace := read_trace(path), config):
+            return trace
+    words = f"{data}, {name}, seed {seed}"
+    say(f"{words}: training {config.train.rounds} rounds")
+    folder = out / "runs" / data / name / f"seed-{seed}"
+    run_or_resume(config, folder, make_observer(words))
+    return write_trace(out / "traces" / file_name(data, name, seed), folder, data, name)
+
+
+def is_of(trace: Trace, config: RunConfig) -> bool:
+    """Whether a trace was trained with these settings, for at least as many rounds."""
+    try:
+        check_same_run(trace.config, config, Path(trace.name))
+    except InputError:
+        return False
+    return len(trace.rounds) >= config.train.rounds
+
+
+def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
+    """The trace of a run folder, as a file of its own."""
+    folder = RunFolder(run)
+    config, clients = folder.config(), folder.clients()
+    assert clients is not None
+    environment = read_json(run / "environment.json")
+    environment = {key: environment[key] for key in ("processor", "num_threads", "packages", "python")}
+    tree = config.model_dump(mode="json")
+    tree["data"]["dir"] = None  # where the data lay is nobody's business
+    about = {"data": data, "trace": name, "num_samples": clients.num_samples, "environment": environment}
+    lines = [f"# {json.dumps(about | {'config': tree})}", ",".join(FIELDS)]
+    lines += [",".join(_cells(record)) for record in folder.rounds()]
+    write_atomic(path, lambda scratch: scratch.write_text("\n".join(lines) + "\n"))
+    return read_trace(path)
+
+
+def _cells(record: RoundRecord) -> list[str]:
+    numbers = [record.train_loss, record.test_loss, record.test_accuracy, record.balanced_accuracy]
+    return [str(record.round), *map(_number, numbers), " ".join(map(_number, record.recall or []))]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def read_trace(path: Path) -> Trace:
+    try:
+        first, *lines = path.read_text().splitlines()
+        about = json.loads(first.removeprefix("#"))
+        rows = list(csv.DictReader(lines))
+        config = parse_config(about["config"])
+        rounds = tuple(_round(row) for row in rows)
+        if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
+            raise ValueError("rounds do not count 1, 2, ...")
+        num_samples = tuple(int(number) for number in about["num_samples"])
+        if len(num_samples) != config.fleet.num_clients:
+            raise ValueError(f"num_samples has {len(num_samples)} numbers")
+        environment = dict(about["environment"])
+        return Trace(about["data"], about["trace"], config.seed, config, num_samples, rounds, environment)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a trace ({error}); delete it and run the same command again") from None
+
+
+def _round(row: dict[str, str]) -> TraceRound:
+    numbers = {name: _value(row[name]) for name in FIELDS[1:5]}
+    recall = tuple(_value(each) for each in row["recall"].split())
+    return TraceRound(round=int(row["round"]), recall=recall, **numbers)
+
+
+def _value(text: str) -> float | None:
+    return None if text == "-" else float(text)
+
+
+def largest_difference(left: Trace, right: Trace) -> float:
+    """Of the training losses in the rounds that both have, relative to the larger one; 1 where a loss is unknown."""
+    pairs = zip(left.values("train_loss"), right.values("train_loss"))
+    return max(1.0 if a is None or b is None else abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)

@@ -1,0 +1,35 @@
+"""Independent pieces of work in several processes, told of as they end."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def num_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None) -> Iterator[R]:
+    """The function's answers in the order in which they come; one worker works here, several in processes of their own."""
+    num_workers = min(num_workers or num_cpus(), len(items))
+    if num_workers <= 1:
+        yield from map(function, items)
+        return
+    fresh = get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(num_workers, fresh, _ignore_interrupts) as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; workers finish their piece and end with the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

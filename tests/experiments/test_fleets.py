@@ -1,0 +1,159 @@
+"""The clocks of columns on fleets: as a run would take them, with cuts that are right for each column's own allocation."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hsfl.allocation.cuts import exact_rounds
+from hsfl.config import RunConfig, with_changes
+from hsfl.experiments import tau_row
+from hsfl.experiments.columns import ALL, COLUMNS, GAINS, trace_config
+from hsfl.experiments.fleets import cost_of, make_point, read_answer, read_cuts, solve, solve_points, write_cuts
+from hsfl.experiments.gains import find_gains
+from hsfl.experiments.traces import Trace, find_trace
+from hsfl.records import RunFolder
+from hsfl.training.allocating import samples
+from hsfl.training.cuts import _phases
+from hsfl.training.simulate import Observer, run
+from hsfl.training.world import count_batches, world_of
+
+SEED, FLEET = 1, 4
+
+
+def quietly(text: str) -> None:
+    """Progress that nobody reads."""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("table1")
+
+
+@pytest.fixture(scope="module")
+def trace(out: Path) -> Trace:
+    """The twins' training at smoke scale."""
+    return get_trace(out, "twins")
+
+
+def get_trace(out: Path, name: str) -> Trace:
+    return find_trace("digits", "smoke", SEED, name, out, None, None, quietly, lambda name: Observer())
+
+
+@pytest.fixture(scope="module")
+def answer(out: Path, trace: Trace):  # type: ignore[no-untyped-def]
+    point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, ALL)
+    solve_points([point], out / "fleets", {}, quietly)
+    return read_answer(out / "fleets", point)
+
+
+def column_config(name: str, cuts: list[int]) -> RunConfig:
+    """The run that a column stands for."""
+    column = COLUMNS[name]
+    trace = column.trace if column.trace != "twins" else "twins"
+    cut = f"fleet.cuts={cuts}" if column.framework == "hsfl" else f"fleet.one_cut={cuts[0]}"
+    words = [f"framework={column.framework}", f"allocation.policy={column.policy}", f"fleet.seed={FLEET}", cut]
+    return with_changes(trace_config("digits", "smoke", SEED, trace), words)
+
+
+@pytest.mark.parametrize("name", ["hsfl", "hsfl_even", "splitfed_v1", "single_proposed", "fl", "fsl", "sl", "cl"])
+def test_reclocking_a_trace_equals_running_it(name: str, answer, out: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trace = get_trace(out, COLUMNS[name].trace)
+    run(column_config(name, answer.cuts[name]), tmp_path / "run")
+    records = RunFolder(tmp_path / "run").rounds()
+    assert len(records) == len(trace.rounds)
+    assert [r.round_s for r in records] == pytest.approx(answer.round_s[name][: len(records)], rel=1e-9)
+    for record, row in zip(records, trace.rounds):
+        assert record.train_loss == pytest.approx(row.train_loss, rel=1e-3)
+        assert record.test_accuracy == pytest.approx(row.test_accuracy, abs=0.011)  # one image of 100
+
+
+@pytest.mark.parametrize("name", ["splitfed_v2", "psl", "locfedmix_sl", "cpsl"])
+def test_the_clock_without_data_is_that_of_a_run(name: str, answer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    config = with_changes(column_config(name, answer.cuts[name]), ["train.rounds=1"])
+    run(config, tmp_path / "run")
+    (record,) = RunFolder(tmp_path / "run").rounds()
+    assert record.round_s == pytest.approx(answer.round_s[name][0], rel=1e-6)
+
+
+def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
+    """Against all cuts of three clients that hold up to three units, on the samples that plans are made on."""
+    point = make_point("digits", "smoke", SEED, 2, [40, 60, 60], GAINS)
+    changes = ["fleet.num_clients=3", "fleet.max_cut=[3, 3, 2]", "network.num_subchannels=4", "allocation.samples=6"]
+    config = with_changes(point.config, changes)
+    cost = cost_of(config)
+    found = solve(type(point)(config, point.num_samples, GAINS), cost)
+    world = world_of(config, cost)
+    num_batches = count_batches(config, config.network.sample_scale * np.array(point.num_samples))
+    planned_on = samples(world, config.allocation, config.train.batch_size, num_batches, 1)
+
+    def proposed_s(cuts: tuple[int, ...]) -> float:
+        return float(exact_rounds(planned_on, np.array(cuts)).mean())
+
+    def even_s(cuts: tuple[int, ...]) -> float:
+        from hsfl.network.latency import client_round_s
+
+        times = _phases(world, np.array(cuts), config.train.batch_size)
+        return float((client_round_s(times, num_batches).max(axis=-1) + times.model_down_s.max(axis=-1)).mean())
+
+    own, single = list(product((1, 2, 3), (1, 2, 3), (1, 2))), [(c,) * 3 for c in (1, 2)]
+    for mean_s, names in ((proposed_s, ("single_proposed", "hsfl")), (even_s, ("single_even", "hsfl_even"))):
+        for name, options in zip(names, (single, own)):
+            assert mean_s(tuple(found.cuts[name])) <= min(map(mean_s, options)) * 1.002, name
+    assert found.cuts["splitfed_v1"] == found.cuts["scls"] == [2, 2, 2]
+    gains = find_gains([found])
+    assert gains.interaction.mean == pytest.approx(gains.cuts_proposed.mean / gains.cuts_even.mean)
+    expected = found.mean_s("splitfed_v1") / found.mean_s("hsfl")
+    assert gains.over["splitfed_v1"].mean == pytest.approx(expected)
+
+
+def test_known_cuts_are_not_searched_again(answer, trace: Trace, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    kept = read_cuts(write_cuts(tmp_path / "cuts.csv", [answer]))
+    point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, GAINS)
+    known_gap, cuts = kept[point.key]
+    strange = {name: [1] * 10 for name in cuts}  # taken at their word, so nothing was searched
+    assert solve(point, cost_of(point.config), strange, 0.5).cuts["hsfl"] == [1] * 10
+    again = solve(point, cost_of(point.config), cuts, known_gap)
+    assert again.round_s["hsfl"] == answer.round_s["hsfl"]
+    assert again.gap == pytest.approx(answer.gap, rel=1e-3)
+
+
+def test_max_cut_from_memory() -> None:
+    """Memory for batches of 256; more of it never means a smaller max_cut."""
+    point = make_point("mnist", "quick", SEED, 3, [500] * 10, ("splitfed_v1",), "memory")
+    found = solve(point, cost_of(point.config))
+    cost = cost_of(point.config)
+    assert point.config.fleet.storage_bits == (4e8, 2.4e9)
+    assert all(cost.memory_bits[cut] <= 2.4e9 for cut in found.max_cut)
+    assert len(set(found.max_cut)) > 2
+    assert set(found.cuts["splitfed_v1"]) == {min(found.max_cut)}
+
+
+def test_a_column_with_tau_goes_on_from_the_twins(out: Path, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FL drops clients; from the first drop on it is trained itself, and the whole is what a run from the start gives."""
+    monkeypatch.setattr(tau_row, "COLUMNS_WITH_TAU", ("splitfed_v1", "hsfl", "fl"))
+    config = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1", "train.rounds=4"])
+    twins = out / "runs" / "digits" / "twins" / "seed-1"
+    if not (twins / "models").exists():
+        run(config, tmp_path / "again")
+        (tmp_path / "again" / "models").rename(twins / "models")
+    rows = {row.column: row for row in tau_row.run(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")}
+    assert tau_row.read_rows(out / "tau.csv") == {("digits", SEED, name): row for name, row in rows.items()}
+    assert rows["splitfed_v1"].tau_s == rows["fl"].tau_s > 0
+    point = make_point("digits", "smoke", SEED, SEED, trace.num_samples, tau_row.COLUMNS_WITH_TAU)
+    clocks = read_answer(out / "fleets", point)
+    tight_s = 1.02 * float(np.median(clocks.round_s["splitfed_v1"]))  # so that some round has a straggler, but not the first
+    config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tight_s, 1e9, None)
+    lines = tau_row._lines(config, "splitfed_v1", clocks)
+    first = next((i for i, line in enumerate(lines) if not line.kept.all()), None)
+    if first:  # a fork in the middle
+        tau_row.fork(config, tmp_path / "forked", trace, first, out)
+        run(config, tmp_path / "forked", resume=True)
+    run(config, tmp_path / "whole")
+    whole = RunFolder(tmp_path / "whole").rounds()
+    assert [r.kept for r in whole] == [np.flatnonzero(line.kept).tolist() for line in lines]
+    if first:
+        forked = RunFolder(tmp_path / "forked").rounds()
+        assert [(r.kept, r.round_s) for r in forked] == [(r.kept, r.round_s) for r in whole]
+        assert [r.train_loss for r in forked] == pytest.approx([r.train_loss for r in whole], rel=1e-3)
