@@ -130,7 +130,9 @@ def test_max_cut_from_memory() -> None:
     assert set(found.cuts["splitfed_v1"]) == {min(found.max_cut)}
 
 
-def test_a_column_with_tau_goes_on_from_the_twins(out: Path, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_with_tau_goes_on_from_the_twins(
+    out: Path, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FL drops clients; from the first drop on it is trained itself, and the whole is what a run from the start gives."""
     monkeypatch.setattr(tau_row, "COLUMNS_WITH_TAU", ("splitfed_v1", "hsfl", "fl"))
     config = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1", "train.rounds=4"])
@@ -138,12 +140,17 @@ def test_a_column_with_tau_goes_on_from_the_twins(out: Path, trace: Trace, tmp_p
     if not (twins / "models").exists():
         run(config, tmp_path / "again")
         (tmp_path / "again" / "models").rename(twins / "models")
-    rows = {row.column: row for row in tau_row.run(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")}
+    rows = {
+        row.column: row
+        for row in tau_row.run(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
+    }
     assert tau_row.read_rows(out / "tau.csv") == {("digits", SEED, name): row for name, row in rows.items()}
     assert rows["splitfed_v1"].tau_s == rows["fl"].tau_s > 0
     point = make_point("digits", "smoke", SEED, SEED, trace.num_samples, tau_row.COLUMNS_WITH_TAU)
     clocks = read_answer(out / "fleets", point)
-    tight_s = 1.02 * float(np.median(clocks.round_s["splitfed_v1"]))  # so that some round has a straggler, but not the first
+    tight_s = 1.02 * float(
+        np.median(clocks.round_s["splitfed_v1"])
+    )  # so that some round has a straggler, but not the first
     config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tight_s, 1e9, None)
     lines = tau_row._lines(config, "splitfed_v1", clocks)
     first = next((i for i, line in enumerate(lines) if not line.kept.all()), None)

@@ -91,7 +91,7 @@ def make_study(num_seeds: int = 2) -> Study:
         for name in ("sl", "cl"):
             traces["mnist", name, seed] = make_trace([0.15 + better, 0.9 + better], name, seed)
         for fleet, own in ((1, 5.0), (2, 10.0 / 3)):
-            seconds = {name: 10.0 for name in SEVEN} | {"hsfl": own, "hsfl_even": 6.0, "sl": 25.0, "cl": 1.0}
+            seconds = dict.fromkeys(SEVEN, 10.0) | {"hsfl": own, "hsfl_even": 6.0, "sl": 25.0, "cl": 1.0}
             answers.append(make_answer(fleet, seconds, seed))
     return Study(SEVEN, traces, answers)
 
@@ -128,7 +128,10 @@ def test_differences_are_averaged_over_fleets_first() -> None:
 def test_the_tables_say_it() -> None:
     study = make_study()
     found, times = list(cells(study)), list(timings(study))
-    rows = [Row("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, 0.7, 0.3), Row("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, 0.8, 0.4)]
+    rows = [
+        Row("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, 0.7, 0.3),
+        Row("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, 0.8, 0.4),
+    ]
     text = markdown(study, found, times, find_trends(found), rows, "smoke")
     assert "n = 2 fleets x 2 training seeds" in text
     assert f"| SplitFed V1, as published | {math.sqrt(6):.3f} [2.000, 3.000] (2.00 to 3.00) |" in text
