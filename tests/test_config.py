@@ -91,7 +91,7 @@ def test_set_reaches_the_top_and_overrides_the_file():
         ("train.epochs=3", "did you mean 'train.local_epochs'?"),
         ("rounds=3", "'rounds'; did you mean 'train.rounds'?"),  # right name, no section
         ("model.lr=3", "did you mean 'train.lr'?"),  # right name, wrong section
-        ("log.xyzzy=3", "known here: log.checkpoint_every, log.tensorboard"),
+        ("log.xyzzy=3", "known here: log.checkpoint_every, log.model_every, log.tensorboard"),
         ("xyzzy=3", "known here: framework, seed"),
         (".x=3", "unknown config field ''"),
     ],
