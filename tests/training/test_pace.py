@@ -130,7 +130,7 @@ def test_locfedmix_by_hand() -> None:
     total = 0.0
     while any(value > 1e-12 for value in left.values()):
         part = {k: min(value, 1.0) for k, value in left.items() if value > 1e-12}
-        server = 2 * sum(part[k] * times[k]["server"] for k in part)
+        server = (2 if len(part) > 1 else 1) * sum(part[k] * times[k]["server"] for k in part)
         total += max(part[k] * (times[k]["fwd"] + times[k]["up"]) for k in part)
         total += max(
             max(part[k] * decoder[k], server + part[k] * times[k]["down"]) + part[k] * times[k]["bwd"] for k in part
