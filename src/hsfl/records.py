@@ -50,7 +50,7 @@ class RoundRecord:
     straggler: int | None  # the client with the most work
     waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
     phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
-    allocation: dict[str, Any]  # policy, and what it says of its answer
+    allocation: dict[str, Any]  # policy, what it says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, int]  # by link
 
 
@@ -195,7 +195,7 @@ class RunFolder:
 
     def append(self, record: RoundRecord) -> None:
         with writing(self.rounds_path), self.rounds_path.open("a") as file:
-            file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+            file.write(_line(record))
 
     def rounds(self) -> list[RoundRecord]:
         """All whole lines; a last line cut off by a crash is left out."""
@@ -220,8 +220,13 @@ class RunFolder:
             raise InputError(
                 f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
             )
-        text = "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records[:count])
+        text = "".join(map(_line, records[:count]))
         write_atomic(self.rounds_path, lambda scratch: scratch.write_text(text))
+
+
+def _line(record: RoundRecord) -> str:
+    """A line of rounds.jsonl."""
+    return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def _record(line: str) -> RoundRecord | None:

@@ -93,8 +93,11 @@ def test_splitfed_v2_updates_the_server_once_per_client_in_every_step(settings: 
 # CPSL
 
 
-def plain_cpsl(task: Task, clusters: list[list[int]], cuts: list[int], num_rounds: int) -> UnitState:
-    """Clusters in turn, a cut for each; cuts lie behind every BatchNorm, so own losses do not touch each other."""
+def plain_cpsl(
+    task: Task, clusters: list[list[int]], cuts: list[int], num_rounds: int, own_losses: bool = False
+) -> UnitState:
+    """Clusters in turn, a cut for each. A head learns from the joint mean loss, N/n_k times, where n_k of a step's N samples are
+    the client's; or from the mean loss of its own samples, which is the same where no unit of the tail couples samples."""
     model = copy.deepcopy(task.model).train()
     for round_index in range(num_rounds):
         server, last_cut = None, None
@@ -105,27 +108,38 @@ def plain_cpsl(task: Task, clusters: list[list[int]], cuts: list[int], num_round
             heads = {k: copy.deepcopy(head) for k in clients}
             optimizers = {k: optimizer(task, heads[k]) for k in clients}
             for batches in batches_by_step(task, clients, round_index, {}):
-                smashed = {k: heads[k](x) for k, (x, _) in batches.items()}
-                logits = tail(torch.cat(list(smashed.values())))
-                own_logits = dict(zip(batches, logits.split([len(y) for _, y in batches.values()])))
+                sizes = [len(y) for _, y in batches.values()]
+                logits = tail(torch.cat([heads[k](x) for k, (x, _) in batches.items()]))
+                joint_loss = F.cross_entropy(logits, torch.cat([y for _, y in batches.values()]))
                 gradients = {}
-                for k, (_, y) in batches.items():  # a head learns from the mean loss of its own batch
-                    own_loss = F.cross_entropy(own_logits[k], y)
-                    gradients[k] = torch.autograd.grad(own_loss, heads[k].parameters(), retain_graph=True)
-                step_of(F.cross_entropy(logits, torch.cat([y for _, y in batches.values()])), server)
-                for k, own in gradients.items():
-                    for parameter, gradient in zip(heads[k].parameters(), own):
+                for (k, (_, y)), own_logits in zip(batches.items(), logits.split(sizes)):
+                    loss = F.cross_entropy(own_logits, y) if own_losses else joint_loss * (sum(sizes) / len(y))
+                    gradients[k] = torch.autograd.grad(loss, heads[k].parameters(), retain_graph=True)
+                step_of(joint_loss, server)
+                for k, gradient_of in gradients.items():
+                    for parameter, gradient in zip(heads[k].parameters(), gradient_of):
                         parameter.grad = gradient
                     optimizers[k].step()
             load_mean(head, list(heads.values()), [task.feed.num_samples(k) for k in clients])
     return read_state(model)
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])  # behind cuts 1 and 2 lie units with BatchNorm
+def test_a_joint_step_gives_the_joint_gradient_scaled_to_the_clients_batch(cut: int) -> None:
+    """With BatchNorm in the tail that is not the gradient of the client's own loss: batch statistics couple clients."""
+    task = replace(make_task([cut] * 3, COUNTS), clusters=(0, 0, 0))
+    whole, _, _ = train(task, "cpsl", [[0, 1, 2]])
+    assert_same(whole, plain_cpsl(task, [[0, 1, 2]], [cut], num_rounds=1), 1e-9)
+    from_own = plain_cpsl(task, [[0, 1, 2]], [cut], num_rounds=1, own_losses=True)
+    assert torch.allclose(whole.floats, from_own.floats, rtol=1e-9, atol=1e-9) == (cut >= 3)
+
+
 @pytest.mark.parametrize("optimizer_name", ["sgd", "momentum"])
-def test_cpsl_clusters_take_turns_and_the_server_keeps_its_optimiser(optimizer_name: str) -> None:
-    task = make_task([3] * 5, [*COUNTS, 6, 2], optimizer=optimizer_name)
+@pytest.mark.parametrize("cut", [1, 3])
+def test_cpsl_clusters_take_turns_and_the_server_keeps_its_optimiser(optimizer_name: str, cut: int) -> None:
+    task = make_task([cut] * 5, [*COUNTS, 6, 2], optimizer=optimizer_name)
     task = replace(task, clusters=(1, 0, 1, 0, 1))
-    expected = plain_cpsl(task, [[1, 3], [0, 2, 4]], [3, 3], num_rounds=2)
+    expected = plain_cpsl(task, [[1, 3], [0, 2, 4]], [cut, cut], num_rounds=2)
     assert_same(train(task, "cpsl", [[0, 1, 2, 3, 4]] * 2)[0], expected, 1e-9)
 
 

@@ -82,8 +82,9 @@ def plain(name, a_round):
                         ends.append(now + back[k])
                 total += max(ends)
             elif name == "locfedmix_sl":
+                server *= 2 if len(part) > 1 else 1  # one client alone has nobody to mix with
                 total += max(
-                    max(w * decoder_s[k], 2 * server + w * p.gradient_s[k]) + w * p.client_backward_s[k]
+                    max(w * decoder_s[k], server + w * p.gradient_s[k]) + w * p.client_backward_s[k]
                     for k, w in part.items()
                 )
             else:

@@ -20,7 +20,8 @@ def plain(kind, work, decoder_s, num_batches, rank):
         part = [min(max(num_batches[k] - step, 0.0), 1.0) for k in range(n)]
         joins = [k for k in range(n) if part[k] > 0]
         arrived = max(part[k] * (work[0, k] + work[1, k]) for k in joins)
-        joint = [sum(part[k] * work[p, k] for k in joins) * (2 if kind == "local_loss" else 1) for p in (2, 3)]
+        passes = 2 if kind == "local_loss" and len(joins) > 1 else 1
+        joint = [sum(part[k] * work[p, k] for k in joins) * passes for p in (2, 3)]
         place = part * (work[0] + work[1]) if rank is None else rank[step] if rank.ndim == 2 else rank
         ends, served = [], arrived
         for k in sorted(joins, key=lambda k: (place[k], -num_batches[k], k)):

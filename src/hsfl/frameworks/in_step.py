@@ -6,8 +6,12 @@ CPSL: Wu, Li, Qu, Zhou, Shen, Zhuang, Li, Shi, "Split Learning over Wireless Net
 Management" (2023).
 
 They differ in how the server serves a step (one update per client, or one on the concatenated batch) and in what
-becomes of the heads. A client joins its first N_k steps. In a joint step a client's gradient is scaled from the joint
-mean to the mean over its *own* batch, so that its learning rate does not shrink with the number of clients.
+becomes of the heads. A client joins its first N_k steps.
+
+In a joint step of N samples, n_k of them a client's, the client receives the gradient of the *joint* mean loss times N/n_k, so
+that its learning rate does not shrink with the number of clients. Where no unit of the server side couples samples, that
+is the gradient of the mean loss over the client's own batch. With BatchNorm there it is not: the statistics are those of
+the joint batch, so every client's loss depends on all smashed data, and the others' losses have a part in the gradient.
 """
 
 from collections.abc import Iterable, Sequence
@@ -98,7 +102,7 @@ class InStep:
                 self.update_heads(clients, inputs, smashed, gradients)
 
     def serve(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensors:
-        """One update of the server side on the concatenated batch; gradients of each client's own mean loss."""
+        """One update of the server side on the concatenated batch; to each client the joint gradient times N/n_k."""
         joined = torch.cat([s.detach() for s in smashed.values()]).requires_grad_()
         y = torch.cat(list(labels.values()))
         key = self.task.key(next(iter(smashed)), round_index, step)

@@ -33,7 +33,8 @@ class Framework:
 
     turns: "together", "alone" (one client after another) or "clusters" (one cluster after another); what a turn has
         to itself is all of the band and all of the main server.
-    server: "divided" (main_hz among the clients of a turn) or "whole" (all of main_hz, for one thing at a time).
+    server: "divided" (main_hz among the clients of a turn), "whole" (all of main_hz, for one thing at a time) or "own"
+        (a machine of main_hz / K for each of the K clients, whoever is away).
     step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (all of a
         turn in step, see steps.py), "pooled" (the server alone, on everyone's data).
     cut: "any", or the only one it knows: "none" (all on the server) or "whole" (all on the client).
@@ -54,7 +55,7 @@ FRAMEWORKS = {
     "splitfed_v1": Framework(tau=True),
     "splitfed_v2": Framework(server="whole", step="queue"),
     "psl": Framework(server="whole", step="joint", models_each_step=True),
-    "fsl": Framework(tau=True),  # a machine of main_hz / K for each client, which is the even share
+    "fsl": Framework(server="own", tau=True),
     "locfedmix_sl": Framework(server="whole", step="local_loss"),
     "cpsl": Framework(turns="clusters", server="whole", step="joint"),
     "hsfl": Framework(tau=True),
@@ -336,7 +337,8 @@ def even_phases(
     if framework.turns != "together":
         receives = started  # the head is handed on to those whose turn it is
     resources = even(links, fleet, servers, draw, group, started, receives)
-    server_hz = servers.main_hz if framework.server == "whole" else resources.server_hz
+    fixed_hz = {"whole": servers.main_hz, "own": servers.main_hz / fleet.num_clients}  # of each client
+    server_hz = fixed_hz.get(framework.server, resources.server_hz)
     every = phases(
         cost,
         framework_cuts(name, cuts, cost.num_units),

@@ -19,7 +19,10 @@ Array = np.ndarray
 
 BATCH_PHASES = ("client_forward", "smashed", "server_forward", "server_backward", "gradient", "client_backward")
 STEP_PHASES = (*BATCH_PHASES, "decoder")
-SERVER_PASSES = {"joint": 1, "local_loss": 2}  # LocFedMix-SL computes its loss and the mixed one
+SERVER_PASSES = {
+    "joint": 1,
+    "local_loss": 2,
+}  # LocFedMix-SL computes its loss and, with two clients or more, the mixed one
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
     forward, smashed, server_forward, server_backward, gradient, backward = work
     times, last, num_batches, part = stretches.times, stretches.last, stretches.num_batches, stretches.part
     arrive_s = stretches.each(np.maximum, forward + smashed)  # [J], in a step
-    forward_s, backward_s = (passes * stretches.each(np.add, w) for w in (server_forward, server_backward))
+    each = np.where(stretches.members > 1, passes, 1)
+    forward_s, backward_s = (each * stretches.each(np.add, w) for w in (server_forward, server_backward))
     server_s = forward_s + backward_s
     after_s = np.maximum(
         server_s + stretches.each(np.maximum, gradient + backward), stretches.each(np.maximum, decoder_s + backward)

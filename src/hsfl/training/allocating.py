@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, rates
+from hsfl.allocation.answer import Allocation, SolveStatus, rates
 from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
@@ -19,9 +19,11 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
+from hsfl.network.clock import find_framework
 from hsfl.network.latency import Phases, phases
 from hsfl.training.cuts import sample_draws
 from hsfl.training.measured_links import plan_measured_cuts, sampled_rounds, share_measured
+from hsfl.training.resources import POWERS, radio_resources
 from hsfl.training.sharing import Allocator, Even, Job, Share
 from hsfl.training.turns import GreedyTurns
 from hsfl.training.world import World
@@ -160,28 +162,73 @@ class Optimised:
             replace(job.world, fleet=deepest), draw, config.train.batch_size, num_batches, config.train.tau_s,
             self.settings.sharing, min(config.fleet.min_cut, int(job.cuts.min())),
         )  # fmt: skip
-        answer, times = self._allocate(job, every, started)
         receives = np.ones(len(started), bool) if job.receives is None else job.receives
+        answer = self._allocate(job, every, started)
         if (receives & ~started).any():
-            _, of_all = self._allocate(job, replace(every, tau_s=None), receives)
-            times = replace(times, model_down_s=of_all.model_down_s)
-        kept = started.copy()
-        kept[started] = answer.kept
-        return Share(times, kept, _says(self.policy, answer, started))
-
-    def _allocate(self, job: Job, every: Scenario, on: Array) -> tuple[Allocation, Phases]:
-        """For the clients that are on; the phases of the others take no time."""
-        part, cuts = _only(every, on), job.cuts[on]
-        answer = self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s)
+            answer = _distributed(answer, self._allocate(job, models_alone(every), receives), self.settings.gap)
         own = phases(
             job.world.cost,
-            cuts,
-            part.batch_size,
-            part.cpu_hz * part.client_flops_per_cycle,
-            answer.server_hz * part.server_flops_per_cycle,
-            rates(part, answer),
+            job.cuts,
+            every.batch_size,
+            every.cpu_hz * every.client_flops_per_cycle,
+            answer.server_hz * every.server_flops_per_cycle,
+            rates(every, answer),
         )
-        return answer, Phases(**{name: _spread(getattr(own, name), on) for name in Phases.__dataclass_fields__})
+        on = {name: receives if name == "model_down_s" else answer.kept for name in Phases.__dataclass_fields__}
+        times = Phases(**{name: np.where(on[name], getattr(own, name), 0.0) for name in on})
+        return Share(times, answer.kept, _says(self.policy, every, answer))
+
+    def _allocate(self, job: Job, every: Scenario, on: Array) -> Allocation:
+        """For the clients that are on; the others get nothing."""
+        part, cuts = _only(every, on), job.cuts[on]
+        if find_framework(job.config.framework).server != "own":
+            return _among_all(self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s), job, on)
+        own_hz = every.main_hz / every.num_clients
+        fixed = with_own_servers(part, cuts, own_hz)
+        answer = self.policy.allocate(fixed, cuts, self.settings.gap, self.settings.time_limit_s)
+        return _among_all(replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0)), job, on)
+
+
+def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
+    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server are one slower machine,
+    so an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
+    flops = whole.client_flops + whole.server_flops
+    speed = whole.cpu_hz * whole.client_flops_per_cycle
+    own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
+    cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
+    return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
+
+
+def models_alone(whole: Scenario) -> Scenario:
+    """The round without training: models go up, and then down."""
+    no = np.zeros(whole.num_cuts)
+    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
+
+
+def _distributed(training: Allocation, models: Allocation, gap: float) -> Allocation:
+    """Training as in one answer, the model's download as in another, whose receivers are more.
+
+    The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
+    """
+    first_s, down_s = (float(answer.phases["model_down_s"].max()) for answer in (training, models))
+    round_s = training.round_s - first_s + down_s
+    down_bound_s = models.lower_bound_s - (models.round_s - down_s)
+    bound_s = min(training.lower_bound_s + max(down_bound_s - first_s, 0.0), round_s)
+    reached = (round_s - bound_s) / round_s if round_s > 0 else 0.0
+    status = training.status
+    if status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9:
+        status = SolveStatus.TIME_LIMIT
+    return replace(
+        training,
+        status=status,
+        edge_down_owner=models.edge_down_owner,
+        edge_down_share=models.edge_down_share,
+        edge_down_power_w=models.edge_down_power_w,
+        round_s=round_s,
+        lower_bound_s=bound_s,
+        gap=reached,
+        seconds=training.seconds + models.seconds,
+    )
 
 
 def _only(whole: Scenario, on: Array) -> Scenario:
@@ -191,27 +238,47 @@ def _only(whole: Scenario, on: Array) -> Scenario:
     return replace(whole, **{name: getattr(whole, name)[on] for name in names})
 
 
+def _among_all(answer: Allocation, job: Job, on: Array) -> Allocation:
+    """An answer for the clients that are on, as one for all clients."""
+    members = np.flatnonzero(on)
+
+    def spread(values: Array | None) -> Any:
+        return None if values is None else _spread(values, on)
+
+    def owners(owner: Array | None) -> Any:
+        return None if owner is None else np.where(owner >= 0, members[owner], -1)
+
+    names = ("kept", "server_hz", "share", "edge_down_share", *POWERS)
+    return replace(
+        answer,
+        cuts=job.cuts,
+        owner=owners(answer.owner),
+        edge_down_owner=owners(answer.edge_down_owner),
+        **{name: spread(getattr(answer, name)) for name in names},
+    )
+
+
 def _spread(values: Array, on: Array) -> Array:
-    """Of all clients, [K]; those that are off take no time."""
-    every = np.zeros(len(on))
+    """Of all clients, [K, ...]; those that are off have nothing."""
+    every = np.zeros((len(on), *values.shape[1:]), values.dtype)
     every[on] = values
     return every
 
 
-def _says(chosen: Policy, answer: Allocation, on: Array) -> dict[str, Any]:
-    members = np.flatnonzero(on)
+def _says(chosen: Policy, every: Scenario, answer: Allocation) -> dict[str, Any]:
+    """For the record: the answer's proof, what each client got in all, and every number of it."""
     says = {
         "policy": chosen.name,
         "status": answer.status.value,
         "gap": answer.gap,
         "lower_bound_s": answer.lower_bound_s,
         "seconds": answer.seconds,
-        "server_hz": _spread(answer.server_hz, on).tolist(),
-        "up_power_w": _spread(answer.main_up_power_w.sum(axis=1), on).tolist(),  # over the client's subchannels
-        "down_power_w": _spread(answer.main_down_power_w.sum(axis=1), on).tolist(),  # the main server's, for it
+        "server_hz": answer.server_hz.tolist(),
+        "up_power_w": answer.main_up_power_w.sum(axis=1).tolist(),  # over the client's subchannels
+        "down_power_w": answer.main_down_power_w.sum(axis=1).tolist(),  # the main server's, for it
     }
     if answer.owner is not None:
-        says["owner"] = [int(members[k]) if k >= 0 else -1 for k in answer.owner]
+        says["owner"] = answer.owner.tolist()
     elif answer.share is not None:
-        says["share"] = _spread(answer.share.sum(axis=1), on).tolist()
-    return says
+        says["share"] = answer.share.sum(axis=1).tolist()
+    return says | {"resources": radio_resources(every, answer)}

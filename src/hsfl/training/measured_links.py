@@ -13,9 +13,11 @@ from hsfl.allocation.measured import best_plan, keep_within, least_training, opt
 from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts
 from hsfl.allocation.policies import Policy
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
+from hsfl.network.clock import find_framework
 from hsfl.network.latency import Phases, Rates, phases, seconds
 from hsfl.rng import stream
 from hsfl.training.cuts import sample_draws
+from hsfl.training.resources import measured_resources
 from hsfl.training.sharing import Job, Share
 from hsfl.training.world import World
 
@@ -85,15 +87,24 @@ def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int)
 
 
 def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Share:
-    """Cycles for the clients that start; those that cannot keep tau_s sit out, as `allocation.tau` chooses them."""
+    """Cycles for the clients that start; those that cannot keep tau_s sit out, as `allocation.tau` chooses them.
+
+    Where every client has a server of its own (FSL) no cycles are divided: the server's seconds are the client's own.
+    """
+    assert draw.rates is not None, "measured links draw rates"
     own_s, work, down_s = _at_cuts(job, draw)
     main_hz, tau_s, even = job.world.servers.main_hz, job.config.train.tau_s, chosen.cycles == "even"
+    own_hz = main_hz / len(started) if find_framework(job.config.framework).server == "own" else None
+    if own_hz is not None:
+        own_s, work = own_s + work / own_hz, np.zeros_like(work)
     kept = started.copy()
     if tau_s is not None and _training_s(own_s[kept], work[kept], main_hz, even) > tau_s:
         num_samples = np.broadcast_to(job.num_batches * np.asarray(job.batch_size, float), started.shape)
         kept[started] = keep_within(own_s[started], work[started], num_samples[started], main_hz, tau_s, even)
     server_hz = np.zeros(len(started))
-    if kept.any():
+    if own_hz is not None:
+        server_hz[kept] = own_hz
+    elif kept.any():
         server_hz[kept] = main_hz / kept.sum() if even else optimal_cycles(own_s[kept], work[kept], main_hz)
     receives = np.ones(len(started), bool) if job.receives is None else job.receives
     training_s = float((own_s + seconds(work, server_hz))[kept].max(initial=0.0))
@@ -107,6 +118,7 @@ def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) ->
         "gap": (round_s - bound_s) / round_s if even and round_s > 0 else 0.0,
         "lower_bound_s": bound_s if even else round_s,
         "server_hz": server_hz.tolist(),
+        "resources": measured_resources(draw.cpu_hz * job.world.fleet.flops_per_cycle, draw.rates),
     }
     return Share(_phases(job, draw, server_hz, kept, receives), kept, says)
 

@@ -38,7 +38,10 @@ class Pace:
         decoder: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.num_samples, (self.decoder_flops, bits) = num_samples, decoder
-        world = replace(world, cost=replace(world.cost, model_bits=world.cost.model_bits + bits)) if bits else world
+        model_bits = world.cost.model_bits + bits
+        if config.framework == "fsl" and config.options.fsl_average == "server":
+            model_bits = np.zeros_like(model_bits)  # clients keep their heads
+        world = replace(world, cost=replace(world.cost, model_bits=model_bits))
         self.job = Job(
             config,
             world,
@@ -109,7 +112,11 @@ def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array 
     """Batch size and number of batches, as the clock charges them."""
     train = config.train
     if config.framework == "psl":
-        return psl_batches(num_samples, train.batch_size, train.local_epochs)
+        batch_size, steps = psl_batches(num_samples, train.batch_size)
+        return batch_size, train.local_epochs * (float(np.ceil(steps)) if config.network.full_batches else steps)
+    if config.framework == "cl":  # batches of everyone's samples together
+        pooled = num_samples.sum()
+        return train.batch_size, count_batches(config, pooled) * (num_samples / pooled)
     return train.batch_size, count_batches(config, num_samples)
 
 

@@ -21,13 +21,13 @@ from hsfl.network.latency import Phases, phases
 from hsfl.training.allocating import Progress, plan_cuts, samples
 from hsfl.training.cuts import sample_draws
 from hsfl.training.measured_links import measured_rounds, ruled_cuts
+from hsfl.training.resources import POWERS
 from hsfl.training.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
 MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
-POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 
 
 @dataclass(frozen=True)

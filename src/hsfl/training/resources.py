@@ -1,0 +1,56 @@
+"""What a round gave whom, in explicit numbers: with config.json and clients.json the round can be recomputed from them.
+
+Legend: K clients, I subchannels. The numbers have ten digits, so a recomputed round differs from the recorded one by less
+than one part in 10^9. Matrices [K][I] of large fleets are left out, and `left_out` names them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation
+from hsfl.allocation.scenario import Scenario
+from hsfl.network.channel import RATE_NAMES
+from hsfl.network.latency import Rates
+
+Array = np.ndarray
+DIGITS = 10
+MOST_PAIRS = 2000  # of a client and a subchannel
+POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
+
+
+def radio_resources(scenario: Scenario, answer: Allocation) -> dict[str, Any]:
+    """Of all clients: speeds, gains, who has which subchannel (apart for the model's download), and watts.
+
+    Where every subchannel has one owner: `owner` [I] and the power there [I]. Where bands are shared: `share` [K][I] and each
+    client's power in all [K], since all policies fill it like water: s max(0, level - noise / gain) on a share s.
+    """
+    small: dict[str, Array] = {"flops_per_s": scenario.cpu_hz * scenario.client_flops_per_cycle}
+    large: dict[str, Array] = {"main_gain": scenario.main_gain, "edge_gain": scenario.edge_gain}
+    if answer.owner is not None and answer.edge_down_owner is not None:
+        small |= {"owner": answer.owner, "edge_down_owner": answer.edge_down_owner}
+        small |= {name: getattr(answer, name).sum(axis=0) for name in POWERS}
+    else:
+        large |= {name: getattr(answer, name) for name in ("share", "edge_down_share")}
+        small |= {name: getattr(answer, name).sum(axis=1) for name in POWERS}
+    return _kept({"sharing": scenario.sharing}, small, large, scenario.main_gain.size)
+
+
+def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:
+    """Speeds and rates of all clients, where links are measured."""
+    bps = {name: getattr(rates, name) for name in RATE_NAMES}
+    return _kept({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
+
+
+def _kept(words: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int) -> dict[str, Any]:
+    if num_pairs > MOST_PAIRS:
+        words, large = words | {"left_out": sorted(large)}, {}
+    return words | {name: _short(values) for name, values in (small | large).items()}
+
+
+def _short(values: Array) -> list[Any]:
+    """Whole numbers without a point."""
+    if values.ndim > 1:
+        return [_short(row) for row in values]
+    rounded = (float(f"{value:.{DIGITS}g}") for value in values)
+    return [int(value) if value.is_integer() and abs(value) < 1e9 else value for value in rounded]

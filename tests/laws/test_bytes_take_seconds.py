@@ -1,0 +1,35 @@
+"""What a framework sends is what its clock charges: bits on each link over the link's rate are the seconds of its phases.
+
+Training counts bytes, the clock counts bits of a cost table; they share no code. Links are measured, one rate each for all.
+"""
+
+import numpy as np
+import pytest
+
+from hsfl.config import read_config
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.training.prepare import prepare
+from hsfl.training.simulate import choose_clients, make_pace
+
+RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}
+PHASES = {"main_up": "smashed", "main_down": "gradient", "edge_up": "model_up", "edge_down": "model_down"}
+WORDS = ["data.limit=120", "data.limit_test=20", "fleet.num_clients=4", "train.batch_size=8", "model.input=[1,8,8]"]
+WORDS += ["network.kind=measured", *(f"network.{link}_bps={bps}" for link, bps in RATES.items())]
+OPTIONS = ["fsl,options.fsl_average=server", "psl,options.psl_cut_gradient=true", "sl,options.sl_hand_optimizer=true"]
+OPTIONS += ["cpsl,options.cpsl_cut=cluster", "hsfl,allocation.policy=proposed", "fsl,allocation.policy=proposed"]
+
+
+@pytest.mark.parametrize("who", ["train.clients_per_round=4", "train.clients_per_round=3"])
+@pytest.mark.parametrize("label", [*FRAMEWORKS, *OPTIONS])
+def test_bytes_over_rates_are_seconds(label: str, who: str) -> None:
+    """PSL without BatchNorm: its gradients carry no buffers, but the clock charges whole heads in every step."""
+    framework, *options = label.split(",")
+    model = "mlp" if framework == "psl" else "cnn"
+    settings = read_config(None, [*WORDS, f"framework={framework}", f"model.name={model}", who, *options])
+    bench = prepare(settings)
+    algorithm = FRAMEWORKS[framework](bench.task)
+    line, _ = make_pace(bench, algorithm).round(0, choose_clients(settings, 0))
+    _, result = algorithm.round(algorithm.init(), np.flatnonzero(line.kept).tolist(), 0)
+    charged = {link: RATES[link] * float(line.phase_s[phase].sum()) for link, phase in PHASES.items()}
+    sent = {link: 8 * getattr(result.bytes, f"client_{link}") for link in PHASES}
+    assert charged == pytest.approx(sent, rel=1e-9)
