@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import read_config
+from hsfl.files import write_json
 from hsfl.network.clock import PHASES
-from hsfl.records import ClientsRecord, RoundRecord, RunFolder, write_json
 from hsfl.report.page import write_page
 from hsfl.rng import stream
+from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
 
 LINKS = ("client_main_up", "client_main_down", "client_edge_up", "client_edge_down", "edge_main")
 SUBCHANNELS, CLASSES, UNITS = 50, 10, 10

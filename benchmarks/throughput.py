@@ -19,7 +19,7 @@ from hsfl.data.datasets import Dataset
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.frameworks.base import Task
 from hsfl.models.units import SplitModel
-from hsfl.training.prepare import prepare
+from hsfl.runs.prepare import prepare
 from hsfl.training.step import make_optimizer
 
 

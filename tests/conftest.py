@@ -10,8 +10,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for torch here and in the processes that 
 import pytest
 import torch
 
-from hsfl.training import simulate
-from tests.runs import tiny
+from hsfl.runs import loop
+from tests.small_runs import tiny
 
 torch.set_num_threads(1)
 
@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run; look, do not touch."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    simulate.run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
+    loop.run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
     return folder
 
 

@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from hsfl.progress import Bars, Lines, Warnings, observer
-from hsfl.records import RunFolder
-from hsfl.training import simulate
-from tests.runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny, tiny_words
+from hsfl.runs import loop
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.progress import Bars, Lines, Warnings, observer
+from tests.small_runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny, tiny_words
 
 # --- what works
 
@@ -153,7 +153,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(tmp_path):
     assert type(observer(screen, quiet=True)) is Warnings
     bars = observer(screen)
     assert isinstance(bars, Bars)
-    simulate.run(tiny("train.drop_rate=0.5"), tmp_path / "run", observer=bars)
+    loop.run(tiny("train.drop_rate=0.5"), tmp_path / "run", observer=bars)
     shown = screen.file.getvalue()
     for word in ("round 1/3", "round 3/3", "samples/s", "of 3 clients", "accuracy"):
         assert word in shown
@@ -285,12 +285,12 @@ def test_a_taken_or_unwritable_place(finished, tmp_path):
 
 
 def test_a_folder_that_vanishes_under_way(tmp_path):
-    class Vandal(simulate.Observer):
+    class Vandal(loop.Observer):
         def round_starts(self, round_number, kept, num_samples):
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
     with pytest.raises(ValueError, match=r"rounds.jsonl cannot be written \(No such file or directory\)"):
-        simulate.run(tiny(), tmp_path / "run", observer=Vandal())
+        loop.run(tiny(), tmp_path / "run", observer=Vandal())
 
 
 def test_evaluate_and_export_of_no_run(tmp_path):

@@ -56,7 +56,7 @@ def test_torch_stops_at_the_cost_table(path):
 
 
 def test_no_torch_where_none_is_needed():
-    modules = ["hsfl", "hsfl.config", "hsfl.records", "hsfl.errors", "hsfl.rng", "hsfl.cli"]
+    modules = ["hsfl", "hsfl.config", "hsfl.runs.folder", "hsfl.errors", "hsfl.rng", "hsfl.cli"]
     modules += ["hsfl.models.cost", *(f"hsfl.network.{path.stem}" for path in (ROOT / "network").glob("[a-z]*.py"))]
     code = f"import sys, {', '.join(modules)}\nassert 'torch' not in sys.modules\nprint(dir(hsfl))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -18,8 +18,8 @@ _HOMES = {
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
-    "plan": "hsfl.training.planning",
-    "run": "hsfl.training.simulate",
+    "plan": "hsfl.planning.plan",
+    "run": "hsfl.runs.loop",
     "split": "hsfl.models.units",
     "SplitModel": "hsfl.models.units",
 }

@@ -13,11 +13,11 @@ from hsfl.experiments.columns import ALL, COLUMNS, GAINS, trace_config
 from hsfl.experiments.fleets import cost_of, make_point, read_answer, read_cuts, solve, solve_points, write_cuts
 from hsfl.experiments.gains import find_gains
 from hsfl.experiments.traces import Trace, find_trace
-from hsfl.records import RunFolder
-from hsfl.training.allocating import samples
-from hsfl.training.cuts import _phases
-from hsfl.training.simulate import Observer, run
-from hsfl.training.world import count_batches, world_of
+from hsfl.planning.cuts import _phases
+from hsfl.planning.optimised import samples
+from hsfl.planning.world import count_batches, world_of
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import Observer, run
 
 SEED, FLEET = 1, 4
 

@@ -8,8 +8,8 @@ import pytest
 
 from hsfl.config import with_changes
 from hsfl.experiments.columns import WHOLE, base_config
-from hsfl.training.prepare import prepare
-from tests.runs import hsfl, refused
+from hsfl.runs.prepare import prepare
+from tests.small_runs import hsfl, refused
 
 FAST = ["--scale", "smoke", "--datasets", "digits", "--results", "none", "--quiet"]
 

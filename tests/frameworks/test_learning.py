@@ -6,7 +6,7 @@ import pytest
 
 from hsfl.config import read_config
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.training.simulate import run
+from hsfl.runs.loop import run
 
 ROUNDS = 5  # enough for each of them to pass 90 % with the small CNN
 CNN = ["model.name=cnn", "train.batch_size=16", "train.lr=0.003"]

@@ -12,7 +12,7 @@ from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.rng import stream
-from hsfl.training.feed import Feed, Images
+from hsfl.training.batches import Feed, Images
 
 SHAPE = (1, 12, 12)
 NUM_CLASSES = 4

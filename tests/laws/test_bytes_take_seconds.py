@@ -8,8 +8,8 @@ import pytest
 
 from hsfl.config import read_config
 from hsfl.frameworks import FRAMEWORKS
-from hsfl.training.prepare import prepare
-from hsfl.training.simulate import choose_clients, make_pace
+from hsfl.runs.loop import choose_clients, make_pace
+from hsfl.runs.prepare import prepare
 
 RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}
 PHASES = {"main_up": "smashed", "main_down": "gradient", "edge_up": "model_up", "edge_down": "model_down"}

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig, read_config
+from hsfl.files import write_json
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
-from hsfl.records import RoundRecord, RunFolder, write_json
 from hsfl.report.runs import run_path
+from hsfl.runs.folder import RoundRecord, RunFolder
 
 
 def record(round: int = 1, accuracy: float | None = 0.5, **changes: Any) -> RoundRecord:

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import InputError
-from hsfl.records import RunFolder
 from hsfl.report.comparison import CSV_FIELDS, compare, read_comparison, say
 from hsfl.report.curves import Estimate
 from hsfl.report.runs import display_name, read_runs, run_path
+from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import record, records, write_run
 
 

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
+from hsfl.files import read_json, write_json
 from hsfl.network.clock import FRAMEWORKS, PHASES
-from hsfl.records import RunFolder, read_json, write_json
 from hsfl.report import page_rounds
 from hsfl.report.page import render, safe_json, write_page
 from hsfl.report.page_data import page_data, read_sources
 from hsfl.report.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
 from hsfl.report.page_words import describe, settings_rows
 from hsfl.report.runs import Run
+from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import a_timeline, data_in, record, records, timed, write_run
-from tests.runs import hsfl, refused, tiny, tiny_words
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 EVIL = '</script><script>alert(1)</script><!-- & "quoted" -->'
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hsfl.records import RunFolder, read_json
+from hsfl.files import read_json
 from hsfl.report.page import write_page
 from hsfl.report.watch import make_server
+from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 
 pytestmark = pytest.mark.slow

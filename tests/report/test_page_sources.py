@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.records import write_json
+from hsfl.files import write_json
 from hsfl.report.page import write_page
 from hsfl.report.page_data import _names, page_data, read_sources
 from tests.report.fabricated import data_in, record, records, write_run
-from tests.runs import refused
+from tests.small_runs import refused
 
 
 def test_a_comparison_has_bands_and_tables(tmp_path):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.records import RunFolder, write_json
+from hsfl.files import write_json
 from hsfl.report.watch import make_server, rest
+from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import record, records, write_run
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
-from hsfl.training.feed import Images
 
 
 def some_images(labels: list[int]) -> Images:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
+from hsfl.files import write_json
 from hsfl.models.cost import CostTable
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
-from hsfl.records import write_json
 
 Array = np.ndarray
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")

@@ -50,12 +50,12 @@ def compare(
     console = err_console if as_json else out_console
     labels = frameworks or list(DEFAULT)
     with one_line_errors():
-        from hsfl import compare as comparing
         from hsfl.config import read_config
-        from hsfl.progress import observer
         from hsfl.report.comparison import check_target, read_comparison
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
+        from hsfl.runs import compare as comparing
+        from hsfl.runs.progress import observer
 
         check_target(target)
         matplotlib()  # before hours of training, not after

@@ -9,7 +9,7 @@ from hsfl.errors import InputError, known
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
-    from hsfl.training.world import World
+    from hsfl.planning.world import World
 
 SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 RATES = {

@@ -18,7 +18,7 @@ from hsfl.errors import InputError
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
     from hsfl.models.cost import CostTable
-    from hsfl.training.world import World
+    from hsfl.planning.world import World
 
 commands = typer.Typer()
 
@@ -54,10 +54,10 @@ def plan(
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.records import write_json
+        from hsfl.files import write_json
+        from hsfl.planning.plan import device_table, make_plan
+        from hsfl.planning.world import world_of
         from hsfl.report.page_words import describe_plan
-        from hsfl.training.planning import device_table, make_plan
-        from hsfl.training.world import world_of
 
         settings = read_config(config, changes or [])
         wanted = read_device(device) if device is not None else None
@@ -99,7 +99,7 @@ def _step(what: str, step: int, best_s: float) -> str:
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
     """The saved table, or the model measured, which takes torch."""
     from hsfl.models.cost import CostTable
-    from hsfl.training.world import OPTIMIZER_STATES, measured_cost
+    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
     if saved is not None:
         for option, value in (("--input", shape), ("--classes", classes)):

@@ -105,7 +105,7 @@ def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
     from hsfl.experiments import fig3, fig4, fig5, gains, table1
-    from hsfl.progress import observer
+    from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
         if not quiet:

@@ -44,8 +44,8 @@ def run(
     """Train a model as a config says."""
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.progress import observer
-        from hsfl.training import simulate
+        from hsfl.runs import loop
+        from hsfl.runs.progress import observer
 
         words = list(changes or [])
         words += [f"framework={quoted(framework)}"] if framework is not None else []
@@ -60,7 +60,7 @@ def run(
             out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{settings.framework}-{Path(settings.data.name).name}"
         )
         console = err_console if as_json else out_console
-        summary = simulate.run(settings, folder, resume, observer(console, quiet))
+        summary = loop.run(settings, folder, resume, observer(console, quiet))
     page = page_beside(folder)
     if as_json:
         print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})
@@ -92,7 +92,7 @@ def evaluate(
 ) -> None:
     """Test the model of a run on its test images."""
     with one_line_errors():
-        from hsfl.export import evaluate_folder
+        from hsfl.runs.export import evaluate_folder
 
         quality, classes = evaluate_folder(folder, which, data_dir)
     if as_json:
@@ -120,7 +120,7 @@ def export(
 ) -> None:
     """Write a run's model as a file for other programs."""
     with one_line_errors():
-        from hsfl.export import export_folder
+        from hsfl.runs.export import export_folder
 
         path = export_folder(folder, format, to, which, data_dir)
     print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True, highlight=False)

@@ -21,12 +21,12 @@ from hsfl.errors import InputError
 from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.workers import in_processes
+from hsfl.files import write_json
 from hsfl.models.cost import CostTable, measure_module
 from hsfl.network.clock import framework_cuts
-from hsfl.records import write_json
-from hsfl.training.cuts import fastest_cuts, fastest_one_cut
-from hsfl.training.pace import Pace, choose_clusters
-from hsfl.training.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
+from hsfl.planning.round_clock import Pace, choose_clusters
+from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 
 Array = np.ndarray
 Cuts = Mapping[str, Sequence[int]]  # by column
@@ -161,7 +161,7 @@ def choose(
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
     from hsfl.allocation.cuts import CutSettings, choose_cuts  # here, because numba takes seconds to load
     from hsfl.allocation.policies import best_single_cut, policy
-    from hsfl.training.allocating import samples
+    from hsfl.planning.optimised import samples
 
     train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation
     num_batches = count_batches(config, num_samples)

@@ -20,8 +20,8 @@ import numpy as np
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.shared import Say, claim
+from hsfl.files import write_json
 from hsfl.models.cost import CostTable
-from hsfl.records import write_json
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
 PAPER = "paper"  # the paper's own solver, a curve of its own
@@ -122,7 +122,7 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
 
 
 def _cost(base: RunConfig) -> CostTable:
-    from hsfl.training.world import OPTIMIZER_STATES, measured_cost
+    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
 
@@ -162,8 +162,8 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts import CutSettings, choose_cuts
     from hsfl.allocation.policies import policy
-    from hsfl.training.allocating import samples, scenario
-    from hsfl.training.world import world_of
+    from hsfl.planning.optimised import samples, scenario
+    from hsfl.planning.world import world_of
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut

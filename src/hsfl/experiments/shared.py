@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import InputError
-from hsfl.records import environment, write_atomic, write_json
+from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate
+from hsfl.runs.folder import environment
 
 SCALES = ("smoke", "quick", "full")
 FORMATS = ("pdf", "png", "svg")

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from hsfl.compare import run_or_resume
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
@@ -31,17 +30,19 @@ from hsfl.experiments.fleets import (
 from hsfl.experiments.reclock import at_budget, budget_s
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+from hsfl.files import write_json
 from hsfl.frameworks import FRAMEWORKS
 from hsfl.frameworks.base import LinkBytes, RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
-from hsfl.records import RunFolder, write_json
-from hsfl.training.checkpoint import Progress, save_checkpoint
+from hsfl.planning.world import world_of
+from hsfl.runs.checkpoint import Progress, save_checkpoint
+from hsfl.runs.compare import run_or_resume
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import make_pace
+from hsfl.runs.prepare import prepare
+from hsfl.runs.record import clients_record, make_record
 from hsfl.training.evaluate import Quality
-from hsfl.training.outcome import clients_record, make_record
-from hsfl.training.prepare import prepare
-from hsfl.training.simulate import make_pace
-from hsfl.training.world import world_of
 
 COLUMNS_WITH_TAU = ("hsfl", PUBLISHED, "fl")
 TAU_FILE = "tau.csv"

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hsfl.compare import run_or_resume
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.experiments.columns import trace_config
 from hsfl.experiments.shared import Say
-from hsfl.records import RoundRecord, RunFolder, check_same_run, read_json, write_atomic
-from hsfl.training.simulate import Observer
+from hsfl.files import read_json, write_atomic
+from hsfl.runs.compare import run_or_resume
+from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
+from hsfl.runs.loop import Observer
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]

@@ -14,7 +14,7 @@ from hsfl.config import RunConfig
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.feed import Feed
+from hsfl.training.batches import Feed
 from hsfl.training.step import Part, StepKey, learning_rate
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.errors import InputError
-from hsfl.records import write_json
+from hsfl.files import write_json
 
 if TYPE_CHECKING:
     import torch

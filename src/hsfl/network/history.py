@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.errors import InputError
+from hsfl.files import write_atomic
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
-from hsfl.records import write_atomic
 
 Array = np.ndarray
 GAIN_NAMES = ("main_gain", "edge_gain")

@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hsfl.errors import InputError, known
-from hsfl.records import RoundRecord, write_atomic, write_json
+from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, display_name, read_runs
+from hsfl.runs.folder import RoundRecord
 
 CSV_FIELDS = (
     *("label", "seed", "round", "sim_time_s", "test_accuracy", "balanced_accuracy", "train_loss", "test_loss"),

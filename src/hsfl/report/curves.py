@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.records import RoundRecord
+from hsfl.runs.folder import RoundRecord
 
 Array = np.ndarray
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import InputError, known
-from hsfl.records import write_atomic
+from hsfl.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.network.clock import PHASES
-from hsfl.records import RoundRecord
 from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib
 from hsfl.report.runs import display_name
+from hsfl.runs.folder import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

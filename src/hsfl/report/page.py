@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hsfl.records import write_atomic
+from hsfl.files import write_atomic
 from hsfl.report.page_data import page_data, read_sources
 
 QUOTED = {True: "'self'", False: "'none'"}

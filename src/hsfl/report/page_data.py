@@ -10,13 +10,14 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.records import ClientsRecord, RunFolder, read_json
+from hsfl.files import read_json
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import STYLES, label_band
 from hsfl.report.runs import NAMES, Run, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.runs.folder import ClientsRecord, RunFolder
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.network.clock import PHASES
-from hsfl.records import RoundRecord
 from hsfl.report.runs import Run
+from hsfl.runs.folder import RoundRecord
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from hsfl.errors import InputError, known
+from hsfl.files import read_json
 from hsfl.network.clock import FRAMEWORKS
-from hsfl.records import RoundRecord, RunFolder, read_json
 from hsfl.report.curves import Curve, curve
+from hsfl.runs.folder import RoundRecord, RunFolder
 
 NAMES = {  # as their papers write them
     "cl": "CL",

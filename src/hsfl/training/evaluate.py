@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hsfl.training.feed import Images
+from hsfl.training.batches import Images
 
 
 @dataclass(frozen=True)

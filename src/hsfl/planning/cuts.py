@@ -1,0 +1,144 @@
+"""Which client cuts where: given, as deep as each can hold, or searched under the even allocation."""
+
+import numpy as np
+
+from hsfl.config import AllocationConfig, FleetConfig
+from hsfl.errors import InputError
+from hsfl.network.channel import RoundDraw, draw_rounds
+from hsfl.network.clock import even_phases
+from hsfl.network.devices import Fleet
+from hsfl.network.latency import Phases, client_round_s, round_s
+from hsfl.planning.world import World
+
+Array = np.ndarray
+SAMPLES = 50  # rounds that a search looks at; none of them is one that the run will draw
+
+
+def choose_cuts(
+    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+) -> tuple[int, ...]:
+    """The cut of each client [K]."""
+    if config.cuts == "planned":
+        return planned_cuts(config, allocation, world, batch_size, num_batches)
+    if config.cuts == "max_cut":
+        return tuple(world.fleet.max_cut.tolist())
+    if config.cuts == "fastest":
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut)
+    cuts = one_each("fleet.cuts", config.cuts, world.fleet.num_clients, world.cost.num_units)
+    for k, cut in enumerate(cuts):
+        _check(f"fleet.cuts[{k}]", cut, config.min_cut, world.fleet, k)
+    return cuts
+
+
+def planned_cuts(
+    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+) -> tuple[int, ...]:
+    if allocation.policy == "even":
+        raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
+    from hsfl.planning.optimised import plan_cuts  # here, because compiling takes seconds
+
+    return tuple(plan_cuts(world, allocation, batch_size, num_batches, config.min_cut).cuts.tolist())
+
+
+def choose_one_cut(
+    config: FleetConfig, world: World, cuts: tuple[int, ...], batch_size: int, num_batches: Array
+) -> int:
+    """The cut of frameworks that have one for all."""
+    shallowest = int(world.fleet.max_cut.argmin())
+    deepest = int(world.fleet.max_cut[shallowest])
+    if config.one_cut == "fastest":
+        return fastest_one_cut(world, batch_size, num_batches, min(config.min_cut, deepest), deepest)
+    if config.one_cut is not None:
+        (cut,) = one_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
+        _check("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
+        return cut
+    return deepest if isinstance(config.cuts, str) else min(cuts)
+
+
+def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
+    if cut < min_cut:
+        raise InputError(f"{name} is {cut}, below fleet.min_cut = {min_cut}; raise it, or lower min_cut")
+    if cut > fleet.max_cut[k]:
+        raise InputError(
+            f"{name} is {cut} but max_cut of client {k} is {fleet.max_cut[k]}; lower the cut, or raise fleet.max_cut"
+        )
+
+
+def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
+    """A cut for each client from one number or a list."""
+    cuts = (value,) * num_clients if isinstance(value, int) else value
+    if len(cuts) != num_clients:
+        raise InputError(
+            f"{name} has {len(cuts)} numbers but there are {num_clients} clients; give one number or one each"
+        )
+    for k, cut in enumerate(cuts):
+        if not 0 <= cut <= num_units:
+            where = name if num_clients == 1 else f"{name}[{k}]"
+            raise InputError(
+                f"{where} is {cut} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
+            )
+    return cuts
+
+
+def fastest_cuts(world: World, batch_size: int, num_batches: Array, min_cut: int) -> tuple[int, ...]:
+    """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
+
+    There a client's times do not depend on the others' cuts, so they are computed once for every cut. From the best
+    start (one cut for all, or each client's own fastest), one client after another takes its best cut until none gains.
+    """
+    fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
+    times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
+    own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]
+    down_s = np.stack([each.model_down_s for each in times])
+    holds = options[:, None] <= fleet.max_cut  # [C, K]
+    own_s = np.where(holds[:, None], own_s, np.inf)
+    deepest = holds.sum(axis=0) - 1
+    starts = [np.minimum(place, deepest) for place in range(len(options))]
+    starts.append((own_s + down_s).mean(axis=1).argmin(axis=0))
+    descents = [_descend(own_s, down_s, start) for start in starts]
+    best = min(descents, key=lambda places: _mean_round_s(own_s, down_s, places))
+    return tuple(options[best].tolist())
+
+
+def _mean_round_s(own_s: Array, down_s: Array, places: Array) -> float:
+    """Over the samples, for each client's place among the cuts, [C, S, K] and [K]."""
+    everyone = np.arange(len(places))
+    return float((own_s[places, :, everyone].max(axis=0) + down_s[places, :, everyone].max(axis=0)).mean())
+
+
+def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
+    """Coordinate descent over the clients that are the last one in some sample: no other can shorten a round alone."""
+    places, best_s = start.copy(), np.inf
+    everyone = np.arange(len(places))
+    while (now_s := _mean_round_s(own_s, down_s, places)) < best_s * (1 - 1e-9):
+        best_s = now_s
+        work_s, load_s = own_s[places, :, everyone], down_s[places, :, everyone]  # [K, S]
+        for k in np.unique([work_s.argmax(axis=0), load_s.argmax(axis=0)]):
+            others = everyone != k
+            busy_s, last_s = (each.max(axis=0, initial=0.0, where=others[:, None]) for each in (work_s, load_s))
+            mean_s = (np.maximum(busy_s, own_s[:, :, k]) + np.maximum(last_s, down_s[:, :, k])).mean(axis=1)
+            if mean_s.min() < mean_s[places[k]] * (1 - 1e-12):
+                places[k] = mean_s.argmin()
+                work_s[k], load_s[k] = own_s[places[k], :, k], down_s[places[k], :, k]
+    return places
+
+
+def fastest_one_cut(world: World, batch_size: int, num_batches: Array, min_cut: int, max_cut: int) -> int:
+    """The one cut for all with the shortest mean round of SplitFed V1."""
+    cuts = range(min_cut, max_cut + 1)
+    everyone = (np.full(world.fleet.num_clients, cut) for cut in cuts)
+    mean_s = [float(round_s(_phases(world, same, batch_size), num_batches).mean()) for same in everyone]
+    return cuts[int(np.argmin(mean_s))]
+
+
+def _phases(world: World, cuts: Array, batch_size: int) -> Phases:
+    draws = sample_draws(world, SAMPLES)
+    return even_phases("hsfl", world.cost, cuts, batch_size, world.fleet, world.servers, world.links, draws)
+
+
+def sample_draws(world: World, count: int) -> RoundDraw:
+    """Rounds to plan on [S, ...]: all recorded ones where there is a history, else `count` draws of their own."""
+    if world.recorded is not None:
+        return world.recorded
+    rounds = range(count)
+    return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")

@@ -1,0 +1,151 @@
+"""Policies where links are measured: nothing of a radio to share, so cuts and the main server's cycles are all there is.
+
+Rules for subchannels and power have nothing to rule here. Cycles are optimal in closed form, or even.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, rcls, scls
+from hsfl.allocation.measured import best_plan, keep_within, least_training, optimal_cycles
+from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts
+from hsfl.allocation.policies import Policy
+from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
+from hsfl.network.clock import find_framework
+from hsfl.network.latency import Phases, Rates, phases, seconds
+from hsfl.planning.allocators import Job, Share
+from hsfl.planning.cuts import sample_draws
+from hsfl.planning.resources import measured_resources
+from hsfl.planning.world import World
+from hsfl.rng import stream
+
+Array = np.ndarray
+
+
+def measured_rounds(
+    world: World, draws: RoundDraw, batch_size: int, num_batches: Array, min_cut: int
+) -> MeasuredRounds:
+    """Seconds and cycles of every client at every cut, for draws [S, ...]."""
+    cost, fleet, rates = world.cost, world.fleet, draws.rates
+    assert rates is not None, "measured links draw rates"
+    samples = num_batches[:, None] * batch_size  # [K, 1]
+    speed = draws.cpu_hz * fleet.flops_per_cycle
+    own_s = seconds(samples * cost.client_flops, speed[..., None])
+    own_s = own_s + seconds(samples * cost.smashed_bits, rates.main_up_bps[..., None])
+    own_s = own_s + seconds(samples * cost.gradient_bits, rates.main_down_bps[..., None])
+    own_s = own_s + seconds(cost.model_bits, rates.edge_up_bps[..., None])
+    down_s = seconds(cost.model_bits, rates.edge_down_bps[..., None])
+    work = samples * cost.server_flops / world.servers.flops_per_cycle
+    return MeasuredRounds(
+        own_s, work, down_s, min_cut, np.minimum(fleet.max_cut, cost.num_units), world.servers.main_hz
+    )
+
+
+def sampled_rounds(world: World, count: int, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
+    """Rounds to plan on: recorded ones where there is a history, else draws of speeds."""
+    return measured_rounds(world, sample_draws(world, count).sample(slice(count)), batch_size, num_batches, min_cut)
+
+
+def plan_measured_cuts(
+    world: World,
+    rounds: MeasuredRounds,
+    chosen: Policy,
+    settings: CutSettings,
+    batch_size: int,
+    num_batches: Array,
+    progress: Progress | None = None,
+) -> CutPlan:
+    """The policy's cuts: optimised over the samples, from the plan for mean speeds, or by its rule."""
+    mean = _mean_round(world, batch_size, num_batches, rounds.min_cut)
+    first = best_plan(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.feasible, mean.main_hz, 1e-5).cuts
+    plan = choose_measured_cuts(rounds, first, settings, progress)
+    if chosen.cuts == "optimised":
+        return plan
+    cuts = ruled_cuts(chosen, rounds, settings.seed)
+    round_s = rounds.round_s(cuts)
+    gap = 1 - plan.lower_bound_s / round_s.mean()
+    return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts)
+
+
+def ruled_cuts(chosen: Policy, rounds: MeasuredRounds, seed: int) -> Array:
+    """Cuts [K] of a policy with a rule for them."""
+    scenario: Any = rounds  # it has what the rules read: min_cut, max_cut, num_clients
+    if chosen.cuts == "random":
+        return rcls(scenario, stream(seed, "rcls"))
+    return scls(scenario) if chosen.cuts == "smallest" else best_single(rounds)
+
+
+def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
+    """One round with everyone at mean speed; mean rates too, where a history was recorded."""
+    assert isinstance(world.links, Measured)
+    draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
+    cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
+    one = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
+    return measured_rounds(world, RoundDraw(cpu_hz[None], rates=one), batch_size, num_batches, min_cut)
+
+
+def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Share:
+    """Cycles for the clients that start; those that cannot keep tau_s sit out, as `allocation.tau` chooses them.
+
+    Where every client has a server of its own (FSL) no cycles are divided: the server's seconds are the client's own.
+    """
+    assert draw.rates is not None, "measured links draw rates"
+    own_s, work, down_s = _at_cuts(job, draw)
+    main_hz, tau_s, even = job.world.servers.main_hz, job.config.train.tau_s, chosen.cycles == "even"
+    own_hz = main_hz / len(started) if find_framework(job.config.framework).server == "own" else None
+    if own_hz is not None:
+        own_s, work = own_s + work / own_hz, np.zeros_like(work)
+    kept = started.copy()
+    if tau_s is not None and _training_s(own_s[kept], work[kept], main_hz, even) > tau_s:
+        num_samples = np.broadcast_to(job.num_batches * np.asarray(job.batch_size, float), started.shape)
+        kept[started] = keep_within(own_s[started], work[started], num_samples[started], main_hz, tau_s, even)
+    server_hz = np.zeros(len(started))
+    if own_hz is not None:
+        server_hz[kept] = own_hz
+    elif kept.any():
+        server_hz[kept] = main_hz / kept.sum() if even else optimal_cycles(own_s[kept], work[kept], main_hz)
+    receives = np.ones(len(started), bool) if job.receives is None else job.receives
+    training_s = float((own_s + seconds(work, server_hz))[kept].max(initial=0.0))
+    least_s = float(least_training(own_s[kept], work[kept], main_hz))
+    last_s = float(down_s[receives].max(initial=0.0))
+    status = "dropped" if (kept != started).any() else "heuristic" if even else "optimal"
+    round_s, bound_s = training_s + last_s, min(least_s, training_s) + last_s
+    says = {
+        "policy": chosen.name,
+        "status": status,
+        "gap": (round_s - bound_s) / round_s if even and round_s > 0 else 0.0,
+        "lower_bound_s": bound_s if even else round_s,
+        "server_hz": server_hz.tolist(),
+        "resources": measured_resources(draw.cpu_hz * job.world.fleet.flops_per_cycle, draw.rates),
+    }
+    return Share(_phases(job, draw, server_hz, kept, receives), kept, says)
+
+
+def _training_s(own_s: Array, work: Array, main_hz: float, even: bool) -> float:
+    if even:
+        return float((own_s + work * len(own_s) / main_hz).max(initial=0.0))
+    return float(least_training(own_s, work, main_hz))
+
+
+def _at_cuts(job: Job, draw: RoundDraw) -> tuple[Array, Array, Array]:
+    """Seconds apart from the server, cycles of the server, seconds of the download, [K] each."""
+    world = job.world
+    times = _all_phases(job, draw, np.full(len(job.cuts), np.inf))
+    work = job.num_batches * job.batch_size * world.cost.server_flops[job.cuts] / world.servers.flops_per_cycle
+    return job.num_batches * times.batch_s + times.model_up_s, work, times.model_down_s
+
+
+def _all_phases(job: Job, draw: RoundDraw, server_hz: Array) -> Phases:
+    world = job.world
+    assert draw.rates is not None, "measured links draw rates"
+    speed = draw.cpu_hz * world.fleet.flops_per_cycle
+    return phases(world.cost, job.cuts, job.batch_size, speed, server_hz * world.servers.flops_per_cycle, draw.rates)
+
+
+def _phases(job: Job, draw: RoundDraw, server_hz: Array, kept: Array, receives: Array) -> Phases:
+    """Of those that take part; the others take no time, except for the download."""
+    every = _all_phases(job, draw, server_hz)
+    on = {name: receives if name == "model_down_s" else kept for name in Phases.__dataclass_fields__}
+    return Phases(**{name: np.where(on[name], getattr(every, name), 0.0) for name in on})

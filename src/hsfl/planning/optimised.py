@@ -1,0 +1,284 @@
+"""Policies in a run: cuts chosen once, cycles, subchannels and power allocated every round, with the proven gap.
+
+A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The others keep the
+even allocation, where each turn has everything; only CPSL has a policy of its own (`turns`). The policy `own` is what
+each framework's authors chose, and even where they chose nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation, SolveStatus, rates
+from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
+from hsfl.allocation.policies import Policy
+from hsfl.allocation.policies import policy as policy_named
+from hsfl.allocation.scenario import Scenario
+from hsfl.config import AllocationConfig, RunConfig
+from hsfl.errors import InputError
+from hsfl.network.channel import Measured, Ofdma, RoundDraw
+from hsfl.network.clock import find_framework
+from hsfl.network.latency import Phases, phases
+from hsfl.planning.allocators import Allocator, Even, Job, Share
+from hsfl.planning.cuts import sample_draws
+from hsfl.planning.measured_links import plan_measured_cuts, sampled_rounds, share_measured
+from hsfl.planning.resources import POWERS, radio_resources
+from hsfl.planning.turns import GreedyTurns
+from hsfl.planning.world import World
+
+Array = np.ndarray
+Progress = Callable[[str, int, float], None]
+FRAMEWORKS = ("hsfl", "splitfed_v1", "fsl", "fl")
+OWN = {"hsfl": "proposed", "splitfed_v1": "splitfed", "cpsl": "cpsl"}
+
+
+def allocator(config: RunConfig) -> Allocator:
+    """What divides the rounds of the config's framework; an unknown policy is an error in every framework."""
+    name = own_policy(config.allocation.policy, config.framework)
+    settings = config.allocation.model_copy(update={"policy": name})
+    optimised = Optimised(settings)
+    if config.framework in FRAMEWORKS and name != "even":
+        return optimised
+    return GreedyTurns() if (config.framework, name) == ("cpsl", "cpsl") else Even()
+
+
+def policy_notes(config: RunConfig) -> list[str]:
+    """What a policy does not do in this run, though one might expect it to."""
+    name = own_policy(config.allocation.policy, config.framework)
+    if name == "even" or config.allocation.policy == "own":
+        return []
+    if config.framework not in FRAMEWORKS and (config.framework, name) != ("cpsl", "cpsl"):
+        return [
+            f"allocation.policy={name} is for {', '.join(FRAMEWORKS)}; {config.framework} keeps the even allocation"
+        ]
+    if config.framework == "hsfl" and config.fleet.cuts == "max_cut":
+        return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
+    return []
+
+
+def own_policy(name: str, framework: str) -> str:
+    """The policy by its name, where `own` stands for the framework's."""
+    return OWN.get(framework, "even") if name == "own" else name
+
+
+def scenario(
+    world: World,
+    draw: RoundDraw,
+    batch_size: int,
+    num_batches: Array,
+    tau_s: float | None,
+    sharing: str,
+    min_cut: int = 1,
+) -> Scenario:
+    """The round in explicit numbers, as `hsfl allocate` reads them."""
+    links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
+    if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
+        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
+    if sharing == "auto":
+        sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
+    return Scenario(
+        batch_size=batch_size,
+        tau_s=tau_s,
+        sharing=sharing,
+        client_flops=cost.client_flops,
+        server_flops=cost.server_flops,
+        smashed_bits=cost.smashed_bits,
+        gradient_bits=cost.gradient_bits,
+        model_bits=cost.model_bits,
+        cpu_hz=draw.cpu_hz,
+        client_flops_per_cycle=fleet.flops_per_cycle,
+        max_power_w=fleet.max_power_w,
+        max_cut=np.minimum(fleet.max_cut, cost.num_units),
+        num_batches=num_batches,
+        min_cut=min_cut,
+        main_hz=servers.main_hz,
+        server_flops_per_cycle=servers.flops_per_cycle,
+        main_power_w=servers.main_power_w,
+        edge_power_w=servers.edge_power_w,
+        subchannel_hz=links.subchannel_hz,
+        noise_w=links.noise_w,
+        main_gain=draw.main_gain,
+        edge_gain=draw.edge_gain,
+    ).checked()
+
+
+def samples(
+    world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
+) -> list[Scenario]:
+    """Rounds to plan on: recorded ones where there is a history, else draws of their own."""
+    draws = sample_draws(world, settings.samples)
+    count = min(len(draws.cpu_hz), settings.samples)
+    each = (draws.sample(index) for index in range(count))
+    return [scenario(world, draw, batch_size, num_batches, None, settings.sharing, min_cut) for draw in each]
+
+
+def plan_cuts(
+    world: World,
+    settings: AllocationConfig,
+    batch_size: int,
+    num_batches: Array,
+    min_cut: int,
+    progress: Progress | None = None,
+) -> CutPlan:
+    """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
+    chosen = policy_named(own_policy(settings.policy, "hsfl"))  # who has a cut for each client is HSFL
+    how = CutSettings(
+        method=settings.cuts,
+        seed=world.seed,
+        population=settings.population,
+        patience=settings.patience,
+        time_limit_s=settings.plan_time_limit_s,
+        threads=2,
+    )
+    if isinstance(world.links, Measured):
+        sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
+        return plan_measured_cuts(world, sampled, chosen, how, batch_size, num_batches, progress)
+    rounds = samples(world, settings, batch_size, num_batches, min_cut)
+    plan = choose_cuts(rounds, how, progress)
+    if chosen.cuts == "optimised":
+        return plan
+    cuts = chosen.choose(rounds, how, progress)
+    round_s = exact_rounds(rounds, cuts)
+    gap = 1 - plan.lower_bound_s / round_s.mean()
+    return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts)
+
+
+class Optimised:
+    """Allocates each round by a policy; clients that cannot keep tau are left out of it."""
+
+    def __init__(self, settings: AllocationConfig) -> None:
+        self.settings, self.policy = settings, policy_named(settings.policy)
+
+    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+        """Training for the clients that start, distribution for all that receive the model."""
+        if isinstance(job.world.links, Measured):
+            return share_measured(self.policy, job, draw, started)
+        config, fleet = job.config, job.world.fleet
+        num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
+        deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
+        every = scenario(
+            replace(job.world, fleet=deepest), draw, config.train.batch_size, num_batches, config.train.tau_s,
+            self.settings.sharing, min(config.fleet.min_cut, int(job.cuts.min())),
+        )  # fmt: skip
+        receives = np.ones(len(started), bool) if job.receives is None else job.receives
+        answer = self._allocate(job, every, started)
+        if (receives & ~started).any():
+            answer = _distributed(answer, self._allocate(job, models_alone(every), receives), self.settings.gap)
+        own = phases(
+            job.world.cost,
+            job.cuts,
+            every.batch_size,
+            every.cpu_hz * every.client_flops_per_cycle,
+            answer.server_hz * every.server_flops_per_cycle,
+            rates(every, answer),
+        )
+        on = {name: receives if name == "model_down_s" else answer.kept for name in Phases.__dataclass_fields__}
+        times = Phases(**{name: np.where(on[name], getattr(own, name), 0.0) for name in on})
+        return Share(times, answer.kept, _says(self.policy, every, answer))
+
+    def _allocate(self, job: Job, every: Scenario, on: Array) -> Allocation:
+        """For the clients that are on; the others get nothing."""
+        part, cuts = _only(every, on), job.cuts[on]
+        if find_framework(job.config.framework).server != "own":
+            return _among_all(self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s), job, on)
+        own_hz = every.main_hz / every.num_clients
+        fixed = with_own_servers(part, cuts, own_hz)
+        answer = self.policy.allocate(fixed, cuts, self.settings.gap, self.settings.time_limit_s)
+        return _among_all(replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0)), job, on)
+
+
+def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
+    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server are one slower machine,
+    so an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
+    flops = whole.client_flops + whole.server_flops
+    speed = whole.cpu_hz * whole.client_flops_per_cycle
+    own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
+    cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
+    return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
+
+
+def models_alone(whole: Scenario) -> Scenario:
+    """The round without training: models go up, and then down."""
+    no = np.zeros(whole.num_cuts)
+    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
+
+
+def _distributed(training: Allocation, models: Allocation, gap: float) -> Allocation:
+    """Training as in one answer, the model's download as in another, whose receivers are more.
+
+    The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
+    """
+    first_s, down_s = (float(answer.phases["model_down_s"].max()) for answer in (training, models))
+    round_s = training.round_s - first_s + down_s
+    down_bound_s = models.lower_bound_s - (models.round_s - down_s)
+    bound_s = min(training.lower_bound_s + max(down_bound_s - first_s, 0.0), round_s)
+    reached = (round_s - bound_s) / round_s if round_s > 0 else 0.0
+    status = training.status
+    if status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9:
+        status = SolveStatus.TIME_LIMIT
+    return replace(
+        training,
+        status=status,
+        edge_down_owner=models.edge_down_owner,
+        edge_down_share=models.edge_down_share,
+        edge_down_power_w=models.edge_down_power_w,
+        round_s=round_s,
+        lower_bound_s=bound_s,
+        gap=reached,
+        seconds=training.seconds + models.seconds,
+    )
+
+
+def _only(whole: Scenario, on: Array) -> Scenario:
+    if on.all():
+        return whole
+    names = ("cpu_hz", "client_flops_per_cycle", "max_power_w", "max_cut", "num_batches", "main_gain", "edge_gain")
+    return replace(whole, **{name: getattr(whole, name)[on] for name in names})
+
+
+def _among_all(answer: Allocation, job: Job, on: Array) -> Allocation:
+    """An answer for the clients that are on, as one for all clients."""
+    members = np.flatnonzero(on)
+
+    def spread(values: Array | None) -> Any:
+        return None if values is None else _spread(values, on)
+
+    def owners(owner: Array | None) -> Any:
+        return None if owner is None else np.where(owner >= 0, members[owner], -1)
+
+    names = ("kept", "server_hz", "share", "edge_down_share", *POWERS)
+    return replace(
+        answer,
+        cuts=job.cuts,
+        owner=owners(answer.owner),
+        edge_down_owner=owners(answer.edge_down_owner),
+        **{name: spread(getattr(answer, name)) for name in names},
+    )
+
+
+def _spread(values: Array, on: Array) -> Array:
+    """Of all clients, [K, ...]; those that are off have nothing."""
+    every = np.zeros((len(on), *values.shape[1:]), values.dtype)
+    every[on] = values
+    return every
+
+
+def _says(chosen: Policy, every: Scenario, answer: Allocation) -> dict[str, Any]:
+    """For the record: the answer's proof, what each client got in all, and every number of it."""
+    says = {
+        "policy": chosen.name,
+        "status": answer.status.value,
+        "gap": answer.gap,
+        "lower_bound_s": answer.lower_bound_s,
+        "seconds": answer.seconds,
+        "server_hz": answer.server_hz.tolist(),
+        "up_power_w": answer.main_up_power_w.sum(axis=1).tolist(),  # over the client's subchannels
+        "down_power_w": answer.main_down_power_w.sum(axis=1).tolist(),  # the main server's, for it
+    }
+    if answer.owner is not None:
+        says["owner"] = answer.owner.tolist()
+    elif answer.share is not None:
+        says["share"] = answer.share.sum(axis=1).tolist()
+    return says | {"resources": radio_resources(every, answer)}

@@ -1,0 +1,248 @@
+"""`hsfl plan`: which cut for which client, what each gets, what holds it up, and what the baselines would take.
+
+No torch: it works from a cost table.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation, phases_of
+from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.measured import optimal_cycles
+from hsfl.allocation.measured_cuts import MeasuredRounds
+from hsfl.allocation.policies import Policy, policy
+from hsfl.allocation.scenario import Scenario
+from hsfl.config import AllocationConfig, RunConfig
+from hsfl.models.cost import CostTable
+from hsfl.network.channel import Measured, RoundDraw
+from hsfl.network.latency import Phases, phases
+from hsfl.planning.cuts import sample_draws
+from hsfl.planning.measured_links import measured_rounds, ruled_cuts
+from hsfl.planning.optimised import Progress, plan_cuts, samples
+from hsfl.planning.resources import POWERS
+from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+
+Array = np.ndarray
+BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
+MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
+BATCH_PHASES = ("client", "smashed", "server", "gradient")
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """One client in the first sample. Powers are sums over its subchannels; None where links are measured."""
+
+    client: int
+    cut: int
+    server_hz: float
+    subchannels: list[int] | None  # that it owns; None where bands are shared or links are measured
+    share: list[float] | None  # of each subchannel, where bands are shared
+    main_up_power_w: float | None
+    main_down_power_w: float | None
+    edge_up_power_w: float | None
+    edge_down_power_w: float | None
+    seconds: dict[str, float]  # of each phase over the round
+    bottleneck: str  # the longest phase
+    weight: float | None  # how much of the round hangs on this client (sum 1); None where no optimal cycles tell
+
+
+@dataclass(frozen=True)
+class Plan:
+    policy: str
+    cuts: list[int]  # [K]
+    round_s: float  # mean over the samples
+    lower_bound_s: float  # no cuts and no allocation can beat it, on these samples
+    gap: float
+    clients: list[ClientPlan]
+    baselines_s: dict[str, float]  # mean round on the same samples, by policy
+    num_samples: int
+    seconds: float  # the search
+    notes: list[str]  # what of the config a plan leaves aside
+
+
+def plan(
+    config: RunConfig,
+    samples_per_client: int = 5000,
+    cost: CostTable | None = None,
+    input_shape: tuple[int, ...] = (3, 32, 32),
+    num_classes: int = 10,
+    progress: Progress | None = None,
+) -> Plan:
+    """Plan for the config's model and fleet; the model is measured (with torch) unless its cost table is given."""
+    if cost is None:
+        states = OPTIMIZER_STATES[config.train.optimizer]
+        cost = measured_cost(config.model, input_shape, num_classes, config.train.batch_size, states)
+    samples_of = np.full(config.fleet.num_clients, float(samples_per_client))
+    return make_plan(config, world_of(config, cost), samples_of, progress)
+
+
+def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
+    """The proposed cuts (or those of the policy's rule), the first sample's allocation, and all policies on all samples."""
+    num_batches = count_batches(config, num_samples)
+    name = config.allocation.policy
+    name = "proposed" if name in ("even", "own") else name  # even plans nothing, and HSFL's own is proposed
+    chosen, settings = policy(name), config.allocation.model_copy(update={"policy": "proposed"})
+    batch_size, min_cut = config.train.batch_size, config.fleet.min_cut
+    proposed = plan_cuts(world, settings, batch_size, num_batches, min_cut, progress)
+    if isinstance(world.links, Measured):
+        draws = sample_draws(world, settings.samples).sample(slice(settings.samples))
+        every = measured_rounds(world, draws, batch_size, num_batches, min_cut)
+        cuts = proposed.cuts if chosen.cuts == "optimised" else ruled_cuts(chosen, every, world.seed)
+        clients = _measured_clients(config, chosen, world, cuts, every, draws.sample(0), num_batches)
+        means = _measured_means(name, proposed.cuts, every, world.seed)
+    else:
+        rounds = samples(world, settings, batch_size, num_batches, min_cut)
+        cuts = proposed.cuts if chosen.cuts == "optimised" else chosen.choose(rounds, CutSettings(seed=world.seed))
+        answer = chosen.allocate(rounds[0], cuts, settings.gap, settings.time_limit_s)
+        times = phases_of(rounds[0], answer)
+        clients = _clients(cuts, answer.server_hz, times, num_batches, answer, chosen.cycles == "optimal")
+        means = _means(name, proposed.cuts, rounds, settings, world.seed)
+    round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
+    return Plan(
+        policy=name,
+        cuts=[int(cut) for cut in cuts],
+        round_s=round_s,
+        lower_bound_s=bound_s,
+        gap=(round_s - bound_s) / round_s if round_s > 0 else 0.0,
+        clients=clients,
+        baselines_s=means,
+        num_samples=len(proposed.round_s),
+        seconds=proposed.seconds,
+        notes=_notes(config, clients),
+    )
+
+
+def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
+    notes = []
+    if config.fleet.cuts not in ("max_cut", "planned"):
+        notes.append("fleet.cuts is not used: a plan chooses the cuts")
+    longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
+    tau_s = config.train.tau_s
+    if tau_s is not None and longest_s > tau_s:
+        notes.append(
+            f"training takes {longest_s:.4g} s in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "
+            "clients out until the others can keep it"
+        )
+    return notes
+
+
+def _means(
+    name: str, proposed: Array, rounds: list[Scenario], settings: AllocationConfig, seed: int
+) -> dict[str, float]:
+    """The mean round of each policy; one without a rule for cuts takes the proposed ones."""
+    means = {}
+    for one in dict.fromkeys((*BASELINES, name)):
+        rule = policy(one)
+        if rounds[0].sharing == "bandwidth" and rule.subchannels == "greedy":
+            continue
+        cuts = proposed if rule.cuts == "optimised" else rule.choose(rounds, CutSettings(seed=seed))
+        answers = (rule.allocate(r, cuts, settings.gap, settings.time_limit_s) for r in rounds)
+        means[one] = float(np.mean([answer.round_s for answer in answers]))
+    if means["even"] == means["ecfa"]:
+        del means["even"]  # the same, shown once
+    return means
+
+
+def _measured_means(name: str, proposed: Array, rounds: MeasuredRounds, seed: int) -> dict[str, float]:
+    means = {}
+    for one in dict.fromkeys((*MEASURED_BASELINES, name)):
+        rule = policy(one)
+        cuts = proposed if rule.cuts == "optimised" else ruled_cuts(rule, rounds, seed)
+        round_s = rounds.even_round_s(cuts) if rule.cycles == "even" else rounds.round_s(cuts)
+        means[one] = float(round_s.mean())
+    return means
+
+
+def _measured_clients(
+    config: RunConfig,
+    rule: Policy,
+    world: World,
+    cuts: Array,
+    rounds: MeasuredRounds,
+    draw: RoundDraw,
+    num_batches: Array,
+) -> list[ClientPlan]:
+    """Under the policy's cycles in the first sample, which is `draw`."""
+    assert draw.rates is not None, "measured links draw rates"
+    own_s, work, _ = rounds.at(cuts)
+    server_hz = optimal_cycles(own_s[0], work[0], rounds.main_hz)
+    if rule.cycles == "even":
+        server_hz = np.full(len(cuts), rounds.main_hz / len(cuts))
+    speed, server_speed = draw.cpu_hz * world.fleet.flops_per_cycle, server_hz * world.servers.flops_per_cycle
+    times = phases(world.cost, cuts, config.train.batch_size, speed, server_speed, draw.rates)
+    return _clients(cuts, server_hz, times, num_batches, None, rule.cycles == "optimal")
+
+
+def _clients(
+    cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
+) -> list[ClientPlan]:
+    plans, weights = [], _weights(server_hz, num_batches * times.server_s) if optimal else None
+    for k, cut in enumerate(cuts):
+        spent = {name: float(num_batches[k] * getattr(times, f"{name}_s")[k]) for name in BATCH_PHASES}
+        spent |= {name: float(getattr(times, f"{name}_s")[k]) for name in ("model_up", "model_down")}
+        bottleneck = max(spent, key=lambda name: spent[name])
+        weight = None if weights is None else float(weights[k])
+        plans.append(
+            ClientPlan(
+                k,
+                int(cut),
+                float(server_hz[k]),
+                **_radio(answer, k),
+                seconds=spent,
+                bottleneck=bottleneck,
+                weight=weight,
+            )
+        )
+    return plans
+
+
+def _weights(server_hz: Array, server_s: Array) -> Array | None:
+    """Multipliers of the deadlines [K]: at the optimum a second less for client k frees f_k^2 / n_k = f_k / server_s cycles."""
+    if not ((server_hz > 0) & (server_s > 0)).all():
+        return None  # someone's deadline has no such price
+    freed = server_hz / server_s
+    return freed / freed.sum()
+
+
+def _radio(answer: Allocation | None, k: int) -> dict[str, Any]:
+    """Band and powers of client k; all None where there is no radio."""
+    if answer is None:
+        return dict.fromkeys(("subchannels", "share", *POWERS))
+    return {
+        "subchannels": None if answer.owner is None else np.flatnonzero(answer.owner == k).tolist(),
+        "share": None if answer.share is None else answer.share[k].tolist(),
+        **{name: float(getattr(answer, name)[k].sum()) for name in POWERS},
+    }
+
+
+def device_table(
+    world: World, config: RunConfig, num_samples: float, device: dict[str, float]
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Every cut for one device: seconds of each phase, whether it fits, and the fastest cut that does.
+
+    The device has cpu (cycles per second), memory (bits), up and down (bits per second); of the main server it gets the
+    even share of `fleet.num_clients` clients.
+    """
+    cost, servers = world.cost, world.servers
+    hz = servers.main_hz / config.fleet.num_clients * servers.flops_per_cycle
+    speed = device["cpu"] * config.fleet.flops_per_cycle
+    rows: list[dict[str, Any]] = []
+    for cut in range(config.fleet.min_cut, cost.num_units + 1):
+        spent = {
+            "client": num_samples * cost.client_flops[cut] / speed,
+            "smashed": num_samples * cost.smashed_bits[cut] / device["up"],
+            "server": num_samples * cost.server_flops[cut] / hz,
+            "gradient": num_samples * cost.gradient_bits[cut] / device["down"],
+            "model_up": cost.model_bits[cut] / device["up"],
+            "model_down": cost.model_bits[cut] / device["down"],
+        }
+        memory_bits = float(cost.memory_bits[cut]) if cost.memory_bits is not None else float(cost.model_bits[cut])
+        fits = memory_bits <= device.get("memory", np.inf)
+        times = {name: float(value) for name, value in spent.items()}
+        rows.append(
+            {"cut": cut, "fits": fits, "memory_bits": memory_bits, "seconds": times, "round_s": sum(times.values())}
+        )
+    possible = [row for row in rows if row["fits"]]
+    return rows, min(possible, key=lambda row: float(row["round_s"]))["cut"] if possible else None

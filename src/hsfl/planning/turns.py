@@ -1,0 +1,158 @@
+"""CPSL's own choices: one cut for all, the best one, and subchannels dealt greedily within each cluster's turn.
+
+Legend: n members of a turn, I subchannels. A turn has all of the band and the whole main server. Every member gets its
+best free subchannel, then each next one goes to whom it shortens the turn most (Wu et al., arXiv:2204.08119). Clients
+send with all their power, the servers' power is divided evenly among members, and both are water-filled, so that one
+more subchannel never hurts. Where links are measured there is nothing to deal.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.network.channel import Ofdma, RoundDraw
+from hsfl.network.clock import timeline
+from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
+from hsfl.network.steps import BATCH_PHASES, run_steps
+from hsfl.planning.allocators import Even, Job, Share
+from hsfl.planning.cuts import sample_draws
+from hsfl.planning.world import World
+
+Array = np.ndarray
+SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient")
+
+
+class GreedyTurns:
+    """The policy `cpsl` of the framework CPSL."""
+
+    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+        if not isinstance(job.world.links, Ofdma):
+            return replace(Even().share(job, draw, started), says={"policy": "cpsl"})
+        assert job.clusters is not None, "CPSL has clusters"
+        fixed = _without_links(job, draw)
+        links_s, owners = np.zeros((4, len(started))), []
+        for number in np.unique(job.clusters[started]):
+            turn = Turn(job, draw, np.flatnonzero(started & (job.clusters == number)), fixed)
+            owner, links_s[:3, turn.members] = turn.train()
+            links_s[3, turn.members] = turn.distribute()
+            owners.append(turn.members[owner].tolist())
+        here = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
+        names = ("smashed_s", "gradient_s", "model_up_s", "model_down_s")
+        return Share(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
+
+
+class Turn:
+    """One cluster's turn."""
+
+    def __init__(self, job: Job, draw: RoundDraw, members: Array, fixed: Phases) -> None:
+        links, servers, cost = job.world.links, job.world.servers, job.world.cost
+        assert isinstance(links, Ofdma)
+        assert draw.main_gain is not None
+        assert draw.edge_gain is not None
+        if len(members) > links.num_subchannels:
+            raise InputError(
+                f"network.num_subchannels is {links.num_subchannels} but {len(members)} clients share a turn, and policy "
+                "cpsl deals whole subchannels; raise options.cpsl_clusters"
+            )
+        self.members, self.width_hz, self.up_w = members, links.subchannel_hz, job.world.fleet.max_power_w[members]
+        self.main_w, self.edge_w = servers.main_power_w / len(members), servers.edge_power_w / len(members)
+        self.main_start_w, self.edge_start_w = (links.noise_w / g[members] for g in (draw.main_gain, draw.edge_gain))
+        cuts, batch_size = job.cuts[members], _each(job.batch_size, job)[members]
+        self.smashed_bits, self.gradient_bits = (
+            batch_size * cost.smashed_bits[cuts],
+            batch_size * cost.gradient_bits[cuts],
+        )
+        self.model_bits, self.num_batches = cost.model_bits[cuts], _each(job.num_batches, job)[members]
+        self.work = np.stack([getattr(fixed, f"{phase}_s")[members] for phase in BATCH_PHASES])  # [6, n]
+
+    def train(self) -> tuple[Array, Array]:
+        """Owners [I], as places among the members, and the seconds of smashed data, gradient and model upload [3, n]."""
+
+        def links_s(m: int, owned: Array) -> Array:
+            main_w, edge_w = self.main_start_w[m, owned], self.edge_start_w[m, owned]
+            up, down, edge = (
+                filled_bits(main_w, self.up_w[m]),
+                filled_bits(main_w, self.main_w),
+                filled_bits(edge_w, self.up_w[m]),
+            )
+            bits = np.array([self.smashed_bits[m], self.gradient_bits[m], self.model_bits[m]])
+            return seconds(bits, self.width_hz * np.array([up, down, edge]))
+
+        return deal(self.main_start_w, links_s, self.turn_s)
+
+    def distribute(self) -> Array:
+        """Seconds of the download [n], on subchannels dealt for it alone."""
+
+        def down_s(m: int, owned: Array) -> Array:
+            return seconds(self.model_bits[m], self.width_hz * filled_bits(self.edge_start_w[m, owned], self.edge_w))
+
+        return deal(self.edge_start_w, down_s, lambda each_s: float(each_s.max()))[1]
+
+    def turn_s(self, links_s: Array) -> float:
+        """All steps and the upload, as the clock charges them."""
+        work = self.work.copy()
+        work[SMASHED], work[GRADIENT], up_s = links_s
+        return run_steps("joint", work, np.zeros(len(up_s)), self.num_batches).total_s + float(up_s.max())
+
+
+def deal(
+    start_w: Array, seconds_of: Callable[[int, Array], Array], total_s: Callable[[Array], float]
+) -> tuple[Array, Array]:
+    """Owners [I] and everyone's seconds [..., n]: one each, then each next one to whom it shortens the total most.
+
+    Where nobody shortens the total, to whom it saves most itself.
+    """
+    owner = np.full(start_w.shape[1], -1)
+    for m, row in enumerate(start_w):
+        owner[np.where(owner < 0, row, np.inf).argmin()] = m
+    now_s = np.stack([seconds_of(m, owner == m) for m in range(len(start_w))], axis=-1)
+    for i in np.flatnonzero(owner < 0):
+        trials = []
+        for m in range(len(start_w)):
+            trial_s, owned = now_s.copy(), owner == m
+            owned[i] = True
+            trial_s[..., m] = seconds_of(m, owned)
+            trials.append((total_s(trial_s), float(trial_s.sum()), m, trial_s))
+        _, _, owner[i], now_s = min(trials, key=lambda trial: trial[:3])
+    return owner, now_s
+
+
+def filled_bits(start_w: Array, power_w: float) -> float:
+    """Bits per second and hertz of a power water-filled over subchannels that start at noise / gain [m]."""
+    start_w = np.sort(start_w)
+    above_w = start_w - start_w[0]
+    level_w = (power_w + np.cumsum(above_w)) / np.arange(1, len(start_w) + 1)  # above the best one's start
+    count = int((level_w > above_w).sum())  # sorted, so the filled ones come first
+    return float(np.log1p((level_w[count - 1] - above_w[:count]) / start_w[:count]).sum() / LN2)
+
+
+def _each(value: Array | float, job: Job) -> Array:
+    return np.broadcast_to(np.asarray(value, float), job.cuts.shape)
+
+
+def _without_links(job: Job, draw: RoundDraw) -> Phases:
+    """Computation alone, with the whole server: links of endless speed."""
+    world, endless = job.world, np.full(len(job.cuts), np.inf)
+    rates = Rates(endless, endless, endless, endless)
+    speed, server_speed = (
+        draw.cpu_hz * world.fleet.flops_per_cycle,
+        world.servers.main_hz * world.servers.flops_per_cycle,
+    )
+    return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, rates)
+
+
+def best_cut(config: RunConfig, world: World, num_batches: Array, clusters: Array, deepest: int) -> int:
+    """The one cut whose mean round of CPSL is the shortest over the samples, up to `deepest`."""
+    draws = sample_draws(world, config.allocation.samples)
+    count = min(len(draws.cpu_hz), config.allocation.samples)
+    everyone, cuts = np.ones(world.fleet.num_clients, bool), range(min(config.fleet.min_cut, deepest), deepest + 1)
+
+    def mean_s(cut: int) -> float:
+        job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
+        shares = (GreedyTurns().share(job, draws.sample(index), everyone) for index in range(count))
+        return float(np.mean([timeline("cpsl", s.phases, num_batches, clusters=clusters).round_s for s in shares]))
+
+    return min(cuts, key=mean_s)

@@ -1,0 +1,71 @@
+"""A framework's state on disk: one safetensors file, never a pickle."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hsfl.config import RunConfig, parse_config
+from hsfl.errors import InputError
+from hsfl.frameworks.base import State
+from hsfl.models.state import UnitState
+from hsfl.files import write_atomic
+from hsfl.runs.folder import check_same_run
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    rounds_done: int
+    best_accuracy: float | None = None
+    best_round: int | None = None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        write_atomic(path, lambda scratch: save_file(whole, scratch, metadata))
+    except SafetensorError as error:  # what a full disk becomes in safetensors
+        raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
+
+
+def save_checkpoint(path: Path, state: State, progress: Progress, config: RunConfig) -> None:
+    tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
+    for name, units in state.units.items():
+        tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
+    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress)), "config": config.model_dump_json()})
+
+
+def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Progress]:
+    """The state saved by a run of the same config; `like` is that config's first state."""
+    if not path.exists():
+        raise InputError(
+            f"{path} is missing: the run stopped before its first round ended; run again into a new folder"
+        )
+    try:
+        with safe_open(path, "pt") as file:
+            notes = file.metadata() or {}
+        stored, progress = parse_config(json.loads(notes["config"])), Progress(**json.loads(notes["progress"]))
+        check_same_run(stored, config, path)
+        tensors = load_file(path)
+        units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
+    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        reason = f"no {error} in it" if isinstance(error, KeyError) else error
+        raise InputError(
+            f"{path} does not hold a checkpoint of this config ({reason}); run again into a new folder"
+        ) from None
+    others = {name.removeprefix("tensor/"): t for name, t in tensors.items() if name.startswith("tensor/")}
+    device = next(iter(like.units.values())).floats.device
+    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), progress
+
+
+def _filled(like: UnitState, tensors: Mapping[str, Tensor], name: str) -> UnitState:
+    floats, ints = tensors[f"floats/{name}"], tensors[f"ints/{name}"]
+    if floats.shape != like.floats.shape or ints.shape != like.ints.shape or floats.dtype != like.floats.dtype:
+        raise TypeError(f"{name} has {floats.numel()} numbers where {like.floats.numel()} are expected")
+    return replace(like, floats=floats.to(like.floats.device), ints=ints.to(like.ints.device))

@@ -1,0 +1,147 @@
+"""Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
+
+A contender is a framework's name, with changes of its own where wanted: `fl,options.fl_needs_storage=true`. Its runs
+lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hsfl.config import RunConfig, parse_config, with_changes
+from hsfl.data.datasets import Dataset
+from hsfl.errors import InputError, known
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.files import read_json, write_json
+from hsfl.runs.folder import RunFolder, check_inputs, input_digests
+from hsfl.report.runs import run_path
+from hsfl.runs.prepare import prepare
+from hsfl.runs.loop import Observer, choose_clients, make_pace, run
+
+SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
+OWN = ("cuts", "one_cut")  # but for these fields of the fleet
+
+
+def contender(base: RunConfig, label: str) -> RunConfig:
+    """The config of one contender."""
+    name, *changes = _split(label)
+    if not all(changes):
+        raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
+    known("framework", name, FRAMEWORKS)
+    config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
+    if config.framework != name:
+        raise InputError(f"{label} names two frameworks; give one contender for each")
+    ours, theirs = _shared(config), _shared(base)
+    if changed := [field for field in ours if ours[field] != theirs[field]]:
+        raise InputError(f"{label} changes {changed[0]}, which all contenders share; change it with --set")
+    return config
+
+
+def _shared(config: RunConfig) -> dict[str, object]:
+    """What a contender may not change, by the field's full name."""
+    fields: dict[str, object] = {"seed": config.seed, "device": config.device, "train.budget_s": config.train.budget_s}
+    for section in SHARED:
+        values = getattr(config, section)
+        fields |= {f"{section}.{name}": getattr(values, name) for name in type(values).model_fields}
+    return {name: value for name, value in fields.items() if name.removeprefix("fleet.") not in OWN}
+
+
+def _split(label: str) -> list[str]:
+    """At commas outside brackets: `hsfl,fleet.cuts=[3,4]` has two parts."""
+    parts, depth = [""], 0
+    for letter in label:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def compare(
+    base: RunConfig,
+    labels: Sequence[str],
+    out: Path,
+    num_seeds: int = 1,
+    make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+) -> RunConfig:
+    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    if len(set(labels)) < len(labels):
+        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
+    for label in labels:
+        contender(base, label)
+    stored = _stored(out)
+    first = _with_one_fleet(base, labels)
+    for label in labels[base.train.budget_s is None :]:
+        prepare(contender(first, label))  # so that cuts that do not fit cost no training
+    if base.train.budget_s is None:
+        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        base = with_changes(base, [f"train.budget_s={budget_s!r}"])
+    if stored:
+        _check_same(stored, base, out)
+    about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
+    write_json(out / "compare.json", about | {"inputs": input_digests(base)})
+    for seed in range(base.seed, base.seed + num_seeds):
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
+        for label in labels:
+            config = contender(seeded, label)
+            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
+    return base
+
+
+def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
+    """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
+    fleet = base.fleet
+    cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
+    drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
+    if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
+        return base
+    as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
+    return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
+
+
+def _budget_s(config: RunConfig) -> float:
+    """The simulated seconds that the first contender needs for its rounds."""
+    bench = prepare(config)
+    pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
+    rounds = (pace.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
+    return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
+
+
+def _stored(out: Path) -> dict[str, Any] | None:
+    """What compare.json says of the comparison in a folder; None if it holds nothing."""
+    path = out / "compare.json"
+    if not path.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} already holds something else; choose another --out")
+        return None
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
+        raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
+    return stored
+
+
+def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
+    """Runs of another config are not mixed in."""
+    before = parse_config(stored["config"])
+    if before != base:
+        old, new = before.model_dump(), base.model_dump()
+        field = next(name for name in new if old[name] != new[name])
+        if isinstance(new[field], dict):
+            field += "." + next(name for name in new[field] if old[field][name] != new[field][name])
+        raise InputError(f"{out} holds a comparison with another {field}; put it back, or choose another --out")
+    check_inputs(stored.get("inputs"), base, out)
+
+
+def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
+    """A run that may have begun or ended before; `dataset` where it is read already."""
+    folder = RunFolder(path)
+    if folder.summary_path.exists() and json.loads(folder.summary_path.read_text())["status"] in ("finished", "budget"):
+        return
+    resume = folder.checkpoint_path.exists()
+    if path.exists() and not resume:  # it stopped before its first round ended
+        for name in ("config.json", "environment.json", "clients.json", "rounds.jsonl", "summary.json"):
+            (path / name).unlink(missing_ok=True)
+    if run(config, path, resume, observer, dataset).status == "interrupted":
+        raise KeyboardInterrupt

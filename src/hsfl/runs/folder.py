@@ -1,0 +1,239 @@
+"""The run folder: what a run writes, and how it is read back.
+
+`config.json` (re-runnable), `environment.json`, `clients.json` (who has which data and device), `rounds.jsonl` (a line
+a round), `summary.json`, `report.html` (all of it to look at), `model.safetensors` (last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically,
+but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hsfl.config import RunConfig, parse_config
+from hsfl.errors import InputError
+from hsfl.files import read_json, write_atomic, write_json, writing
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+PACKAGES = ("hsfl", "torch", "numpy")
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    round: int  # 1, 2, ...
+    framework: str
+    sim_time_s: float  # simulated seconds since the run began, at the end of this round
+    round_s: float  # simulated
+    wall_s: float
+    num_samples: int  # trained on
+    train_loss: float | None  # None: nobody trained
+    test_loss: float | None  # None: not evaluated in this round
+    test_accuracy: float | None
+    balanced_accuracy: float | None
+    recall: list[float | None] | None  # by class
+    lr: float
+    cuts: list[int]  # [K]
+    started: list[int]  # clients that took part in the round
+    kept: list[int]  # clients whose update counts
+    dropped: list[int]  # clients that started and passed tau
+    straggler: int | None  # the client with the most work
+    waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
+    phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
+    allocation: dict[str, Any]  # policy, what it says of its answer, and under `resources` the numbers to recompute it
+    bytes: dict[str, int]  # by link
+
+
+@dataclass(frozen=True)
+class ClientsRecord:
+    """Who takes part: data and device of each of the K clients."""
+
+    num_samples: list[int]  # [K] of training
+    class_counts: list[list[int]]  # [K][C]
+    class_names: list[str]  # [C]
+    cuts: list[int]  # [K] as the framework uses them
+    max_cut: list[int]  # [K] as deep as the device can hold
+    cpu_hz: list[float]  # [K] mean cycles per second
+    max_power_w: list[float]  # [K] uplink
+
+
+def input_digests(config: RunConfig) -> dict[str, str]:
+    """What the files that a config names hold now, by the field's name: a run must not go on with other contents."""
+    files = {
+        "fleet.file": config.fleet.file,
+        "network.history": config.network.history,
+        "model.init_weights": config.model.init_weights,
+    }
+    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_inputs(before: Any, config: RunConfig, where: Path) -> None:
+    """`before` is what `input_digests` gave when `where` was begun; runs of older versions have none."""
+    for field, digest in input_digests(config).items():
+        if isinstance(before, dict) and before.get(field, digest) != digest:
+            raise InputError(
+                f"{where} was begun with other contents of {field}; put them back, or choose another --out"
+            )
+
+
+class RunFolder:
+    """One run's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.rounds_path = self.path / "rounds.jsonl"
+        self.checkpoint_path = self.path / "checkpoint" / "state.safetensors"
+        self.last_model_path = self.path / "model.safetensors"
+        self.best_model_path = self.path / "model-best.safetensors"
+        self.summary_path = self.path / "summary.json"
+        self.clients_path = self.path / "clients.json"
+
+    def check_free(self) -> None:
+        """A folder that holds another run is not overwritten."""
+        with writing(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+            taken = self.path.exists() and any(path.name != ".lock" for path in self.path.iterdir())
+        if taken:
+            raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
+
+    def create(self, config: RunConfig) -> None:
+        write_json(self.config_path, config.model_dump(mode="json"))
+        write_json(self.path / "environment.json", environment() | {"inputs": input_digests(config)})
+        write_atomic(self.rounds_path, lambda scratch: None)
+
+    def clients(self) -> ClientsRecord | None:
+        """None for a run of an older version, which did not write it."""
+        if not self.clients_path.exists():
+            return None
+        value = read_json(self.clients_path)
+        try:
+            return ClientsRecord(**{field.name: value[field.name] for field in fields(ClientsRecord)})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One run at a time writes here; the lock goes with the process that holds it."""
+        if fcntl is None:  # not on Windows
+            yield
+            return
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"another run is writing to {self.path}; wait for it, or choose another --out"
+                ) from None
+            try:
+                yield
+            finally:
+                (self.path / ".lock").unlink(missing_ok=True)
+
+    def config(self) -> RunConfig:
+        return parse_config(read_json(self.config_path))
+
+    def append(self, record: RoundRecord) -> None:
+        with writing(self.rounds_path), self.rounds_path.open("a") as file:
+            file.write(_line(record))
+
+    def rounds(self) -> list[RoundRecord]:
+        """All whole lines; a last line cut off by a crash is left out."""
+        try:
+            lines = self.rounds_path.read_text().splitlines()
+        except (OSError, ValueError):
+            raise InputError(f"{self.rounds_path} cannot be read; is {self.path} the folder of a run?") from None
+        records = [_record(line) for line in lines]
+        whole = [record for record in records if record is not None]
+        if None in records[:-1]:
+            raise InputError(
+                f"{self.rounds_path} is damaged in line {records.index(None) + 1}; run again into a new folder"
+            )
+        return whole
+
+    def keep_rounds(self, count: int) -> None:
+        """Forget the rounds after a checkpoint."""
+        records = self.rounds()
+        if [record.round for record in records[:count]] != list(range(1, len(records[:count]) + 1)):
+            raise InputError(f"{self.rounds_path} does not count its rounds 1, 2, ...; run again into a new folder")
+        if len(records) < count:
+            raise InputError(
+                f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
+            )
+        text = "".join(map(_line, records[:count]))
+        write_atomic(self.rounds_path, lambda scratch: scratch.write_text(text))
+
+
+def _line(record: RoundRecord) -> str:
+    """A line of rounds.jsonl."""
+    return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _record(line: str) -> RoundRecord | None:
+    """A line of rounds.jsonl; None if it is not whole. Fields of later versions are left aside."""
+    known = {field.name for field in fields(RoundRecord)}
+    try:
+        return RoundRecord(**{name: value for name, value in json.loads(line).items() if name in known})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
+    """A run goes on only with the settings it began with; more rounds and other logging are allowed."""
+    before, after = _settings(stored), _settings(wanted)
+    if stored.train.schedule == "cosine":  # its rates depend on the number of rounds
+        before["train.rounds"], after["train.rounds"] = stored.train.rounds, wanted.train.rounds
+    for name in before:
+        if before[name] != after[name]:
+            raise InputError(
+                f"{where} was run with {name} = {before[name]!r}, not {after[name]!r}; "
+                "resume with the same settings or choose another --out"
+            )
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in config.model_dump(mode="json").items():
+        flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    free = ("train.rounds", "train.budget_s", "data.dir")
+    return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions that the numbers come from."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,257 @@
+"""A run: one visible loop from a config to a folder of results."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hsfl.config import OWN_MODEL, RunConfig, with_changes
+from hsfl.data.datasets import Dataset
+from hsfl.errors import InputError
+from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks.base import Framework, State
+from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
+from hsfl.frameworks.sequential import SL
+from hsfl.models.cost import measure_module
+from hsfl.models.state import UnitState, load_state
+from hsfl.models.units import SplitModel
+from hsfl.network.clock import Timeline
+from hsfl.files import read_json, write_json
+from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
+from hsfl.rng import stream
+from hsfl.training.aggregate import PartialSum
+from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.training.evaluate import Quality, evaluate, mean_quality
+from hsfl.runs.interrupt import Interruptible
+from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
+from hsfl.planning.round_clock import Pace
+from hsfl.runs.prepare import Bench, prepare
+
+
+class Observer:
+    """Told what happens, for a progress display; this one shows nothing."""
+
+    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None: ...
+    def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None: ...
+    def batch_starts(self, client: int, num_samples: int) -> None: ...
+    def evaluation_starts(self) -> None: ...
+    def warns(self, message: str) -> None: ...
+    def round_ends(self, record: RoundRecord) -> None: ...
+    def run_ends(self) -> None: ...
+
+
+def _policy_notes(config: RunConfig) -> list[str]:
+    if config.allocation.policy == "even":
+        return []
+    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
+
+    return policy_notes(config)
+
+
+class Diverged(Exception):
+    """The loss is no longer a number."""
+
+
+def run(
+    config: RunConfig,
+    out: str | Path,
+    resume: bool = False,
+    observer: Observer | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> Summary:
+    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on."""
+    observer = observer or Observer()
+    folder = RunFolder(out)
+    if model is not None:  # so that the folder says which commands cannot build it
+        config = with_changes(config, [f"model.name={OWN_MODEL}"])
+    if resume:
+        check_same_run(folder.config(), config, folder.path)
+        check_inputs(read_json(folder.path / "environment.json").get("inputs"), config, folder.path)
+    else:
+        folder.check_free()
+    bench = prepare(config, dataset, model)
+    framework = FRAMEWORKS[config.framework](bench.task)
+    pace = make_pace(bench, framework)
+    if not resume:
+        pace.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
+    log = TensorBoard(folder.path) if config.log.tensorboard else None
+    bench.task.feed.on_batch = observer.batch_starts
+    status = "finished"
+    with folder.locked(), Interruptible() as interruptible:
+        _warn_of_threads(folder, resume, observer)
+        state, progress = _start(framework, folder, config, resume)
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+        now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
+        observer.run_starts(config, framework.cuts, progress.rounds_done)
+        for note in _policy_notes(config):
+            observer.warns(note)
+        try:
+            for round_index in range(progress.rounds_done, config.train.rounds):
+                line, says = pace.round(round_index, choose_clients(config, round_index))
+                if now_s + line.round_s > (config.train.budget_s or math.inf):
+                    if round_index == 0:
+                        observer.warns(_too_short(config, line))
+                    status = "budget"
+                    break
+                last = _is_last(config, pace, round_index, now_s + line.round_s)
+                with interruptible():
+                    after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
+                state, progress, now_s = after, _advance(progress, record), record.sim_time_s
+                _write_round(folder, framework, state, record, progress, config)
+                if log is not None:
+                    log.write(record)
+                observer.round_ends(record)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except Diverged:
+            status = "diverged"
+        finally:
+            observer.run_ends()
+        save_checkpoint(folder.checkpoint_path, state, progress, config)
+        save_tensors(folder.last_model_path, exported(framework, state).named())
+        summary = summarise(folder, config, status)
+        write_json(folder.summary_path, asdict(summary))
+    return summary
+
+
+def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
+    """Sums depend on how torch divides them among threads."""
+    before = read_json(folder.path / "environment.json").get("num_threads") if resume else None
+    if before is not None and before != torch.get_num_threads():
+        observer.warns(
+            f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"
+        )
+
+
+def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
+    state, progress = framework.init(), Progress(0)
+    if resume:
+        state, progress = load_checkpoint(folder.checkpoint_path, state, config)
+        if config.train.rounds < progress.rounds_done:
+            raise InputError(
+                f"train.rounds is {config.train.rounds} but {folder.path} has done {progress.rounds_done}; raise it"
+            )
+        folder.keep_rounds(progress.rounds_done)
+        write_json(folder.config_path, config.model_dump(mode="json"))
+    else:
+        folder.check_free()
+        folder.create(config)
+    return state, progress
+
+
+def make_pace(bench: Bench, framework: Framework) -> Pace:
+    """The clock of a framework in the bench's world."""
+    task = bench.task
+    clusters = None if task.clusters is None else np.array(task.clusters)
+    decoder = (0.0, 0.0)
+    if isinstance(framework, LocFedMix):
+        shape = smashed_shape(task.model, framework.cuts[0], task.feed.images.shape)
+        decoder = measure_module(framework.decoder.units[0], shape)
+    if isinstance(framework, SL):
+        decoder = (0.0, 8.0 * framework.handed_bytes)
+    return Pace(task.config, bench.world, framework.cuts, bench.num_samples, clusters, decoder)
+
+
+def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
+    """Who is to take part in a round: a random choice of clients_per_round, less those that drop out."""
+    train, num_clients = config.train, config.fleet.num_clients
+    rng = stream(config.seed, "kept", round_index)
+    chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
+    stays = rng.random(num_clients) >= train.drop_rate
+    return tuple(sorted(int(k) for k in chosen if stays[k]))
+
+
+def _is_last(config: RunConfig, pace: Pace, round_index: int, now_s: float) -> bool:
+    """Whether no round follows, for want of rounds or of simulated seconds."""
+    if round_index + 1 == config.train.rounds:
+        return True
+    if config.train.budget_s is None:
+        return False
+    following, _ = pace.round(round_index + 1, choose_clients(config, round_index + 1))
+    return now_s + following.round_s > config.train.budget_s
+
+
+def _round(
+    bench: Bench,
+    framework: Framework,
+    state: State,
+    round_index: int,
+    now_s: float,
+    line: Timeline,
+    says: dict[str, Any],
+    last: bool,
+    observer: Observer,
+) -> tuple[State, RoundRecord]:
+    """Train one round with the clients that the clock keeps, look how good the model is now."""
+    config, task = bench.task.config, bench.task
+    began = time.perf_counter()
+    kept = np.flatnonzero(line.kept).tolist()
+    if not kept:
+        observer.warns(_nobody(config, line, round_index))
+    epochs = config.train.local_epochs
+    observer.round_starts(round_index + 1, kept, epochs * sum(task.feed.num_samples(k) for k in kept))
+    after, result = framework.round(state, kept, round_index)
+    quality = None
+    if last or (round_index + 1) % config.train.eval_every == 0:
+        observer.evaluation_starts()
+        quality = assess(bench, framework, after)
+    record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
+    if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
+        raise Diverged
+    return after, record
+
+
+def _too_short(config: RunConfig, line: Timeline) -> str:
+    return f"round 1 takes {line.round_s:.4g} s but train.budget_s is {config.train.budget_s:g}; nothing is trained"
+
+
+def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
+    if line.dropped.any():
+        return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
+    return f"nobody took part in round {round_index + 1}; the model stays as it is"
+
+
+def assess(bench: Bench, framework: Framework, state: State) -> Quality:
+    """The quality of the joined model; the mean over clients where each has its own."""
+    qualities = []
+    for whole in framework.models(state):
+        load_state(whole, bench.task.model)
+        qualities.append(evaluate(bench.task.model.eval(), bench.test, bench.num_classes))
+    return mean_quality(qualities)
+
+
+def exported(framework: Framework, state: State) -> UnitState:
+    """The one model that a run gives; where clients keep sides of their own, the mean of the joined models."""
+    models = list(framework.models(state))
+    if len(models) == 1:
+        return models[0]
+    total = PartialSum.zero(models[0].layout, 0, models[0].stop, models[0].floats.device)
+    for whole in models:
+        total.add(whole, 1.0)
+    return total.mean(models[0])
+
+
+def _advance(progress: Progress, record: RoundRecord) -> Progress:
+    accuracy = record.test_accuracy
+    if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
+        return Progress(record.round, accuracy, record.round)
+    return Progress(record.round, progress.best_accuracy, progress.best_round)
+
+
+def _write_round(
+    folder: RunFolder, framework: Framework, state: State, record: RoundRecord, progress: Progress, config: RunConfig
+) -> None:
+    folder.append(record)
+    if progress.best_round == record.round:
+        save_tensors(folder.best_model_path, exported(framework, state).named())
+    if config.log.model_every is not None and record.round % config.log.model_every == 0:
+        path = folder.path / "models" / f"round-{record.round}.safetensors"
+        save_tensors(path, exported(framework, state).named())
+    if record.round % config.log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, state, progress, config)

@@ -1,0 +1,171 @@
+"""From a config to a bench: data, partition, model and cuts."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hsfl.config import OWN_MODEL, RunConfig
+from hsfl.data import augment
+from hsfl.data.datasets import Dataset, load
+from hsfl.data.partition import partition
+from hsfl.errors import InputError, known
+from hsfl.frameworks import COPY_PER_CLIENT, FRAMEWORKS
+from hsfl.frameworks.base import Task
+from hsfl.models.state import Layout, read_state
+from hsfl.models.units import SplitModel
+from hsfl.models.weights import load_init_weights
+from hsfl.models.zoo import build
+from hsfl.rng import stream, torch_seed
+from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.training.batches import Feed, Images, resized
+from hsfl.planning.round_clock import choose_clusters, plan_one_cut, plans_one_cut, who_can_train
+from hsfl.planning.world import World, count_batches, make_world
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A task with its test images and the world it takes place in."""
+
+    task: Task
+    test: Images
+    num_classes: int
+    class_names: tuple[str, ...]
+    world: World
+    num_samples: np.ndarray  # [K] of training, as the clock charges them
+
+
+def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel | None = None) -> Bench:
+    """Data, partition, model and cuts for a config; a data set or model of one's own may be given instead."""
+    device = _device(config.device)
+    known("framework", config.framework, FRAMEWORKS)
+    if config.train.proximal_mu and config.framework not in COPY_PER_CLIENT:
+        raise InputError(
+            f"train.proximal_mu is {config.train.proximal_mu} but {config.framework} does not train a copy per client; "
+            f"set it to 0 or choose {', '.join(COPY_PER_CLIENT)}"
+        )
+    if (config.train.clients_per_round or 0) > config.fleet.num_clients:
+        raise InputError(
+            f"train.clients_per_round is {config.train.clients_per_round} but there are {config.fleet.num_clients} "
+            "clients; lower it, or leave it out for all"
+        )
+    dataset = dataset or _load(config)
+    train, test = (_images(dataset, side, config, device) for side in ("train", "test"))
+    augment.check(config.data.augment, train.shape)
+    num_classes = len(dataset.classes)
+    own_model = model
+    model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
+    _check_outputs(model, train, num_classes)
+    shares = _shares(config, dataset.train_y)
+    _check_smallest_batch(config, model, train, shares)
+    world = make_world(config, train.shape, num_classes, own_model)
+    batch_size = config.train.batch_size
+    num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
+    num_batches = count_batches(config, num_samples)
+    cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches)
+    one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
+    feed = Feed(train, shares, config.seed, config.data.augment)
+    clusters = None
+    if config.framework == "cpsl":
+        cut = min(one_cut, model.num_units - 1)
+        if plans_one_cut(config):
+            cut = one_cut = plan_one_cut(config, world, cut, num_samples)
+        clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
+    away = () if (present := who_can_train(config, world)) is None else tuple(np.flatnonzero(~present).tolist())
+    if len(away) == config.fleet.num_clients:
+        raise InputError(
+            f"options.fl_needs_storage is true but nobody can hold all {model.num_units} units (max_cut is at most "
+            f"{world.fleet.max_cut.max()}); leave it out, or give the clients more storage"
+        )
+    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters, away)
+    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
+
+
+def client_shares(config: RunConfig) -> list[np.ndarray]:
+    """The indices of each client's training samples, [K]."""
+    return _shares(config, _load(config).train_y)
+
+
+def _device(name: str) -> torch.device:
+    ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not ready[name]:
+        raise InputError(f"device is {name!r} but torch sees none here; set device=cpu")
+    return torch.device(name)
+
+
+def _load(config: RunConfig) -> Dataset:
+    data = config.data
+    return load(
+        data.name,
+        data.dir,
+        limit=data.limit,
+        limit_test=data.limit_test,
+        rng=stream(config.seed, "data limit"),
+        image_size=data.image_size,
+        split=data.split,
+    )
+
+
+def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
+    x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
+    images = torch.from_numpy(x)
+    if config.model.input is not None:
+        channels, *size_list = config.model.input
+        if channels != x.shape[1]:
+            raise InputError(
+                f"model.input has {channels} channels but {dataset.name} has {x.shape[1]}; change the first number"
+            )
+        images = resized(images, (size_list[0], size_list[1]))
+    return Images(images.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
+
+
+def _model(config: RunConfig, input_shape: tuple[int, int, int], num_classes: int) -> SplitModel:
+    settings = config.model
+    if settings.name == OWN_MODEL:
+        raise InputError(
+            "this run's model was given from Python; go on from there: hsfl.run(config, folder, model=...)"
+        )
+    seed = torch_seed(config.seed, "weights")
+    model = build(
+        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed=seed, dropout=settings.dropout
+    )
+    if settings.init_weights is not None:
+        load_init_weights(model, settings.init_weights)
+    return model
+
+
+def _shares(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
+    data = config.data
+    options = {"dirichlet": {"alpha": data.alpha}, "quantity_skew": {"alpha": data.alpha}}
+    options["shards"] = {"classes_per_client": data.classes_per_client}
+    rng = stream(config.seed, "partition")
+    chosen = options.get(data.partition, {})
+    return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
+
+
+def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
+    """A model of one's own must take these images and tell these classes apart."""
+    try:
+        with torch.no_grad():
+            shape = tuple(model(train.floats(train.x[:1])).shape)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the model does not take images of {train.shape}: {reason}; change its first unit") from None
+    if len(shape) != 2 or shape[1] < num_classes:
+        raise InputError(f"the model gives {shape[1:]} numbers for an image, but there are {num_classes} classes")
+
+
+def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:
+    """BatchNorm on a single value per channel cannot train: a deep model on a batch of one small image."""
+    fewest = min(map(len, shares)) if config.framework != "cl" else sum(map(len, shares))
+    if min(fewest, config.train.batch_size) > 1:
+        return
+    try:
+        copy.deepcopy(model).train()(train.floats(train.x[:1]))
+    except ValueError:
+        raise InputError(
+            f"{config.model.name} with BatchNorm cannot train on a batch of one sample, and train.batch_size is "
+            f"{config.train.batch_size} and the smallest client has {fewest}; raise train.batch_size and "
+            "data.min_samples to 2, or set model.norm=group"
+        ) from None

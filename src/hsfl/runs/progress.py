@@ -1,0 +1,107 @@
+"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from hsfl.config import RunConfig
+from hsfl.runs.folder import RoundRecord
+from hsfl.runs.loop import Observer
+
+
+def describe(record: RoundRecord, rounds: int) -> str:
+    """A round in one line."""
+    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
+    words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
+    if record.test_accuracy is not None:
+        words.append(f"accuracy {record.test_accuracy:6.2%}")
+    if len(record.kept) < len(record.cuts):
+        words.append(f"{len(record.kept)} of {len(record.cuts)} clients")
+    words += [f"{_brief(record.sim_time_s)} s simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
+    return "  ".join(words)
+
+
+def _left(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:,.0f}" if 100 <= seconds < 1e9 else f"{seconds:.3g}"
+
+
+def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
+    where = f"cuts {' '.join(map(str, cuts))}" if config.framework != "cl" else "data pooled on the server"
+    return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
+
+
+class Warnings(Observer):
+    """Shows nothing but warnings."""
+
+    def __init__(self, console: Console, name: str | None = None) -> None:
+        self.console, self.name = console, name
+
+    def warns(self, message: str) -> None:
+        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
+
+
+class Lines(Warnings):
+    """A line a round, with the time left; for files and pipes."""
+
+    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
+        self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
+        self.budget_s = config.train.budget_s
+        self.console.print(heading(config, cuts, self.name), soft_wrap=True, highlight=False)
+
+    def round_ends(self, record: RoundRecord) -> None:
+        a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
+        rounds_left = self.rounds - record.round
+        if self.budget_s is not None:
+            rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
+        left = f"  {_left(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
+        self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
+
+
+class Bars(Lines):
+    """Two bars, rounds and samples within the round, and a line for each round that ended."""
+
+    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
+        super().run_starts(config, cuts, rounds_done)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        self.bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True)
+        self.run_bar = self.bars.add_task("run  ", total=float(config.train.rounds), completed=rounds_done, note="")
+        self.round_bar = self.bars.add_task("round", total=None, note="")
+        self.bars.start()
+
+    def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None:
+        self.kept, self.num_samples, self.done, self.round_started = list(kept), num_samples, 0, time.monotonic()
+        self.bars.reset(self.round_bar, total=max(num_samples, 1), note="")
+        self.bars.update(self.run_bar, completed=round_number - 1, note=f"round {round_number}/{self.rounds}")
+
+    def batch_starts(self, client: int, num_samples: int) -> None:
+        rate = self.done / max(time.monotonic() - self.round_started, 1e-9)
+        note = f"client {client} ({len(self.kept)} in the round), {rate:,.0f} samples/s"
+        self.bars.update(self.round_bar, completed=self.done, note=note)
+        fraction = min(self.done / max(self.num_samples, 1), 1)
+        self.bars.update(self.run_bar, completed=int(self.bars.tasks[0].completed) + fraction * 0.999)
+        self.done += num_samples
+
+    def evaluation_starts(self) -> None:
+        self.bars.update(self.round_bar, completed=self.num_samples, note="testing")
+
+    def round_ends(self, record: RoundRecord) -> None:
+        self.bars.console.print(describe(record, self.rounds), soft_wrap=True, highlight=False)
+        self.bars.update(self.run_bar, completed=record.round)
+
+    def run_ends(self) -> None:
+        self.bars.stop()
+
+
+def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
+    if quiet:
+        return Warnings(console)
+    return Bars(console, name) if console.is_terminal else Lines(console, name)

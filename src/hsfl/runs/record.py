@@ -1,0 +1,142 @@
+"""What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.frameworks.base import Framework, RoundResult, Task
+from hsfl.network.clock import PHASES, Timeline
+from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
+from hsfl.training.evaluate import Quality
+from hsfl.runs.prepare import Bench
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended."""
+
+    status: str  # finished, budget (spent before the rounds were done), interrupted or diverged
+    framework: str
+    rounds: int
+    sim_time_s: float  # simulated
+    test_accuracy: float | None  # of the last evaluated round
+    balanced_accuracy: float | None
+    best_accuracy: float | None
+    best_round: int | None
+    wall_s: float
+    num_samples: int  # trained on, over all rounds
+    drops: int  # clients past tau, over all rounds
+    bytes: dict[str, int]  # by link, over all rounds
+
+
+def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
+    """Data and device of each client, for the run folder."""
+    feed, fleet = bench.task.feed, bench.world.fleet
+    labels = feed.images.y.cpu().numpy()
+    return ClientsRecord(
+        num_samples=[len(share) for share in feed.shares],
+        class_counts=[np.bincount(labels[share], minlength=bench.num_classes).tolist() for share in feed.shares],
+        class_names=list(bench.class_names),
+        cuts=list(cuts),
+        max_cut=fleet.max_cut.tolist(),
+        cpu_hz=fleet.cpu_hz.tolist(),
+        max_power_w=fleet.max_power_w.tolist(),
+    )
+
+
+def make_record(
+    framework: Framework,
+    task: Task,
+    round_index: int,
+    now_s: float,
+    line: Timeline,
+    says: dict[str, Any],
+    result: RoundResult,
+    quality: Quality | None,
+    wall_s: float,
+) -> RoundRecord:
+    return RoundRecord(
+        round=round_index + 1,
+        framework=task.config.framework,
+        sim_time_s=now_s + line.round_s,
+        round_s=line.round_s,
+        wall_s=wall_s,
+        num_samples=result.num_samples,
+        train_loss=result.train_loss,
+        test_loss=quality.loss if quality else None,
+        test_accuracy=quality.accuracy if quality else None,
+        balanced_accuracy=quality.balanced_accuracy if quality else None,
+        recall=list(quality.recall) if quality else None,
+        lr=task.lr(round_index),
+        cuts=list(framework.cuts),
+        started=np.flatnonzero(line.started).tolist(),
+        kept=np.flatnonzero(line.kept).tolist(),
+        dropped=np.flatnonzero(line.dropped).tolist(),
+        straggler=line.straggler if line.straggler >= 0 else None,
+        waiting_s=_rounded(line.waiting_s),
+        phases=_phases(line),
+        allocation=says,
+        bytes=asdict(result.bytes),
+    )
+
+
+def _phases(line: Timeline) -> dict[str, dict[str, list[float]]]:
+    """Start and end of every phase that takes time."""
+    return {
+        phase: {"start_s": _rounded(start), "end_s": _rounded(end)}
+        for phase, start, end in zip(PHASES, line.start_s, line.end_s)
+        if (end > start).any()
+    }
+
+
+def _rounded(seconds: np.ndarray) -> list[float]:
+    """To seven digits: enough for a chart, and a third of the file."""
+    return [float(f"{value:.7g}") for value in seconds]
+
+
+def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
+    records = folder.rounds()
+    evaluated = [record for record in records if record.test_accuracy is not None]
+    last = evaluated[-1] if evaluated else None
+    best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)  # the first of equals
+    links = records[-1].bytes if records else {}
+    return Summary(
+        status=status,
+        framework=config.framework,
+        rounds=len(records),
+        sim_time_s=records[-1].sim_time_s if records else 0.0,
+        test_accuracy=last.test_accuracy if last else None,
+        balanced_accuracy=last.balanced_accuracy if last else None,
+        best_accuracy=best.test_accuracy if best else None,
+        best_round=best.round if best else None,
+        wall_s=sum(record.wall_s for record in records),
+        num_samples=sum(record.num_samples for record in records),
+        drops=sum(len(record.dropped) for record in records),
+        bytes={link: sum(record.bytes[link] for record in records) for link in links},
+    )
+
+
+class TensorBoard:
+    """The round's numbers for TensorBoard, beside the other files."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
+        self._open = lambda: SummaryWriter(str(path / "tensorboard"))
+        self._writer: Any = None
+
+    def write(self, record: RoundRecord) -> None:
+        self._writer = self._writer or self._open()  # not before the run folder is there
+        for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
+            if (value := getattr(record, name)) is not None:
+                self._writer.add_scalar(name, value, record.round)
+        for link, count in record.bytes.items():
+            self._writer.add_scalar(f"bytes/{link}", count, record.round)
+        self._writer.flush()

@@ -1,0 +1,121 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
+
+from hsfl.runs.interrupt import Interruptible
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def press(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_raises_inside_the_armed_block(number):
+    with Interruptible() as interruptible, pytest.raises(KeyboardInterrupt), interruptible():
+        press(number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_elsewhere_a_signal_waits_for_the_next_armed_block(number):
+    reached = []
+    with Interruptible() as interruptible:
+        with interruptible():
+            pass
+        press(number)
+        reached.append("writing went on")
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            reached.append("a round began")
+    assert reached == ["writing went on"]
+
+
+def test_a_second_signal_does_not_cut_the_writing_short():
+    with Interruptible() as interruptible:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            press()
+        press()
+        press(signal.SIGTERM)
+
+
+def press_twice() -> None:
+    try:
+        press()
+    finally:
+        press()
+
+
+def test_a_second_signal_on_the_way_out_is_not_raised_again():
+    with Interruptible() as interruptible, pytest.raises(KeyboardInterrupt) as caught, interruptible():
+        press_twice()
+    assert caught.value.__context__ is None
+
+
+def test_handlers_are_given_back():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Interruptible():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+
+def test_other_threads_leave_signals_alone():
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def work():
+        with Interruptible() as interruptible, interruptible():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def start(*words: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "hsfl.cli", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ctrl_c_on_a_real_command(tmp_path):
+    """Stopped in the middle, resumed for two more rounds: as if never stopped."""
+    endless = tiny_words("model.dropout=0.2", "train.rounds=100000", "data.limit=300")
+    process = start("run", *endless, "--out", tmp_path / "run")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.match(r"round +2/", line):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err == ""
+    (summary,) = read_strictly(tmp_path / "run/summary.json")
+    done = summary["rounds"]
+    assert summary["status"] == "interrupted"
+    assert done >= 2
+    assert out.splitlines()[-1] == f"stopped after round {done}; go on with: hsfl run --resume --out {tmp_path / 'run'}"
+    assert sorted(os.listdir(tmp_path / "run")) == [
+        "checkpoint",
+        "clients.json",
+        "config.json",
+        "environment.json",
+        "model-best.safetensors",
+        "model.safetensors",
+        "report.html",
+        "rounds.jsonl",
+        "summary.json",
+    ]
+    assert len(numbers(tmp_path / "run")) == done
+
+    more = ("--set", f"train.rounds={done + 2}", "--quiet")
+    assert hsfl("run", "--resume", "--out", tmp_path / "run", *more).code == 0
+    assert hsfl("run", *endless, *more, "--out", tmp_path / "whole").code == 0
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
