@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hsfl.methods import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
-from hsfl.network.clock import FRAMEWORKS, even_phases, timeline
+from hsfl.network.clock import even_phases, timeline
 from hsfl.network.devices import Servers, draw
 from hsfl.network.latency import rate_bps, round_s
 from hsfl.rng import stream
@@ -61,7 +62,7 @@ def one_round(num_clients: int, num_subchannels: int, repeats: int) -> None:
         return once
 
     print(f"rates and timeline of a round, {num_clients} clients x {num_subchannels} subchannels, ms:")
-    for name, ms in medians_ms({name: run(name) for name in FRAMEWORKS}, repeats).items():
+    for name, ms in medians_ms({name: run(name) for name in METHODS}, repeats).items():
         print(f"  {name:<14}{ms:8.1f}")
 
 

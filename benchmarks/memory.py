@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from throughput import make_task
 
 
@@ -26,7 +26,7 @@ def peak_mib(framework: str, num_clients: int) -> float:
 def child(framework: str, num_clients: int) -> None:
     torch.set_num_threads(1)
     task = make_task("resnet18", num_clients, 2, 4, 32)
-    algorithm = FRAMEWORKS[framework](task)
+    algorithm = find_framework(framework)(task)
     state = algorithm.init()
     for round_index in range(2):
         state, _ = algorithm.round(state, list(range(num_clients)), round_index)

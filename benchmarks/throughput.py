@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from hsfl.config import parse_config
 from hsfl.data.datasets import Dataset
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.models.units import SplitModel
 from hsfl.runs.prepare import prepare
@@ -65,7 +65,7 @@ def bare_s(task: Task, model: SplitModel, round_index: int) -> float:
 
 
 def compare(task: Task, framework: str, repeats: int) -> None:
-    algorithm = FRAMEWORKS[framework](task)
+    algorithm = find_framework(framework)(task)
     state, everyone = algorithm.init(), list(range(task.num_clients))
     num_samples = sum(task.feed.num_samples(k) for k in everyone)
     ratios = []

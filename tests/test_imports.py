@@ -1,6 +1,7 @@
-"""Arrows between modules run one way, and what needs no torch imports none."""
+"""The house: arrows between modules run one way, there are no cycles, and what needs no torch imports none."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,62 +11,112 @@ import pytest
 import hsfl
 
 ROOT = Path(hsfl.__file__).parent
-LAYERS = (  # each may import from its own layer and from those above it in this list
-    {"config", "rng", "records", "errors", "presets"},
-    {"models", "data"},
-    {"network"},
-    {"allocation"},
-    {"training", "frameworks"},
-    {"deploy"},
-    {"cli", "report", "export", "progress", "compare", "commands", "experiments"},
-)
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
+PUBLIC = {
+    *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
+}
+REPORT_READS = {"hsfl.config", "hsfl.errors", "hsfl.files", "hsfl.methods", "hsfl.network.clock", "hsfl.runs.folder"}
 
 
-def package_of(path: Path) -> str:
-    """config.py -> config, models/zoo.py -> models."""
-    return path.parts[0].removesuffix(".py")
+def module_of(path: Path) -> str:
+    """models/zoo.py -> hsfl.models.zoo, models/__init__.py -> hsfl.models."""
+    return ".".join(("hsfl", *path.with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
 
 
 def imported(path: Path) -> set[str]:
-    """Every module that a file names in an import, wherever in the file."""
+    """Every module that a file names in an import, wherever in the file: at the top, in a function, for types only."""
     names = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports from {'.' * node.level}{node.module}; write hsfl in full"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in MODULES else str(node.module) for name in full}
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_arrows_run_one_way(path):
-    assert package_of(path) in RANK, f"give {package_of(path)} a place in LAYERS"
-    for name in imported(path):
-        first, *rest = name.split(".")
-        if first == "hsfl" and rest:
-            assert rest[0] in RANK, f"{path} imports {name}, which has no place in LAYERS"
-            assert RANK[rest[0]] <= RANK[package_of(path)], f"{path} imports {name} against the arrows"
+GRAPH = {name: imported(path) & MODULES.keys() - {name} for name, path in MODULES.items()}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if package_of(path) in ("network", "allocation")], ids=str)
-def test_torch_stops_at_the_cost_table(path):
-    assert not any(name.split(".")[0] == "torch" for name in imported(path))
+def package_of(module: str) -> str:
+    """hsfl.models.zoo -> models, hsfl.config -> config."""
+    return module.split(".")[1]
 
 
-def test_no_torch_where_none_is_needed():
-    modules = ["hsfl", "hsfl.config", "hsfl.runs.folder", "hsfl.errors", "hsfl.rng", "hsfl.cli"]
-    modules += ["hsfl.models.cost", *(f"hsfl.network.{path.stem}" for path in (ROOT / "network").glob("[a-z]*.py"))]
+def drawn_layers() -> list[list[str]]:
+    """The arrows of CONTRIBUTING.md: `a, b <- c` says that c may import a and b."""
+    text = CONTRIBUTING.read_text()
+    (line,) = re.findall(r"^    (errors <- .*(?:\n      .*)*)$", text, re.M)
+    return [[name.strip() for name in layer.split(",")] for layer in line.split("<-")]
+
+
+RANK = {name: rank for rank, layer in enumerate(drawn_layers()) for name in layer}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_arrows_run_as_contributing_draws_them(module: str) -> None:
+    mine = package_of(module)
+    assert mine in RANK, f"CONTRIBUTING.md draws no place for {mine}"
+    for name in GRAPH[module]:
+        other = package_of(name)
+        assert other == mine or RANK[other] < RANK[mine], f"{module} imports {name} against the arrows"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count: a circle is a circle."""
+    left = {name: set(needs) for name, needs in GRAPH.items()}
+    while free := [name for name, needs in left.items() if not needs & left.keys()]:
+        for name in free:
+            del left[name]
+    in_circles = {name for name in left if _reaches(name, name)}
+    assert not in_circles, f"these import each other in a circle: {', '.join(sorted(in_circles))}"
+
+
+def _reaches(start: str, goal: str) -> bool:
+    seen, todo = set(), list(GRAPH[start])
+    while todo:
+        name = todo.pop()
+        if name == goal:
+            return True
+        if name not in seen:
+            seen.add(name)
+            todo += GRAPH[name]
+    return False
+
+
+NO_TORCH = [name for name in MODULES if package_of(name) in ("network", "allocation", "planning")]
+
+
+@pytest.mark.parametrize("module", NO_TORCH)
+def test_torch_stops_at_the_cost_table(module: str) -> None:
+    assert not any(name.split(".")[0] == "torch" for name in imported(MODULES[module]))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if package_of(name) == "report"])
+def test_a_report_reads_folders_and_nothing_else(module: str) -> None:
+    others = {name for name in GRAPH[module] if package_of(name) != "report"}
+    assert others <= REPORT_READS, f"{module} imports {', '.join(sorted(others - REPORT_READS))}"
+
+
+def test_no_torch_where_none_is_needed() -> None:
+    modules = [
+        "hsfl",
+        *(name for name in MODULES if package_of(name) in ("config", "errors", "rng", "files", "methods")),
+    ]
+    modules += ["hsfl.cli", "hsfl.models.cost", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
     code = f"import sys, {', '.join(modules)}\nassert 'torch' not in sys.modules\nprint(dir(hsfl))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "'read_config'" in done.stdout
 
 
-def test_public_names_are_there():
-    assert {"run", "read_config", "RunConfig", "split", "SplitModel", "InputError"} <= set(hsfl.__all__)
+def test_public_names_are_those_listed() -> None:
+    assert set(hsfl.__all__) == PUBLIC
     for name in hsfl.__all__:
         assert getattr(hsfl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'rnu'"):

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from hsfl.config import read_config
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.methods import METHODS
 from hsfl.runs.loop import run
 
 ROUNDS = 5  # enough for each of them to pass 90 % with the small CNN
 CNN = ["model.name=cnn", "train.batch_size=16", "train.lr=0.003"]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", METHODS)
 def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: Path) -> None:
     words = [*CNN, "data.name=digits", "fleet.num_clients=5", "fleet.cuts=[2,3,3,4,5]", f"train.rounds={ROUNDS}"]
     words += ["train.eval_every=5", f"framework={framework}"]

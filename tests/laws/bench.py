@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from hsfl.config import parse_config
-from hsfl.frameworks import FRAMEWORKS
-from hsfl.frameworks.base import State, Task
+from hsfl.frameworks import find_framework
+from hsfl.frameworks.base import Arrangement, State, Task
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
@@ -44,13 +44,13 @@ def make_task(
     ends = np.cumsum(counts)
     shares = [np.arange(end - count, end) for count, end in zip(counts, ends)]
     feed = Feed(images(int(ends[-1]), dtype), shares, config.seed)
-    return Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts), min(cuts))
+    return Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts), Arrangement(min(cuts)))
 
 
 def train(task: Task, framework: str, kept_by_round: list[list[int]]) -> tuple[UnitState, list[float | None], State]:
     """The joined model, the losses and the state after these rounds."""
     named = task.config.model_copy(update={"framework": framework})  # so that a number keyed by the name cannot hide
-    algorithm = FRAMEWORKS[framework](dataclasses.replace(task, config=named))
+    algorithm = find_framework(framework)(dataclasses.replace(task, config=named))
     state, losses = algorithm.init(), []
     for round_index, kept in enumerate(kept_by_round):
         state, result = algorithm.round(state, kept, round_index)
@@ -65,4 +65,9 @@ def assert_same(left: UnitState, right: UnitState, tolerance: float = 1e-10) -> 
 
 
 def with_cuts(task: Task, cuts: list[int]) -> Task:
-    return dataclasses.replace(task, cuts=tuple(cuts), one_cut=min(cuts))
+    return dataclasses.replace(task, cuts=tuple(cuts), arranged=dataclasses.replace(task.arranged, one_cut=min(cuts)))
+
+
+def in_clusters(task: Task, clusters: tuple[int, ...]) -> Task:
+    """The task with CPSL's clusters given."""
+    return dataclasses.replace(task, arranged=dataclasses.replace(task.arranged, clusters=clusters))

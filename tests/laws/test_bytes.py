@@ -1,12 +1,10 @@
 """Bytes on each link equal the sizes computed by hand."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from hsfl.frameworks import FRAMEWORKS
-from tests.laws.bench import SHAPE, make_task
+from hsfl.frameworks import find_framework
+from tests.laws.bench import SHAPE, in_clusters, make_task
 
 # The small CNN on 1x12x12, float32: smashed data per sample after each unit, and bytes of each unit.
 SMASHED = [1 * 12 * 12, 16 * 6 * 6, 32 * 3 * 3, 64 * 1 * 1, 64]
@@ -26,7 +24,7 @@ def link_bytes(
     framework: str, cuts: list[int], kept: list[int], round_index: int = 0, **options: object
 ) -> dict[str, int]:
     task = make_task(cuts, COUNTS, dtype=torch.float32, options=options)
-    algorithm = FRAMEWORKS[framework](task)
+    algorithm = find_framework(framework)(task)
     _, result = algorithm.round(algorithm.init(), kept, round_index)
     return vars(result.bytes)
 
@@ -78,7 +76,7 @@ def test_sl_and_cpsl_hand_the_head_on() -> None:
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_sl_counts_the_optimiser_that_it_hands_on(optimizer: str, states: int) -> None:
     task = make_task([2, 3, 4], COUNTS, dtype=torch.float32, optimizer=optimizer, options={"sl_hand_optimizer": True})
-    sl = FRAMEWORKS["sl"](task)
+    sl = find_framework("sl")(task)
     state, result = sl.round(sl.init(), [0, 1, 2], 0)
     travels = sum(t.nbytes for name, t in state.tensors.items() if name.startswith("head."))
     assert travels == sl.handed_bytes
@@ -132,11 +130,11 @@ def test_locfedmix_moves_decoders_with_the_heads() -> None:
 def test_cpsl_moves_units_between_the_servers_where_the_cut_changes() -> None:
     """Cuts 3, 1, 2 in turn: units 1 and 2 to the main server, 1 back; the next round begins with 2 back, from cut 2."""
     task = make_task([1, 2, 3], COUNTS, dtype=torch.float32, options={"cpsl_cut": "cluster"})
-    task = replace(task, clusters=(1, 2, 0))
+    task = in_clusters(task, (1, 2, 0))
     moved = []
-    state = FRAMEWORKS["cpsl"](task).init()
+    state = find_framework("cpsl")(task).init()
     for round_index in range(2):
-        fresh = FRAMEWORKS["cpsl"](task)  # state and keys decide, not what a framework remembers
+        fresh = find_framework("cpsl")(task)  # state and keys decide, not what a framework remembers
         state, result = fresh.round(state, [0, 1, 2], round_index)
         moved.append(result.bytes.edge_main)
         heads = [sum(UNITS[:1]), sum(UNITS[:2]), sum(UNITS[:3])]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from hsfl.config import read_config
-from hsfl.frameworks import FRAMEWORKS
-from hsfl.runs.loop import choose_clients, make_pace
+from hsfl.frameworks import find_framework
+from hsfl.methods import METHODS
+from hsfl.runs.loop import choose_clients, make_clock
 from hsfl.runs.prepare import prepare
 
 RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}
@@ -20,15 +21,15 @@ OPTIONS += ["cpsl,options.cpsl_cut=cluster", "hsfl,allocation.policy=proposed", 
 
 
 @pytest.mark.parametrize("who", ["train.clients_per_round=4", "train.clients_per_round=3"])
-@pytest.mark.parametrize("label", [*FRAMEWORKS, *OPTIONS])
+@pytest.mark.parametrize("label", [*METHODS, *OPTIONS])
 def test_bytes_over_rates_are_seconds(label: str, who: str) -> None:
     """PSL without BatchNorm: its gradients carry no buffers, but the clock charges whole heads in every step."""
     framework, *options = label.split(",")
     model = "mlp" if framework == "psl" else "cnn"
     settings = read_config(None, [*WORDS, f"framework={framework}", f"model.name={model}", who, *options])
     bench = prepare(settings)
-    algorithm = FRAMEWORKS[framework](bench.task)
-    line, _ = make_pace(bench, algorithm).round(0, choose_clients(settings, 0))
+    algorithm = find_framework(framework)(bench.task)
+    line, _ = make_clock(bench, algorithm).round(0, choose_clients(settings, 0))
     _, result = algorithm.round(algorithm.init(), np.flatnonzero(line.kept).tolist(), 0)
     charged = {link: RATES[link] * float(line.phase_s[phase].sum()) for link, phase in PHASES.items()}
     sent = {link: 8 * getattr(result.bytes, f"client_{link}") for link in PHASES}

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
+from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, load_state, read_state
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum, exchange
@@ -144,7 +145,7 @@ def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], li
 
 
 def test_nobody_kept_leaves_the_model() -> None:
-    for framework in FRAMEWORKS:
+    for framework in METHODS:
         if framework != "cl":
             task = make_task([2, 3], [4, 4])
             whole, losses, _ = train(task, framework, [[]])
@@ -157,6 +158,6 @@ def test_servers_hold_only_their_sides() -> None:
     _, _, state = train(task, "hsfl", [[0, 1, 2]])
     assert (state.units["edge"].start, state.units["edge"].stop) == (0, 4)
     assert (state.units["main"].start, state.units["main"].stop) == (2, 5)
-    hsfl = FRAMEWORKS["hsfl"](task)
+    hsfl = find_framework("hsfl")(task)
     assert len(hsfl.head_part.units) == 4
     assert len(hsfl.tail_part.units) == 3

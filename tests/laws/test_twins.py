@@ -5,20 +5,19 @@ Clients are unequal: batches of 4 from 9 samples (a lone one left over), 3 (less
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
-from hsfl.frameworks import FRAMEWORKS
 from hsfl.frameworks.base import Task
 from hsfl.frameworks.local_loss import make_decoder
+from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream
-from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, make_task, train
+from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, in_clusters, make_task, train
 
 COUNTS = [9, 3, 10]
 ROUNDS = [[0, 1, 2], [0, 2]]  # client 1 misses the second
@@ -127,7 +126,7 @@ def plain_cpsl(
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])  # behind cuts 1 and 2 lie units with BatchNorm
 def test_a_joint_step_gives_the_joint_gradient_scaled_to_the_clients_batch(cut: int) -> None:
     """With BatchNorm in the tail that is not the gradient of the client's own loss: batch statistics couple clients."""
-    task = replace(make_task([cut] * 3, COUNTS), clusters=(0, 0, 0))
+    task = in_clusters(make_task([cut] * 3, COUNTS), (0, 0, 0))
     whole, _, _ = train(task, "cpsl", [[0, 1, 2]])
     assert_same(whole, plain_cpsl(task, [[0, 1, 2]], [cut], num_rounds=1), 1e-9)
     from_own = plain_cpsl(task, [[0, 1, 2]], [cut], num_rounds=1, own_losses=True)
@@ -138,20 +137,20 @@ def test_a_joint_step_gives_the_joint_gradient_scaled_to_the_clients_batch(cut: 
 @pytest.mark.parametrize("cut", [1, 3])
 def test_cpsl_clusters_take_turns_and_the_server_keeps_its_optimiser(optimizer_name: str, cut: int) -> None:
     task = make_task([cut] * 5, [*COUNTS, 6, 2], optimizer=optimizer_name)
-    task = replace(task, clusters=(1, 0, 1, 0, 1))
+    task = in_clusters(task, (1, 0, 1, 0, 1))
     expected = plain_cpsl(task, [[1, 3], [0, 2, 4]], [cut, cut], num_rounds=2)
     assert_same(train(task, "cpsl", [[0, 1, 2, 3, 4]] * 2)[0], expected, 1e-9)
 
 
 def test_cpsl_begins_a_new_optimiser_only_where_the_cut_changes() -> None:
     task = make_task([3, 4, 3, 3, 4], [*COUNTS, 6, 2], optimizer="momentum", options={"cpsl_cut": "cluster"})
-    task = replace(task, clusters=(0, 0, 1, 1, 2))  # cuts 3 = min(3, 4), 3 and 4
+    task = in_clusters(task, (0, 0, 1, 1, 2))  # cuts 3 = min(3, 4), 3 and 4
     expected = plain_cpsl(task, [[0, 1], [2, 3], [4]], [3, 3, 4], num_rounds=2)
     assert_same(train(task, "cpsl", [[0, 1, 2, 3, 4]] * 2)[0], expected, 1e-9)
 
 
 def test_cpsl_with_a_cluster_for_each_client_is_sl() -> None:
-    task = replace(make_task([2, 2, 2], COUNTS), clusters=(1, 2, 0))
+    task = in_clusters(make_task([2, 2, 2], COUNTS), (1, 2, 0))
     whole, losses, _ = train(task, "cpsl", [[0, 1, 2]] * 2)
     expected, expected_losses, _ = train(task, "sl", [[2, 0, 1]] * 2)
     assert_same(whole, expected, 1e-9)
@@ -337,7 +336,7 @@ def test_sl_starts_the_heads_optimiser_anew_with_every_client(optimizer_name: st
 # all
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", METHODS)
 def test_one_client_is_a_bare_loop_with_the_rates_of_the_schedule(framework: str) -> None:
     settings = {"schedule": "step", "step_rounds": 1, "step_factor": 0.5, "rounds": 3}
     task = make_task([2], [9], lr=0.08, options={"locfedmix_reconstruction": 0.0}, **settings)

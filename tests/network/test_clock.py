@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
+from hsfl.methods import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
@@ -246,9 +247,17 @@ def test_the_clock_serves_whom_training_serves():
     assert order[2].tolist() == [1, 0, 2]
 
 
-def test_every_framework_that_trains_has_a_clock():
-    frameworks = pytest.importorskip("hsfl.frameworks")
-    assert set(clock.FRAMEWORKS) == set(frameworks.FRAMEWORKS)
+def test_a_timeline_of_ones_own_is_asked(monkeypatch):
+    told = {}
+
+    def own(phases, num_batches, tau_s, **words):
+        told.update(words, num_batches=num_batches)
+        return "a timeline"
+
+    row = replace(METHODS["hsfl"], name="mine", timeline=own)
+    monkeypatch.setitem(METHODS, "mine", row)
+    assert timeline("mine", None, 3.0, started="who") == "a timeline"
+    assert (told["num_batches"], told["started"]) == (3.0, "who")
 
 
 def test_the_network_and_a_saved_table_need_no_torch():

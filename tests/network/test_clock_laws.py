@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.methods import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network import clock, devices
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
-from hsfl.network.clock import FRAMEWORKS, even_phases, timeline
+from hsfl.network.clock import even_phases, timeline
 from hsfl.network.latency import Phases, round_s
 
 few = settings(max_examples=30, deadline=None)  # ten frameworks each
@@ -99,14 +100,14 @@ def plain(name, a_round):
     return steps(everyone) + (0 if name == "psl" else max(p.model_up_s) + max(p.model_down_s))
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 @few
 @given(rounds())
 def test_every_round_is_the_plain_formula(name, a_round):
     assert make(name, a_round).round_s == pytest.approx(plain(name, a_round), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 @few
 @given(rounds(), st.sampled_from([np.inf, 0.5, 3.0, 7.5]))
 def test_the_chart_is_a_round(name, a_round, tau_s):
@@ -128,7 +129,7 @@ def test_the_chart_is_a_round(name, a_round, tau_s):
         np.testing.assert_allclose(alone.sum(axis=0) + line.waiting_s, line.round_s, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 @few
 @given(rounds())
 def test_without_tau_nobody_is_dropped(name, a_round):
@@ -198,7 +199,7 @@ def test_one_client_is_hsfl_with_one_client(seed, cut, name):
 
 
 @few
-@given(seeds, st.integers(1, 7), st.sampled_from(list(FRAMEWORKS)), st.sampled_from(["hz", "power", "cpu", "server"]))
+@given(seeds, st.integers(1, 7), st.sampled_from(list(METHODS)), st.sampled_from(["hz", "power", "cpu", "server"]))
 def test_more_of_anything_never_lengthens_a_phase(seed, num_clients, name, more):
     fleet, servers, links, draw = a_world(seed, num_clients)
     cuts, clusters = fleet.max_cut, np.arange(num_clients) % 2
@@ -248,7 +249,7 @@ def test_each_turn_has_the_band_and_the_server_to_itself(seed, num_clients):
         np.testing.assert_allclose(split[name].smashed_s, split["hsfl"].smashed_s)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 def test_phases_over_samples_are_the_phases_of_each(name):
     fleet, servers, links, _ = a_world(5, 6)
     draws = draw_rounds(fleet, links, 5, range(4))
@@ -261,7 +262,7 @@ def test_phases_over_samples_are_the_phases_of_each(name):
             np.testing.assert_allclose(every[s], getattr(one, field.name), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "cl"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "cl"])
 @few
 @given(rounds(), st.lists(st.booleans(), min_size=5, max_size=5))
 def test_who_does_not_start_is_as_good_as_absent(name, a_round, started):

@@ -10,11 +10,11 @@ from hsfl.allocation.answer import evaluate
 from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.planning.measured_links import sampled_rounds
 from hsfl.planning.optimised import policy_notes, samples, scenario
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_pace, run
+from hsfl.runs.loop import choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
@@ -27,7 +27,7 @@ def config(*words: str) -> RunConfig:
 
 def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
-    pace = make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    pace = make_clock(bench, find_framework(settings.framework)(bench.task))
     return [pace.round(r, choose_clients(settings, r)) for r in range(count)]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hsfl.config import RunConfig, read_config
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_pace, run
+from hsfl.runs.loop import choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]
@@ -26,7 +26,7 @@ def config(*words: str) -> RunConfig:
 
 def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
-    pace = make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    pace = make_clock(bench, find_framework(settings.framework)(bench.task))
     return [pace.round(r, choose_clients(settings, r)) for r in range(count)]
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.clock import timeline
 from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
-from hsfl.planning.round_clock import Pace
+from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import count_batches
 from hsfl.rng import stream
-from hsfl.runs.loop import make_pace
+from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]
@@ -28,7 +28,7 @@ def config(*words: str) -> RunConfig:
 
 def paced(settings: RunConfig):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
-    return bench, make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    return bench, make_clock(bench, find_framework(settings.framework)(bench.task))
 
 
 def test_splitfed_v2_serves_in_the_rounds_own_order() -> None:
@@ -56,7 +56,7 @@ def test_searched_cuts_are_for_the_batches_that_the_clock_charges() -> None:
     charged = np.ceil(bench.num_samples / 64)
     assert (count_batches(settings, bench.num_samples) == charged).all()
     assert bench.task.cuts == fastest_cuts(bench.world, 64, charged, 1)
-    pace = Pace(settings, bench.world, bench.task.cuts, bench.num_samples)
+    pace = RoundClock(settings, bench.world, bench.task.cuts, bench.num_samples)
     assert (np.asarray(pace.job.num_batches) == charged).all()
 
 
@@ -68,7 +68,7 @@ def test_the_fastest_single_cut_is_the_fastest() -> None:
     assert bench.task.one_cut == best
 
     def mean_s(cut: int) -> float:
-        pace = Pace(settings, bench.world, (cut,) * 5, bench.num_samples)
+        pace = RoundClock(settings, bench.world, (cut,) * 5, bench.num_samples)
         return float(np.mean([pace.round(r, (0, 1, 2, 3, 4))[0].round_s for r in range(60)]))
 
     means = {cut: mean_s(cut) for cut in (1, 2, 3)}

@@ -8,12 +8,12 @@ from tests.small_runs import hsfl
 
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.turns import GreedyTurns, deal, filled_bits
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_pace
+from hsfl.runs.loop import choose_clients, make_clock
 from hsfl.runs.prepare import Bench, prepare
 
 WORDS = ["framework=cpsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4"]
@@ -88,7 +88,7 @@ def _rate(bench: Bench, draw, k: int, i: int) -> float:  # type: ignore[no-untyp
 def test_the_best_cut_for_all() -> None:
     settings = config("allocation.policy=own", "fleet.max_cut=3")
     bench = prepare(settings)
-    from hsfl.planning.cuts import sample_draws
+    from hsfl.planning.world import sample_draws
 
     draws, means = sample_draws(bench.world, 3), {}
     for cut in (1, 2):  # CPSL leaves the server at least one unit
@@ -106,7 +106,7 @@ def test_the_best_cut_for_all() -> None:
 def test_clients_that_stay_away_leave_their_band_to_the_others() -> None:
     settings = config("allocation.policy=own", "train.clients_per_round=2")
     bench = prepare(settings)
-    pace = make_pace(bench, FRAMEWORKS["cpsl"](bench.task))
+    pace = make_clock(bench, find_framework("cpsl")(bench.task))
     line, says = pace.round(0, choose_clients(settings, 0))
     assert line.started.sum() == 2
     assert {k for owners in says["owners"] for k in owners} == set(np.flatnonzero(line.started))
@@ -116,7 +116,7 @@ def test_too_many_for_the_band() -> None:
     settings = config("allocation.policy=cpsl", "network.num_subchannels=1", "fleet.cuts=2")
     bench = prepare(settings)
     with pytest.raises(InputError, match=r"raise options\.cpsl_clusters"):
-        make_pace(bench, FRAMEWORKS["cpsl"](bench.task)).round(0, (0, 1, 2, 3))
+        make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3))
 
 
 def test_compare_with_each_framework_s_own_choices(tmp_path: Path) -> None:

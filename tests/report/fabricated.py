@@ -10,11 +10,11 @@ import numpy as np
 
 from hsfl.config import RunConfig, read_config
 from hsfl.files import write_json
+from hsfl.methods import METHODS
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
-from hsfl.report.runs import run_path
-from hsfl.runs.folder import RoundRecord, RunFolder
+from hsfl.runs.folder import RoundRecord, RunFolder, run_path
 
 
 def record(round: int = 1, accuracy: float | None = 0.5, **changes: Any) -> RoundRecord:
@@ -94,7 +94,7 @@ def a_timeline(name: str, num_clients: int, tau_s: float = np.inf, seed: int = 0
     """A round of the framework with phases drawn at random."""
     rng = np.random.default_rng(seed)
     seconds = rng.uniform(0.05, 1.0, (8, num_clients))
-    idle = {"none": [0, 1, 4, 5, 6, 7], "whole": [1, 2, 3, 4], "any": []}[clock.FRAMEWORKS[name].cut]
+    idle = {"none": [0, 1, 4, 5, 6, 7], "whole": [1, 2, 3, 4], "any": []}[METHODS[name].timing.cut]
     seconds[idle] = 0.0
     names = (*clock.BATCH_PHASES, "model_up", "model_down")
     phases = Phases(**{f"{phase}_s": values for phase, values in zip(names, seconds)})

@@ -9,8 +9,8 @@ from rich.console import Console
 from hsfl.errors import InputError
 from hsfl.report.comparison import CSV_FIELDS, compare, read_comparison, say
 from hsfl.report.curves import Estimate
-from hsfl.report.runs import display_name, read_runs, run_path
-from hsfl.runs.folder import RunFolder
+from hsfl.report.runs import display_name, read_runs
+from hsfl.runs.folder import RunFolder, run_path
 from tests.report.fabricated import record, records, write_run
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hsfl.network.clock import FRAMEWORKS
+from hsfl.methods import METHODS
 from hsfl.report import gantt
 from tests.report.fabricated import a_timeline, record, timed
 
@@ -19,7 +19,7 @@ def words(axes):
     return [text.get_text() for text in axes.texts]
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("num_clients", [1, 4])
 def test_bars_end_with_the_round_and_what_is_left_is_waiting(name, num_clients):
     timeline = a_timeline(name, num_clients)

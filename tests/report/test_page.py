@@ -13,7 +13,8 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
-from hsfl.network.clock import FRAMEWORKS, PHASES
+from hsfl.methods import METHODS
+from hsfl.network.clock import PHASES
 from hsfl.report import page_rounds
 from hsfl.report.page import render, safe_json, write_page
 from hsfl.report.page_data import page_data, read_sources
@@ -40,9 +41,9 @@ def decoded(encoded: dict, num_clients: int) -> dict[str, list[tuple[float, floa
     return spans
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 def test_bars_are_those_of_the_record_to_six_digits(name):
-    line = a_timeline(name, 5, tau_s=2.0 if FRAMEWORKS[name].tau else np.inf)
+    line = a_timeline(name, 5, tau_s=2.0 if METHODS[name].tau else np.inf)
     one = timed(line)
     spans = decoded(phases(one, range(5)), 5)
     assert set(spans) == set(one.phases)
@@ -198,7 +199,7 @@ def test_words_say_when_the_clock_charges_more_than_was_trained():
     assert "each sample" not in " ".join(describe(tiny()))
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", METHODS)
 def test_words_name_what_matters(name):
     config = tiny(f"framework={name}", "train.tau_s=60", "train.drop_rate=0.25", "data.partition=dirichlet")
     words = " ".join(describe(config))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.network.clock import FRAMEWORKS
+from hsfl.methods import METHODS
 from hsfl.report import plots
 from hsfl.report.comparison import read_comparison
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
@@ -83,9 +83,9 @@ def test_a_run_without_rounds_is_no_curve(tmp_path):
 
 def test_styles_differ_in_more_than_colour():
     for place in range(3):
-        assert len({str(style[place]) for style in plots.STYLES.values()}) == len(FRAMEWORKS)
+        assert len({str(row.style[place]) for row in METHODS.values()}) == len(METHODS)
     styles = plots.label_styles(["hsfl", "hsfl,fleet.cuts=1", "fl"])
-    assert styles["hsfl"] == plots.STYLES["hsfl"]
+    assert styles["hsfl"] == METHODS["hsfl"].style
     assert len({style[0] for style in styles.values()}) == 3
     assert len(plots.label_styles([f"fl,seed={n}" for n in range(30)])) == 30
 

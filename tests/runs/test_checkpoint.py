@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
+from hsfl.methods import METHODS
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
@@ -23,7 +24,7 @@ from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, sav
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")
-CASES = [(f"framework={name}", "train.optimizer=adam") for name in FRAMEWORKS]
+CASES = [(f"framework={name}", "train.optimizer=adam") for name in METHODS]
 CASES += [(f"framework={name}", "train.optimizer=momentum") for name in ("cl", "sl")]  # their optimiser lasts the run
 CASES += [
     ("framework=fsl", "options.fsl_average=server"),

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hsfl.methods import METHODS
 from hsfl.runs.compare import compare
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
@@ -18,7 +19,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.report.runs import read_run
 from hsfl.planning.cuts import _phases
 from hsfl.runs.prepare import prepare
-from hsfl.runs.loop import Observer, choose_clients, make_pace, run
+from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
 
@@ -37,11 +38,11 @@ class Ear(Observer):
 
 def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
-    pace = make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    pace = make_clock(bench, find_framework(settings.framework)(bench.task))
     return [pace.round(r, choose_clients(settings, r))[0] for r in range(count)]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", METHODS)
 def test_records_carry_the_clock(framework: str, tmp_path: Path) -> None:
     settings = config(f"framework={framework}")
     summary = run(settings, tmp_path / "run")

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from tests.small_runs import numbers, read_strictly, tiny
 
+from hsfl.methods import METHODS
 from hsfl.config import FleetConfig
 from hsfl.data.datasets import load
 from hsfl.errors import InputError
@@ -126,7 +127,7 @@ def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_pa
     config = tiny("framework=fsl", "options.fsl_average=server", "train.rounds=1")
     loop.run(config, tmp_path / "run")
     bench = prepare(config)
-    framework = loop.FRAMEWORKS["fsl"](bench.task)
+    framework = loop.find_framework("fsl")(bench.task)
     state, _ = framework.round(framework.init(), [0, 1, 2], 0)
     models = [whole.clone() for whole in framework.models(state)]
     assert len(models) == 3
@@ -139,7 +140,7 @@ def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_pa
             torch.testing.assert_close(tensor.double(), mean, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("framework", loop.FRAMEWORKS)
+@pytest.mark.parametrize("framework", METHODS)
 def test_a_diverging_run_says_so_in_valid_json(tmp_path, framework):
     changes = ("model.name=mlp", "fleet.cuts=2", "train.optimizer=sgd", "train.lr=1e6", "train.eval_every=9")
     config = tiny(f"framework={framework}", *changes, "train.batch_size=1000", "train.rounds=9")

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from hsfl.config import RunConfig, read_config
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.local_loss import smashed_shape
 from hsfl.models.cost import measure_module
 from hsfl.rng import stream
 from hsfl.runs.prepare import prepare
-from hsfl.runs.loop import choose_clients, make_pace
+from hsfl.runs.loop import choose_clients, make_clock
 
 WORDS = ["model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]
 WORDS += ["network.num_subchannels=7", "data.partition=dirichlet", "seed=3"]
@@ -23,7 +23,7 @@ def config(*words: str) -> RunConfig:
 
 def paced(settings: RunConfig):  # type: ignore[no-untyped-def]
     bench = prepare(settings)
-    return bench, make_pace(bench, FRAMEWORKS[settings.framework](bench.task))
+    return bench, make_clock(bench, find_framework(settings.framework)(bench.task))
 
 
 def rate(links, gain, power_w: float, mine: list[int], share: float) -> float:  # type: ignore[no-untyped-def]
@@ -65,7 +65,7 @@ def test_parallel_rounds_by_hand(framework: str, extra: tuple[str, ...]) -> None
     """The second round, with two of five clients away: they receive the model but take no band and no cycles."""
     settings = config(f"framework={framework}", "train.clients_per_round=3", "fleet.cuts=2", *extra)
     bench, pace = paced(settings)
-    cuts = FRAMEWORKS[framework](bench.task).cuts
+    cuts = find_framework(framework)(bench.task).cuts
     chosen = choose_clients(settings, 1)
     line, _ = pace.round(1, chosen)
     group, everyone = list(chosen), list(range(5))
@@ -118,7 +118,7 @@ def test_a_handed_optimiser_takes_its_bits_over_the_rates(optimizer: str) -> Non
     words = ["framework=sl", f"train.optimizer={optimizer}", "fleet.cuts=2", *rates]
     everyone = (0, 1, 2, 3, 4)
     (_, without), (bench, handed) = (paced(config(*words, f"options.sl_hand_optimizer={w}")) for w in ("false", "true"))
-    sl = FRAMEWORKS["sl"](bench.task)
+    sl = find_framework("sl")(bench.task)
     state, _ = sl.round(sl.init(), everyone, 0)
     bits = sum(8 * memory.nbytes for name, memory in state.tensors.items() if name.startswith("head."))
     more_s = sum(bits / up + bits / down for up, down in zip((1e6, 2e6, 3e6, 4e6, 5e6), (7e6, 6e6, 5e6, 4e6, 3e6)))
@@ -151,7 +151,7 @@ def test_psl_by_hand(option: str, full: str) -> None:
     """Batches in proportion to samples, equal steps; heads' gradients go up and down in every step, or never."""
     settings = config("framework=psl", f"options.{option}", f"network.full_batches={full}", "train.local_epochs=2")
     bench, pace = paced(settings)
-    cuts, everyone = FRAMEWORKS["psl"](bench.task).cuts, list(range(5))
+    cuts, everyone = find_framework("psl")(bench.task).cuts, list(range(5))
     samples = [len(share) for share in bench.task.feed.shares]
     steps = sum(samples) / (5 * 8)
     steps = 2 * (math.ceil(steps) if full == "true" else steps)
@@ -171,7 +171,7 @@ def test_splitfed_v2_by_hand() -> None:
     """In every step the server waits for all smashed data, then serves one client after another, as training does."""
     settings = config("framework=splitfed_v2", "network.main_hz=1e9", "train.clients_per_round=4")
     bench, pace = paced(settings)
-    cuts, chosen, everyone = FRAMEWORKS["splitfed_v2"](bench.task).cuts, choose_clients(settings, 1), list(range(5))
+    cuts, chosen, everyone = find_framework("splitfed_v2")(bench.task).cuts, choose_clients(settings, 1), list(range(5))
     times = plain_phases(bench, bench.world.draw(1), cuts, list(chosen), everyone, 1e9, 8)
     total = 0.0
     for step, part in enumerate(steps_of({k: len(bench.task.feed.shares[k]) / 8 for k in chosen})):
@@ -189,7 +189,7 @@ def test_cpsl_by_hand() -> None:
     """Two clusters in turn, a client of one away: the others have its share of the band, downloads too."""
     settings = config("framework=cpsl", "options.cpsl_clusters=2", "train.clients_per_round=4")
     bench, pace = paced(settings)
-    cuts = FRAMEWORKS["cpsl"](bench.task).cuts
+    cuts = find_framework("cpsl")(bench.task).cuts
     chosen = choose_clients(settings, 1)
     draw, total = bench.world.draw(1), 0.0
     for number in sorted(set(bench.task.clusters)):
@@ -213,7 +213,7 @@ def test_locfedmix_by_hand() -> None:
     """Decoders train beside the server's two passes; their bits travel with the heads. Weak clients wait for them."""
     settings = config("framework=locfedmix_sl", "fleet.cpu_hz=[1e7,1e8]", "fleet.cpu_floor_hz=1e7")
     bench, pace = paced(settings)
-    algorithm = FRAMEWORKS["locfedmix_sl"](bench.task)
+    algorithm = find_framework("locfedmix_sl")(bench.task)
     shape = smashed_shape(bench.task.model, algorithm.cuts[0], bench.task.feed.images.shape)
     flops, bits = measure_module(algorithm.decoder.units[0], shape)
     cost = replace(bench.world.cost, model_bits=bench.world.cost.model_bits + bits)

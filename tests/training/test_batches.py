@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small_runs import tiny
 
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
+from hsfl.methods import METHODS
 from hsfl.runs.prepare import prepare
 from hsfl.training.batches import Feed, Images, batch_plan, resized
 
@@ -146,14 +147,14 @@ def watched(framework: str) -> dict[tuple[int, int, int], list[tuple[list[int], 
         return x, y
 
     feed.batch = spy  # type: ignore[method-assign]
-    algorithm = FRAMEWORKS[framework](bench.task)
+    algorithm = find_framework(framework)(bench.task)
     state = algorithm.init()
     for round_index, kept in enumerate([[0, 1, 2], [0, 2]]):
         state, _ = algorithm.round(state, kept, round_index)
     return seen
 
 
-@pytest.mark.parametrize("framework", sorted(set(FRAMEWORKS) - {"hsfl", "cl", "psl"}))
+@pytest.mark.parametrize("framework", sorted(set(METHODS) - {"hsfl", "cl", "psl"}))
 def test_every_framework_sees_the_same_batches(framework):
     """CL pools the data and PSL has batch sizes of its own, by definition."""
     want, got = watched("hsfl"), watched(framework)

@@ -7,7 +7,7 @@ from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, make_task, train
 from torch import Tensor, nn, optim
 
 from hsfl.config import TrainConfig
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.methods import METHODS
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.step import Part, StepKey, learning_rate
@@ -106,7 +106,7 @@ def odd_model(cut: int) -> SplitModel:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name not in ("cl", "fl")])
+@pytest.mark.parametrize("framework", [name for name in METHODS if name not in ("cl", "fl")])
 def test_parts_without_parameters_and_tails_that_begin_in_place_train(framework: str, cut: int) -> None:
     """One client and plain SGD: a bare loop over the model that writes over nothing."""
     options = {"locfedmix_reconstruction": 0.0}

@@ -13,10 +13,9 @@ from pathlib import Path
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
-from hsfl.frameworks import FRAMEWORKS
-from hsfl.report.runs import NAMES
+from hsfl.methods import METHODS, copy_per_client_names
 
-TWINS = ("hsfl", "splitfed_v1", "fsl", "fl")  # one algorithm a round
+TWINS = copy_per_client_names()  # one algorithm a round
 TWIN_TRACE = "twins"
 
 
@@ -47,7 +46,7 @@ COLUMNS = {
     "rcls": Column("RCLS", "hsfl", "random", "proposed"),
     "scls": Column("SCLS", "hsfl", "smallest", "proposed"),
     "fl": Column("FL", "fl"),
-    **{name: Column(NAMES[name], name) for name in NAMES if name not in ("hsfl", "splitfed_v1", "fl")},
+    **{name: Column(row.title, name) for name, row in METHODS.items() if name not in ("hsfl", "splitfed_v1", "fl")},
 }
 PUBLISHED = "splitfed_v1"  # whose rounds are the budget
 FOUR = ("single_even", "hsfl_even", "single_proposed", "hsfl")  # the 2x2 of cuts and allocation
@@ -133,7 +132,7 @@ def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | 
         keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
         return with_changes(base, ["framework=hsfl", *keep])
     rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, base.train.rounds // SHARE_OF_ROUNDS)
-    return with_changes(base, [f"framework={known('framework', trace, FRAMEWORKS)}", f"train.rounds={rounds}"])
+    return with_changes(base, [f"framework={known('framework', trace, METHODS)}", f"train.rounds={rounds}"])
 
 
 def traces_of(columns: Sequence[str]) -> list[str]:

@@ -22,10 +22,12 @@ from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
+from hsfl.methods import method
 from hsfl.models.cost import CostTable, measure_module
 from hsfl.network.clock import framework_cuts
+from hsfl.planning.clusters import choose_clusters
 from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
-from hsfl.planning.round_clock import Pace, choose_clusters
+from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 
 Array = np.ndarray
@@ -198,22 +200,22 @@ def choose(
 def rounds_s(column: Column, config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
     """The seconds of every round, as a run of this column would take them: everyone takes part, nobody is dropped."""
     config = with_changes(config, [f"framework={column.framework}", f"allocation.policy={column.policy}"])
-    clock = column_pace(config, world, cuts, num_samples)
+    clock = column_clock(config, world, cuts, num_samples)
     everyone = tuple(range(len(num_samples)))
     return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
 
 
-def column_pace(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> Pace:
+def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
     """The clock of the config's framework, without data or training."""
-    num_units, clusters, extra = world.cost.num_units, None, (0.0, 0.0)
+    num_units, extras, row = world.cost.num_units, Extras(), method(config.framework)
     used = framework_cuts(config.framework, np.array(cuts), num_units)
-    if config.framework not in ("hsfl", "splitfed_v1", "fsl", "fl", "cl"):
+    if not row.copy_per_client:
         used = np.minimum(used, num_units - 1)  # a server side that clients share keeps at least the last unit
-    if config.framework == "cpsl":
-        clusters = choose_clusters(config, world, int(used[0]), num_samples)
-    if config.framework == "locfedmix_sl":
-        extra = _decoder_cost(config, int(used[0]))
-    return Pace(config, world, tuple(used.tolist()), num_samples, clusters, extra)
+    if row.timing.turns == "clusters":
+        extras = Extras(clusters=tuple(choose_clusters(config, world, int(used[0]), num_samples).tolist()))
+    if row.timing.step == "local_loss":
+        extras = Extras(*_decoder_cost(config, int(used[0])))
+    return RoundClock(config, world, tuple(used.tolist()), num_samples, extras)
 
 
 def _decoder_cost(config: RunConfig, cut: int) -> tuple[float, float]:

@@ -8,9 +8,10 @@ import numpy as np
 from hsfl.experiments.columns import COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
 from hsfl.experiments.table1_study import Study
+from hsfl.methods import METHODS, Style
 from hsfl.report.curves import half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib
-from hsfl.report.plots import STYLES, Y_LABELS, Style
+from hsfl.report.plots import Y_LABELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 LOOKS: dict[str, Style] = {
-    **{name: STYLES[COLUMNS[name].framework] for name in COLUMNS if name == COLUMNS[name].framework},
+    **{name: METHODS[name].style for name in COLUMNS if name in METHODS},
     "hsfl_even": ("#D55E00", "D", (0, (1, 1.2))),
     "single_proposed": ("#009E73", "P", "solid"),
     "single_even": ("#009E73", "s", (0, (1, 1.2))),

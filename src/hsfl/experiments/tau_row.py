@@ -20,7 +20,7 @@ from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, b
 from hsfl.experiments.fleets import (
     CUTS_FILE,
     Answer,
-    column_pace,
+    column_clock,
     cost_of,
     make_point,
     read_answer,
@@ -31,7 +31,7 @@ from hsfl.experiments.reclock import at_budget, budget_s
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
 from hsfl.files import write_json
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import LinkBytes, RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
@@ -39,7 +39,7 @@ from hsfl.planning.world import world_of
 from hsfl.runs.checkpoint import Progress, save_checkpoint
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import make_pace
+from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
 from hsfl.training.evaluate import Quality
@@ -140,10 +140,10 @@ def _config(
 def _lines(config: RunConfig, column: str, answer: Answer) -> list[Timeline]:
     """The timelines of the rounds that fit into the budget."""
     world = world_of(config, cost_of(config))
-    pace = column_pace(config, world, answer.cuts[column], np.array(answer.num_samples))
+    clock = column_clock(config, world, answer.cuts[column], np.array(answer.num_samples))
     lines, now_s = [], 0.0
     for index in range(config.train.rounds):
-        line, _ = pace.round(index, tuple(range(len(answer.num_samples))))
+        line, _ = clock.round(index, tuple(range(len(answer.num_samples))))
         now_s += line.round_s
         if now_s > (config.train.budget_s or np.inf):
             break
@@ -164,12 +164,12 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
     bench = prepare(config)
     bench.task.model.load_state_dict(load_file(model_path))
     task = replace(bench.task, initial=read_state(bench.task.model))
-    framework = FRAMEWORKS[config.framework](task)
-    pace, now_s = make_pace(bench, framework), 0.0
+    framework = find_framework(config.framework)(task)
+    clock, now_s = make_clock(bench, framework), 0.0
     folder.create(config)
     write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
     for index, row in enumerate(trace.rounds[:num_shared]):
-        line, says = pace.round(index, tuple(range(task.num_clients)))
+        line, says = clock.round(index, tuple(range(task.num_clients)))
         assert line.kept.all()
         quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
         result = RoundResult(row.train_loss, sum(trace.num_samples), LinkBytes())  # its bytes were not counted

@@ -13,6 +13,8 @@ from torch import Tensor
 from hsfl.config import RunConfig
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
+from hsfl.planning.round_clock import Extras
+from hsfl.planning.world import World
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import Feed
 from hsfl.training.step import Part, StepKey, learning_rate
@@ -28,13 +30,26 @@ class Task:
     initial: UnitState
     feed: Feed
     cuts: tuple[int, ...]  # [K]
-    one_cut: int  # of frameworks that have one for all
-    clusters: tuple[int, ...] | None = None  # [K] numbers of CPSL's clusters, which take turns in this order
-    away: tuple[int, ...] = ()  # clients that never take part: FL's that cannot hold the model
+    arranged: "Arrangement"
 
     @property
     def num_clients(self) -> int:
         return len(self.cuts)
+
+    @property
+    def one_cut(self) -> int:
+        """Of frameworks that have one for all."""
+        return self.arranged.one_cut
+
+    @property
+    def clusters(self) -> tuple[int, ...] | None:
+        """The numbers of CPSL's clusters, which take turns in this order, [K]."""
+        return self.arranged.clusters
+
+    @property
+    def away(self) -> tuple[int, ...]:
+        """Clients that never take part."""
+        return self.arranged.away
 
     @property
     def num_units(self) -> int:
@@ -100,10 +115,39 @@ class RoundResult:
     bytes: LinkBytes
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """What a framework settles before a run, from its world: its one cut, who is in which cluster, who stays away."""
+
+    one_cut: int
+    clusters: tuple[int, ...] | None = None  # [K]
+    away: tuple[int, ...] = ()
+
+
+class Base:
+    """What most frameworks need not say."""
+
+    @classmethod
+    def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
+        """Settle what the run keeps; `num_samples` [K] are those that the clock charges."""
+        return Arrangement(one_cut)
+
+    def extras(self) -> Extras:
+        """What the clock must know of a round beside the framework's row."""
+        return Extras()
+
+
 class Framework(Protocol):
     """One published algorithm."""
 
     cuts: tuple[int, ...]  # [K], as the framework uses them
+
+    def __init__(self, task: Task) -> None: ...
+
+    @classmethod
+    def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement: ...
+
+    def extras(self) -> Extras: ...
 
     def init(self) -> State: ...
 

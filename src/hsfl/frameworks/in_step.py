@@ -16,20 +16,25 @@ the joint batch, so every client's loss depends on all smashed data, and the oth
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, join, shared_cut
+from hsfl.config import RunConfig
+from hsfl.frameworks.base import Arrangement, Base, LinkBytes, Losses, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.network.clusters import random_clusters
+from hsfl.planning.clusters import choose_clusters, plan_one_cut, plans_one_cut
+from hsfl.planning.round_clock import Extras
+from hsfl.planning.world import World
 from hsfl.rng import stream
 from hsfl.training.step import Part, client_backward, server_step
 
 Tensors = dict[int, Tensor]  # by client
 
 
-class InStep:
+class InStep(Base):
     """The loop over steps. Subclasses say how the server serves one, and how heads are updated."""
 
     def __init__(self, task: Task) -> None:
@@ -152,6 +157,9 @@ class PSL(InStep):
         whole = task.num_clients * task.config.train.batch_size / sum(counts)
         self.batch_sizes = [max(2, round(whole * n)) for n in counts]  # BatchNorm needs two
 
+    def extras(self) -> Extras:
+        return Extras(heads_travel=not self.own_heads)
+
     def batch_size(self, client: int) -> int:
         return self.batch_sizes[client]
 
@@ -245,6 +253,18 @@ class CPSL(InStep):
     def __init__(self, task: Task) -> None:
         self.clusters = clusters_of(task)
         super().__init__(task)
+
+    @classmethod
+    def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
+        """Clusters, and under CPSL's own policy the best cut for all."""
+        cut = min(one_cut, world.cost.num_units - 1)
+        if plans_one_cut(config):
+            cut = one_cut = plan_one_cut(config, world, cut, num_samples)
+        return Arrangement(one_cut, tuple(choose_clusters(config, world, cut, num_samples).tolist()))
+
+    def extras(self) -> Extras:
+        members = {k: number for number, cluster in enumerate(self.clusters) for k in cluster}
+        return Extras(clusters=tuple(members[k] for k in range(self.task.num_clients)))
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         cuts = [shared_cut(task)] * task.num_clients

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from hsfl.frameworks.base import RoundResult, State, Task
 from hsfl.frameworks.in_step import InStep, Tensors
+from hsfl.models.cost import measure_module
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
+from hsfl.planning.round_clock import Extras
 from hsfl.rng import stream, torch_seed
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.step import Part, StepKey
@@ -34,6 +36,11 @@ class LocFedMix(InStep):
         self.decoder_initial = read_state(decoder)
         layout = Layout.of(decoder)
         self.decoders = [Part(decoder, layout, 0, 1, task.config.train) for _ in self.cuts]
+
+    def extras(self) -> Extras:
+        """The decoder's cost: FLOPs on the client, and bits that travel with the head."""
+        shape = smashed_shape(self.task.model, self.cuts[0], self.task.feed.images.shape)
+        return Extras(*measure_module(self.decoder.units[0], shape))
 
     def init(self) -> State:
         return State({"model": self.task.initial.clone(), "decoder": self.decoder_initial.clone()})

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, join
+from hsfl.frameworks.base import Base, LinkBytes, Losses, RoundResult, State, Task, join
 from hsfl.models.state import UnitState
+from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum, exchange
 from hsfl.training.step import Part, StepKey, client_backward, server_step, whole_step
 
@@ -80,7 +81,7 @@ class Client:
         return loss
 
 
-class CopyPerClient:
+class CopyPerClient(Base):
     """The round that HSFL, SplitFed V1, FSL and FL share."""
 
     average_heads = True  # False: clients keep their heads (FSL, `server`)
@@ -94,6 +95,9 @@ class CopyPerClient:
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
+
+    def extras(self) -> Extras:
+        return Extras(heads_travel=self.average_heads, away=self.task.away)
 
     def init(self) -> State:
         initial, cuts = self.task.initial, self.cuts

@@ -7,12 +7,13 @@ With that option and one client this is centralised learning.
 
 from collections.abc import Iterable, Sequence
 
-from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, copied, shared_cut
+from hsfl.frameworks.base import Base, LinkBytes, Losses, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
+from hsfl.planning.round_clock import Extras
 from hsfl.training.step import client_backward, server_step
 
 
-class SL:
+class SL(Base):
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cut = shared_cut(task)
@@ -21,6 +22,9 @@ class SL:
         self.hands_optimizer = task.config.options.sl_hand_optimizer
         self.head.begin(task.initial[0 : self.cut], task.lr(0))
         self.handed_bytes = self.head.optimizer_bytes if self.hands_optimizer else 0  # beside the weights, each way
+
+    def extras(self) -> Extras:
+        return Extras(head_bits=8.0 * self.handed_bytes)
 
     def init(self) -> State:
         return State({"model": self.task.initial.clone()})

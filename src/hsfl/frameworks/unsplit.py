@@ -10,20 +10,35 @@ from dataclasses import replace
 
 import numpy as np
 
-from hsfl.frameworks.base import LinkBytes, Losses, RoundResult, State, Task, copied
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.frameworks.base import Arrangement, Base, LinkBytes, Losses, RoundResult, State, Task, copied
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
+from hsfl.planning.world import World
 from hsfl.training.step import whole_step
 
 
 class FL(CopyPerClient):
     """The copy-per-client round with every cut at num_units: the main server has nothing to do."""
 
+    @classmethod
+    def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
+        """With `fl_needs_storage`, clients that cannot hold the whole model stay away."""
+        num_units, fleet = world.cost.num_units, world.fleet
+        away = np.flatnonzero(~fleet.can_hold(num_units)) if config.options.fl_needs_storage else np.empty(0, int)
+        if len(away) == fleet.num_clients:
+            raise InputError(
+                f"options.fl_needs_storage is true but nobody can hold all {num_units} units (max_cut is at most "
+                f"{fleet.max_cut.max()}); leave it out, or give the clients more storage"
+            )
+        return Arrangement(one_cut, away=tuple(away.tolist()))
+
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return (task.num_units,) * task.num_clients
 
 
-class CL:
+class CL(Base):
     """All data on the server from round 1 on; the optimiser lasts the run."""
 
     def __init__(self, task: Task) -> None:

@@ -1,7 +1,7 @@
 """Who finishes when: the timeline of a round for every framework.
 
 Legend: K clients, P phases, N mini-batches (or steps, where all go together), E and M the model's upload and download.
-Frameworks differ in a row of `FRAMEWORKS`; docs/clock.md has the formulas.
+Frameworks differ in the words of their `methods.Timing`; docs/clock.md has the formulas.
 
 A round of N batches is drawn as one batch stretched: the block of a phase is as long as that phase in all of the
 client's batches together, and starts when the phases (and the waiting) before it, over all batches, are over. So
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hsfl.errors import InputError
+from hsfl.methods import Timing, method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Links, RoundDraw
 from hsfl.network.devices import Fleet, Servers
@@ -25,41 +26,6 @@ Array = np.ndarray
 
 PHASES = (*STEP_PHASES, "model_up", "model_down")
 MODEL_UP, MODEL_DOWN = PHASES.index("model_up"), PHASES.index("model_down")
-
-
-@dataclass(frozen=True)
-class Framework:
-    """How a framework spends a round.
-
-    turns: "together", "alone" (one client after another) or "clusters" (one cluster after another); what a turn has
-        to itself is all of the band and all of the main server.
-    server: "divided" (main_hz among the clients of a turn), "whole" (all of main_hz, for one thing at a time) or "own"
-        (a machine of main_hz / K for each of the K clients, whoever is away).
-    step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (all of a
-        turn in step, see steps.py), "pooled" (the server alone, on everyone's data).
-    cut: "any", or the only one it knows: "none" (all on the server) or "whole" (all on the client).
-    """
-
-    turns: str = "together"
-    server: str = "divided"
-    step: str = "free"
-    cut: str = "any"
-    tau: bool = False  # clients past the latency tolerance are dropped
-    models_each_step: bool = False  # E and M in every step, not once
-
-
-FRAMEWORKS = {
-    "cl": Framework(server="whole", step="pooled", cut="none"),
-    "fl": Framework(cut="whole", tau=True),
-    "sl": Framework(turns="alone", server="whole"),
-    "splitfed_v1": Framework(tau=True),
-    "splitfed_v2": Framework(server="whole", step="queue"),
-    "psl": Framework(server="whole", step="joint", models_each_step=True),
-    "fsl": Framework(server="own", tau=True),
-    "locfedmix_sl": Framework(server="whole", step="local_loss"),
-    "cpsl": Framework(turns="clusters", server="whole", step="joint"),
-    "hsfl": Framework(tau=True),
-}
 
 
 @dataclass(frozen=True)
@@ -127,7 +93,9 @@ def timeline(
     decoder_s: LocFedMix-SL, the decoder's forward and backward over one mini-batch, [K].
     cut_gradient: PSL averages the gradient at the cut, so that no model travels.
     """
-    framework = find_framework(name)
+    if (own := method(name).timeline) is not None:
+        return own(phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s)
+    framework = method(name).timing
     num_clients = len(phases.model_up_s)
     on = np.ones(num_clients, bool) if started is None else np.asarray(started, bool)
     _check_phases(name, framework, phases, on)
@@ -195,7 +163,7 @@ def _alone(name: str, work: Array, up_s: Array, down_s: Array, on: Array, order:
 
 def _in_step(
     name: str,
-    framework: Framework,
+    framework: Timing,
     work: Array,
     decoder_s: Array,
     batches: Array,
@@ -246,7 +214,7 @@ def _timeline(
     return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
 
 
-def _turns(framework: Framework, on: Array, clusters: Array | None) -> list[Array]:
+def _turns(framework: Timing, on: Array, clusters: Array | None) -> list[Array]:
     """The clients of each turn, in order; clients that did not start have none."""
     members = np.flatnonzero(on)
     if framework.turns == "together":
@@ -255,19 +223,13 @@ def _turns(framework: Framework, on: Array, clusters: Array | None) -> list[Arra
     return [members[clusters[members] == number] for number in np.unique(clusters[members])]
 
 
-def find_framework(name: str) -> Framework:
-    if name not in FRAMEWORKS:
-        raise InputError(f"framework is {name!r}; choose one of {', '.join(FRAMEWORKS)}")
-    return FRAMEWORKS[name]
-
-
 def _check_clusters(clusters: Array | None, num_clients: int) -> Array:
     if clusters is None or np.shape(clusters) != (num_clients,):
         raise InputError(f"cpsl needs clusters, one number for each of the {num_clients} clients; got {clusters!r}")
     return np.asarray(clusters)
 
 
-def _check_phases(name: str, framework: Framework, phases: Phases, on: Array) -> None:
+def _check_phases(name: str, framework: Timing, phases: Phases, on: Array) -> None:
     for phase in (*BATCH_PHASES, "model_up", "model_down"):
         value = np.asarray(getattr(phases, f"{phase}_s"), float)
         matters = on | (phase == "model_down")  # a client that does not start may have no rate at all
@@ -281,7 +243,7 @@ def _check_phases(name: str, framework: Framework, phases: Phases, on: Array) ->
             raise InputError(f"{phase} of client {k} takes {value[k]} seconds, but {name} has none; use framework_cuts")
 
 
-def _check_batches(name: str, framework: Framework, num_batches: Array | float, on: Array) -> Array:
+def _check_batches(name: str, framework: Timing, num_batches: Array | float, on: Array) -> Array:
     batches = np.array(np.broadcast_to(np.asarray(num_batches, float), on.shape))
     bad = on & ~(np.isfinite(batches) & (batches > 0))
     if bad.any():
@@ -299,7 +261,7 @@ def _check_batches(name: str, framework: Framework, num_batches: Array | float, 
 
 def framework_cuts(name: str, cuts: Array, num_units: int) -> Array:
     """The cuts as the framework uses them: 0 for CL, `num_units` for FL, else the ones given."""
-    cut = find_framework(name).cut
+    cut = method(name).timing.cut
     return np.full_like(cuts, {"none": 0, "whole": num_units}[cut]) if cut != "any" else np.asarray(cuts)
 
 
@@ -328,7 +290,7 @@ def even_phases(
 
     started, receives: [K] bool, who takes part and who gets the model that the round makes; everyone by default.
     """
-    framework = find_framework(name)
+    framework = method(name).timing
     group = None
     if framework.turns == "alone":
         group = np.arange(fleet.num_clients)

@@ -4,11 +4,10 @@ import numpy as np
 
 from hsfl.config import AllocationConfig, FleetConfig
 from hsfl.errors import InputError
-from hsfl.network.channel import RoundDraw, draw_rounds
 from hsfl.network.clock import even_phases
 from hsfl.network.devices import Fleet
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.planning.world import World
+from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 SAMPLES = 50  # rounds that a search looks at; none of them is one that the run will draw
@@ -134,11 +133,3 @@ def fastest_one_cut(world: World, batch_size: int, num_batches: Array, min_cut: 
 def _phases(world: World, cuts: Array, batch_size: int) -> Phases:
     draws = sample_draws(world, SAMPLES)
     return even_phases("hsfl", world.cost, cuts, batch_size, world.fleet, world.servers, world.links, draws)
-
-
-def sample_draws(world: World, count: int) -> RoundDraw:
-    """Rounds to plan on [S, ...]: all recorded ones where there is a history, else `count` draws of their own."""
-    if world.recorded is not None:
-        return world.recorded
-    rounds = range(count)
-    return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")

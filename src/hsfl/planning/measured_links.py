@@ -12,13 +12,12 @@ from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, rcls, scls
 from hsfl.allocation.measured import best_plan, keep_within, least_training, optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts
 from hsfl.allocation.policies import Policy
+from hsfl.methods import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
-from hsfl.network.clock import find_framework
 from hsfl.network.latency import Phases, Rates, phases, seconds
 from hsfl.planning.allocators import Job, Share
-from hsfl.planning.cuts import sample_draws
 from hsfl.planning.resources import measured_resources
-from hsfl.planning.world import World
+from hsfl.planning.world import World, sample_draws
 from hsfl.rng import stream
 
 Array = np.ndarray
@@ -94,7 +93,7 @@ def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) ->
     assert draw.rates is not None, "measured links draw rates"
     own_s, work, down_s = _at_cuts(job, draw)
     main_hz, tau_s, even = job.world.servers.main_hz, job.config.train.tau_s, chosen.cycles == "even"
-    own_hz = main_hz / len(started) if find_framework(job.config.framework).server == "own" else None
+    own_hz = main_hz / len(started) if method(job.config.framework).timing.server == "own" else None
     if own_hz is not None:
         own_s, work = own_s + work / own_hz, np.zeros_like(work)
     kept = started.copy()

@@ -18,20 +18,17 @@ from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, RunConfig
 from hsfl.errors import InputError
+from hsfl.methods import copy_per_client_names, method
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
-from hsfl.network.clock import find_framework
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Even, Job, Share
-from hsfl.planning.cuts import sample_draws
 from hsfl.planning.measured_links import plan_measured_cuts, sampled_rounds, share_measured
 from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.turns import GreedyTurns
-from hsfl.planning.world import World
+from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 Progress = Callable[[str, int, float], None]
-FRAMEWORKS = ("hsfl", "splitfed_v1", "fsl", "fl")
-OWN = {"hsfl": "proposed", "splitfed_v1": "splitfed", "cpsl": "cpsl"}
 
 
 def allocator(config: RunConfig) -> Allocator:
@@ -39,9 +36,14 @@ def allocator(config: RunConfig) -> Allocator:
     name = own_policy(config.allocation.policy, config.framework)
     settings = config.allocation.model_copy(update={"policy": name})
     optimised = Optimised(settings)
-    if config.framework in FRAMEWORKS and name != "even":
+    if method(config.framework).copy_per_client and name != "even":
         return optimised
-    return GreedyTurns() if (config.framework, name) == ("cpsl", "cpsl") else Even()
+    return GreedyTurns() if _takes_turns(config, name) else Even()
+
+
+def _takes_turns(config: RunConfig, policy: str) -> bool:
+    """CPSL's policy is for clusters that take turns."""
+    return policy == "cpsl" and method(config.framework).timing.turns == "clusters"
 
 
 def policy_notes(config: RunConfig) -> list[str]:
@@ -49,18 +51,18 @@ def policy_notes(config: RunConfig) -> list[str]:
     name = own_policy(config.allocation.policy, config.framework)
     if name == "even" or config.allocation.policy == "own":
         return []
-    if config.framework not in FRAMEWORKS and (config.framework, name) != ("cpsl", "cpsl"):
-        return [
-            f"allocation.policy={name} is for {', '.join(FRAMEWORKS)}; {config.framework} keeps the even allocation"
-        ]
-    if config.framework == "hsfl" and config.fleet.cuts == "max_cut":
+    row = method(config.framework)
+    if not row.copy_per_client and not _takes_turns(config, name):
+        allocated = ", ".join(copy_per_client_names())
+        return [f"allocation.policy={name} is for {allocated}; {config.framework} keeps the even allocation"]
+    if row.own_cuts and config.fleet.cuts == "max_cut":
         return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
     return []
 
 
 def own_policy(name: str, framework: str) -> str:
     """The policy by its name, where `own` stands for the framework's."""
-    return OWN.get(framework, "even") if name == "own" else name
+    return method(framework).own_policy if name == "own" else name
 
 
 def scenario(
@@ -181,7 +183,7 @@ class Optimised:
     def _allocate(self, job: Job, every: Scenario, on: Array) -> Allocation:
         """For the clients that are on; the others get nothing."""
         part, cuts = _only(every, on), job.cuts[on]
-        if find_framework(job.config.framework).server != "own":
+        if method(job.config.framework).timing.server != "own":
             return _among_all(self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s), job, on)
         own_hz = every.main_hz / every.num_clients
         fixed = with_own_servers(part, cuts, own_hz)

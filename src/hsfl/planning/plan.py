@@ -18,11 +18,10 @@ from hsfl.config import AllocationConfig, RunConfig
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
-from hsfl.planning.cuts import sample_draws
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.optimised import Progress, plan_cuts, samples
 from hsfl.planning.resources import POWERS
-from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, sample_draws, world_of
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")

@@ -1,6 +1,6 @@
 """How long a framework's rounds take in its world: the clock of a run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -9,46 +9,43 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
-from hsfl.network.clock import Timeline, after_upload, even_phases, psl_batches, raw_upload, timeline
-from hsfl.network.clusters import gibbs_clusters, random_clusters
+from hsfl.network.clock import Timeline, after_upload, psl_batches, raw_upload, timeline
 from hsfl.network.even import even
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Even, Job
 from hsfl.planning.world import World, count_batches
-from hsfl.rng import stream
 
 Array = np.ndarray
 
 
-class Pace:
-    """The timelines of a run's rounds, each a function of the round alone: nothing is remembered but for speed.
+@dataclass(frozen=True)
+class Extras:
+    """What only a framework knows of its rounds, and the clock must know too."""
 
-    `decoder` is what a head has with it: FLOPs of a sample forward and backward (LocFedMix-SL's decoder), and bits that
-    travel with it (the decoder, or the optimiser's state that SL hands on).
-    """
+    decoder_flops: float = 0.0  # of a sample, forward and backward: LocFedMix-SL's decoder
+    head_bits: float = 0.0  # that travel with every head: the decoder, or the optimiser's state that SL hands on
+    heads_travel: bool = True  # False: clients keep their heads
+    clusters: tuple[int, ...] | None = None  # [K], CPSL's
+    away: tuple[int, ...] = ()  # clients that never take part: FL's that cannot hold the model
+
+
+class RoundClock:
+    """The timelines of a run's rounds, each a function of the round alone: nothing is remembered but for speed."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        world: World,
-        cuts: tuple[int, ...],
-        num_samples: Array,
-        clusters: Array | None = None,
-        decoder: tuple[float, float] = (0.0, 0.0),
+        self, config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: Array, extras: Extras | None = None
     ) -> None:
-        self.num_samples, (self.decoder_flops, bits) = num_samples, decoder
-        model_bits = world.cost.model_bits + bits
-        if config.framework == "fsl" and config.options.fsl_average == "server":
-            model_bits = np.zeros_like(model_bits)  # clients keep their heads
-        world = replace(world, cost=replace(world.cost, model_bits=model_bits))
+        self.num_samples, self.method, self.extras = num_samples, method(config.framework), extras or Extras()
+        model_bits = self.extras.heads_travel * (world.cost.model_bits + self.extras.head_bits)
         self.job = Job(
             config,
-            world,
+            replace(world, cost=replace(world.cost, model_bits=model_bits)),
             np.array(cuts),
             *_batches(config, num_samples),
-            receives=who_can_train(config, world),
-            clusters=clusters if config.framework == "cpsl" else None,
+            receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
+            clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
         )
         self.allocator = _allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
@@ -61,7 +58,7 @@ class Pace:
         allocator = self.allocator if started.any() else Even()
         share = allocator.share(job, draw, started)
         order = None
-        if config.framework == "splitfed_v2":
+        if self.method.timing.step == "queue":
             order = queue_order(config.seed, round_index, np.where(started, job.num_batches, 0.0))
         line = timeline(
             config.framework,
@@ -71,15 +68,14 @@ class Pace:
             started=share.kept,
             clusters=job.clusters,
             order=order,
-            decoder_s=job.batch_size * self.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
-            cut_gradient=config.options.psl_cut_gradient,
+            decoder_s=job.batch_size * self.extras.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
-        if config.framework == "cl" and round_index == 0:
+        if self.method.pools_data and round_index == 0:
             line = after_upload(self._upload(draw), line)
         return line, share.says
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
-        if self.job.config.framework == "cl":
+        if self.method.pools_data:
             return np.ones(len(self.job.cuts), bool)  # the data are on the server
         started = np.isin(np.arange(len(self.job.cuts)), chosen)
         return started if self.job.receives is None else started & self.job.receives
@@ -89,12 +85,6 @@ class Pace:
         world = self.job.world
         rates = even(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(world.cost, self.num_samples, rates)
-
-
-def who_can_train(config: RunConfig, world: World) -> Array | None:
-    """[K] bool where FL needs storage and so clients that cannot hold the model stay away; None: everyone can."""
-    needs = config.framework == "fl" and config.options.fl_needs_storage
-    return world.fleet.can_hold(world.cost.num_units) if needs else None
 
 
 def _allocator(config: RunConfig) -> Allocator:
@@ -110,45 +100,11 @@ def _allocator(config: RunConfig) -> Allocator:
 
 def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array | float]:
     """Batch size and number of batches, as the clock charges them."""
-    train = config.train
-    if config.framework == "psl":
+    train, row = config.train, method(config.framework)
+    if row.timing.batches == "proportional":
         batch_size, steps = psl_batches(num_samples, train.batch_size)
         return batch_size, train.local_epochs * (float(np.ceil(steps)) if config.network.full_batches else steps)
-    if config.framework == "cl":  # batches of everyone's samples together
+    if row.pools_data:  # batches of everyone's samples together
         pooled = num_samples.sum()
         return train.batch_size, count_batches(config, pooled) * (num_samples / pooled)
     return train.batch_size, count_batches(config, num_samples)
-
-
-def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
-    """CPSL's cluster of each client [K]: random, or by Gibbs sampling over the first round's latency."""
-    num_clients = len(num_samples)
-    num_clusters = min(config.options.cpsl_clusters, num_clients)
-    rng = stream(config.seed, "clusters")
-    if config.options.cpsl_clustering == "random":
-        return random_clusters(num_clients, num_clusters, rng)
-    num_batches = count_batches(config, num_samples)
-    cuts, draw = np.full(num_clients, cut), world.draw(0)
-
-    def latency_s(clusters: Array) -> float:
-        phases = even_phases(
-            "cpsl", world.cost, cuts, config.train.batch_size, world.fleet, world.servers, world.links, draw,
-            clusters=clusters,
-        )  # fmt: skip
-        return timeline("cpsl", phases, num_batches, clusters=clusters).round_s
-
-    return gibbs_clusters(latency_s, num_clients, num_clusters, rng)[0]
-
-
-def plans_one_cut(config: RunConfig) -> bool:
-    """CPSL under its own policy, where no cut is given, chooses the best one for all."""
-    fleet, own = config.fleet, config.framework == "cpsl" and config.allocation.policy in ("cpsl", "own")
-    return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl_cut == "one"
-
-
-def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
-    """The best cut for all, up to `deepest`, with the clusters of the deepest."""
-    from hsfl.planning.turns import best_cut
-
-    clusters = choose_clusters(config, world, deepest, num_samples)
-    return best_cut(config, world, count_batches(config, num_samples), clusters, deepest)

@@ -18,8 +18,7 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
 from hsfl.network.steps import BATCH_PHASES, run_steps
 from hsfl.planning.allocators import Even, Job, Share
-from hsfl.planning.cuts import sample_draws
-from hsfl.planning.world import World
+from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient")

@@ -10,7 +10,7 @@ from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable, measure
 from hsfl.network import devices, history
-from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, place
+from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, draw_rounds, place
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
 from hsfl.rng import stream
@@ -189,3 +189,11 @@ def _check_history(recorded: RoundDraw, links: Links, path: str) -> None:
                 f"network.history {path} has {columns} subchannels but network.num_subchannels is "
                 f"{links.num_subchannels}; set network.num_subchannels={columns}"
             )
+
+
+def sample_draws(world: World, count: int) -> RoundDraw:
+    """Rounds to plan on [S, ...]: all recorded ones where there is a history, else `count` draws of their own."""
+    if world.recorded is not None:
+        return world.recorded
+    rounds = range(count)
+    return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")

@@ -6,7 +6,7 @@ import numpy as np
 
 from hsfl.network.clock import PHASES
 from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib
-from hsfl.report.runs import display_name
+from hsfl.report.runs import display_name, pools_data
 from hsfl.runs.folder import RoundRecord
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
 
 def gantt_rows(record: RoundRecord) -> list[int]:
     """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
-    if record.framework == "cl":
+    if pools_data(record.framework):
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:
@@ -134,7 +134,7 @@ def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None
 
 def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
-    pooled = record.framework == "cl"
+    pooled = pools_data(record.framework)
     names = ["main server"] if pooled else [f"client {k}   cut {record.cuts[k]}" for k in clients]
     axes.set_yticks(range(len(clients)), names, fontsize=font)
     axes.tick_params(axis="y", length=0)
@@ -175,7 +175,7 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
 def _gantt_title(record: RoundRecord, clients: list[int], title: str | None) -> str:
     name = title or display_name(record.framework)
     words = f"{name}, round {record.round}: {say_s(record.round_s)}"
-    if len(clients) < len(record.cuts) and record.framework != "cl":
+    if len(clients) < len(record.cuts) and not pools_data(record.framework):
         words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
     return words
 

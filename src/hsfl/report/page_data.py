@@ -11,12 +11,13 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.files import read_json
+from hsfl.methods import METHODS
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
-from hsfl.report.plots import STYLES, label_band
-from hsfl.report.runs import NAMES, Run, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.report.plots import label_band
+from hsfl.report.runs import Run, display_name, how_ended, read_object, read_run, run_places, usual_order
 from hsfl.runs.folder import ClientsRecord, RunFolder
 
 MAX_POINTS = 1000  # of a curve
@@ -196,8 +197,8 @@ def _tasks(sources: Sources) -> list[str]:
 
 def slots(labels: Sequence[str]) -> list[tuple[str, int]]:
     """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left."""
-    own = {label: list(STYLES).index(label) for label in labels if label in STYLES}
-    free = [slot for slot in reversed(range(len(STYLES))) if slot not in own.values()] or list(range(len(STYLES)))
+    own = {label: list(METHODS).index(label) for label in labels if label in METHODS}
+    free = [slot for slot in reversed(range(len(METHODS))) if slot not in own.values()] or list(range(len(METHODS)))
     others = [label for label in labels if label not in own]
     given = own | {label: free[place % len(free)] for place, label in enumerate(others)}
     return [(label, given[label]) for label in labels]
@@ -212,7 +213,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "label": run.label,
         "name": display_name(run.label) + (f", seed {run.seed}" if run.seed is not None else ""),
         "framework": config.framework,
-        "framework_name": NAMES.get(config.framework, config.framework),
+        "framework_name": display_name(config.framework),
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.network.clock import PHASES
-from hsfl.report.runs import Run
+from hsfl.report.runs import Run, pools_data
 from hsfl.runs.folder import RoundRecord
 
 Array = np.ndarray
@@ -76,7 +76,7 @@ def _changes(values: Sequence[Any]) -> list[Any]:
 
 def shown_clients(record: RoundRecord) -> list[int]:
     """All clients; of a large fleet the straggler and those that wait least. CL has one row, the main server."""
-    if record.framework == "cl":
+    if pools_data(record.framework):
         return [0]
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_CLIENTS:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hsfl.config import RunConfig
+from hsfl.methods import METHODS
 from hsfl.report.runs import display_name
 
 SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -65,7 +66,7 @@ def _devices(config: RunConfig) -> str:
 
 def _fleet(config: RunConfig) -> str:
     fleet, devices = config.fleet, _devices(config)
-    if config.framework in ("cl", "fl"):
+    if config.framework in METHODS and METHODS[config.framework].timing.cut != "any":
         return f"{devices}."
     cuts = {
         "max_cut": "each client holds as many units as it can",

@@ -3,38 +3,24 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hsfl.errors import known
+from hsfl.methods import METHODS, Style
 from hsfl.report.comparison import Comparison
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
 from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, save
 from hsfl.report.gantt import gantt_figure
-from hsfl.report.runs import Run, display_name, run_path
+from hsfl.report.runs import Run, display_name
+from hsfl.runs.folder import run_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = np.ndarray
-Style = tuple[str, str, Any]
-
-# Colour, marker and dashes of each framework, the same in every figure: told apart by colour-blind eyes (Okabe and
-# Ito, Tol) and without any colour.
-STYLES: dict[str, Style] = {
-    "cl": ("#555555", "x", (0, (1, 1.5))),
-    "fl": ("#0072B2", "s", (0, (5, 1.5))),
-    "sl": ("#999933", "v", (0, (3, 1.5, 1, 1.5))),
-    "splitfed_v1": ("#009E73", "^", (0, (4, 1, 1, 1, 1, 1))),
-    "splitfed_v2": ("#E69F00", "D", (0, (7, 2))),
-    "psl": ("#CC79A7", "P", (0, (2, 1))),
-    "fsl": ("#56B4E9", "<", (0, (6, 1, 2, 1))),
-    "locfedmix_sl": ("#882255", ">", (0, (3, 3))),
-    "cpsl": ("#000000", "*", (0, (1, 3))),
-    "hsfl": ("#D55E00", "o", "solid"),
-}
 Y_LABELS = {
     "test_accuracy": "test accuracy (%)",
     "balanced_accuracy": "balanced test accuracy (%)",
@@ -105,12 +91,13 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
 
 def label_styles(labels: Sequence[str]) -> dict[str, Style]:
     """A framework has its own style, with settings too if it stands for itself; other labels take what is left."""
-    styles = {label: STYLES[label] for label in labels if label in STYLES}
+    own = {name: row.style for name, row in METHODS.items()}
+    styles = {label: own[label] for label in labels if label in own}
     for label in labels:
         name = label.split(",", 1)[0]
-        if name in STYLES and STYLES[name] not in styles.values():
-            styles[label] = STYLES[name]
-    free = [style for style in reversed(STYLES.values()) if style not in styles.values()] or list(STYLES.values())
+        if name in own and own[name] not in styles.values():
+            styles[label] = own[name]
+    free = [style for style in reversed(own.values()) if style not in styles.values()] or list(own.values())
     others = [label for label in labels if label not in styles]
     return styles | {label: free[place % len(free)] for place, label in enumerate(others)}
 

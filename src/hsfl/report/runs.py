@@ -15,27 +15,9 @@ import numpy as np
 
 from hsfl.errors import InputError, known
 from hsfl.files import read_json
-from hsfl.network.clock import FRAMEWORKS
+from hsfl.methods import METHODS
 from hsfl.report.curves import Curve, curve
-from hsfl.runs.folder import RoundRecord, RunFolder
-
-NAMES = {  # as their papers write them
-    "cl": "CL",
-    "fl": "FL",
-    "sl": "SL",
-    "splitfed_v1": "SplitFed V1",
-    "splitfed_v2": "SplitFed V2",
-    "psl": "PSL",
-    "fsl": "FSL",
-    "locfedmix_sl": "LocFedMix-SL",
-    "cpsl": "CPSL",
-    "hsfl": "HSFL",
-}
-
-
-def run_path(out: str | Path, label: str, seed: int) -> Path:
-    """Where the run of a label and seed lies; what a path cannot hold is written as in an address (`%2F`)."""
-    return Path(out) / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}"
+from hsfl.runs.folder import RoundRecord, RunFolder, run_path
 
 
 def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
@@ -51,7 +33,12 @@ def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
 def display_name(label: str) -> str:
     """hsfl -> HSFL; `fl,train.tau_s=60` -> FL, train.tau_s=60."""
     framework, *settings = label.split(",", 1)
-    return ", ".join([NAMES.get(framework, framework), *settings])
+    return ", ".join([METHODS[framework].title if framework in METHODS else framework, *settings])
+
+
+def pools_data(framework: str) -> bool:
+    """Whether the data are on the server, so that no client has anything to train."""
+    return framework in METHODS and METHODS[framework].pools_data
 
 
 @dataclass(frozen=True)
@@ -158,4 +145,4 @@ def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]
 
 def usual_order(label: str) -> tuple[int, str]:
     framework = label.split(",", 1)[0]
-    return (list(FRAMEWORKS).index(framework) if framework in FRAMEWORKS else len(FRAMEWORKS), label)
+    return (list(METHODS).index(framework) if framework in METHODS else len(METHODS), label)

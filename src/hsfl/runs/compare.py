@@ -12,12 +12,13 @@ from typing import Any
 from hsfl.config import RunConfig, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError, known
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
+from hsfl.methods import method
 from hsfl.files import read_json, write_json
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests
-from hsfl.report.runs import run_path
+from hsfl.runs.folder import run_path
 from hsfl.runs.prepare import prepare
-from hsfl.runs.loop import Observer, choose_clients, make_pace, run
+from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # but for these fields of the fleet
@@ -28,7 +29,7 @@ def contender(base: RunConfig, label: str) -> RunConfig:
     name, *changes = _split(label)
     if not all(changes):
         raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
-    known("framework", name, FRAMEWORKS)
+    method(name)
     config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
     if config.framework != name:
         raise InputError(f"{label} names two frameworks; give one contender for each")
@@ -104,8 +105,8 @@ def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
 def _budget_s(config: RunConfig) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
     bench = prepare(config)
-    pace = make_pace(bench, FRAMEWORKS[config.framework](bench.task))
-    rounds = (pace.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
+    clock = make_clock(bench, find_framework(config.framework)(bench.task))
+    rounds = (clock.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
     return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
 
 

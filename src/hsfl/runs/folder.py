@@ -237,3 +237,8 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def run_path(out: str | Path, label: str, seed: int) -> Path:
+    """Where the run of a label and seed lies; what a path cannot hold is written as in an address (`%2F`)."""
+    return Path(out) / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}"

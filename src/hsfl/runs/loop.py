@@ -13,11 +13,8 @@ import torch
 from hsfl.config import OWN_MODEL, RunConfig, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.frameworks import FRAMEWORKS
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
-from hsfl.frameworks.local_loss import LocFedMix, smashed_shape
-from hsfl.frameworks.sequential import SL
-from hsfl.models.cost import measure_module
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
@@ -29,7 +26,7 @@ from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, sav
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
-from hsfl.planning.round_clock import Pace
+from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.prepare import Bench, prepare
 
 
@@ -76,10 +73,10 @@ def run(
     else:
         folder.check_free()
     bench = prepare(config, dataset, model)
-    framework = FRAMEWORKS[config.framework](bench.task)
-    pace = make_pace(bench, framework)
+    framework = find_framework(config.framework)(bench.task)
+    clock = make_clock(bench, framework)
     if not resume:
-        pace.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
+        clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
@@ -93,13 +90,13 @@ def run(
             observer.warns(note)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
-                line, says = pace.round(round_index, choose_clients(config, round_index))
+                line, says = clock.round(round_index, choose_clients(config, round_index))
                 if now_s + line.round_s > (config.train.budget_s or math.inf):
                     if round_index == 0:
                         observer.warns(_too_short(config, line))
                     status = "budget"
                     break
-                last = _is_last(config, pace, round_index, now_s + line.round_s)
+                last = _is_last(config, clock, round_index, now_s + line.round_s)
                 with interruptible():
                     after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
                 state, progress, now_s = after, _advance(progress, record), record.sim_time_s
@@ -145,17 +142,9 @@ def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: b
     return state, progress
 
 
-def make_pace(bench: Bench, framework: Framework) -> Pace:
+def make_clock(bench: Bench, framework: Framework) -> RoundClock:
     """The clock of a framework in the bench's world."""
-    task = bench.task
-    clusters = None if task.clusters is None else np.array(task.clusters)
-    decoder = (0.0, 0.0)
-    if isinstance(framework, LocFedMix):
-        shape = smashed_shape(task.model, framework.cuts[0], task.feed.images.shape)
-        decoder = measure_module(framework.decoder.units[0], shape)
-    if isinstance(framework, SL):
-        decoder = (0.0, 8.0 * framework.handed_bytes)
-    return Pace(task.config, bench.world, framework.cuts, bench.num_samples, clusters, decoder)
+    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, framework.extras())
 
 
 def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
@@ -167,13 +156,13 @@ def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
     return tuple(sorted(int(k) for k in chosen if stays[k]))
 
 
-def _is_last(config: RunConfig, pace: Pace, round_index: int, now_s: float) -> bool:
+def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
     """Whether no round follows, for want of rounds or of simulated seconds."""
     if round_index + 1 == config.train.rounds:
         return True
     if config.train.budget_s is None:
         return False
-    following, _ = pace.round(round_index + 1, choose_clients(config, round_index + 1))
+    following, _ = clock.round(round_index + 1, choose_clients(config, round_index + 1))
     return now_s + following.round_s > config.train.budget_s
 
 

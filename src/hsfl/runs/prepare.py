@@ -10,9 +10,10 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset, load
 from hsfl.data.partition import partition
-from hsfl.errors import InputError, known
-from hsfl.frameworks import COPY_PER_CLIENT, FRAMEWORKS
+from hsfl.errors import InputError
+from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
+from hsfl.methods import copy_per_client_names, method
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
@@ -20,7 +21,6 @@ from hsfl.models.zoo import build
 from hsfl.rng import stream, torch_seed
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.training.batches import Feed, Images, resized
-from hsfl.planning.round_clock import choose_clusters, plan_one_cut, plans_one_cut, who_can_train
 from hsfl.planning.world import World, count_batches, make_world
 
 
@@ -39,11 +39,11 @@ class Bench:
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel | None = None) -> Bench:
     """Data, partition, model and cuts for a config; a data set or model of one's own may be given instead."""
     device = _device(config.device)
-    known("framework", config.framework, FRAMEWORKS)
-    if config.train.proximal_mu and config.framework not in COPY_PER_CLIENT:
+    row = method(config.framework)
+    if config.train.proximal_mu and not row.copy_per_client:
         raise InputError(
             f"train.proximal_mu is {config.train.proximal_mu} but {config.framework} does not train a copy per client; "
-            f"set it to 0 or choose {', '.join(COPY_PER_CLIENT)}"
+            f"set it to 0 or choose {', '.join(copy_per_client_names())}"
         )
     if (config.train.clients_per_round or 0) > config.fleet.num_clients:
         raise InputError(
@@ -66,19 +66,8 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
-    clusters = None
-    if config.framework == "cpsl":
-        cut = min(one_cut, model.num_units - 1)
-        if plans_one_cut(config):
-            cut = one_cut = plan_one_cut(config, world, cut, num_samples)
-        clusters = tuple(choose_clusters(config, world, cut, num_samples).tolist())
-    away = () if (present := who_can_train(config, world)) is None else tuple(np.flatnonzero(~present).tolist())
-    if len(away) == config.fleet.num_clients:
-        raise InputError(
-            f"options.fl_needs_storage is true but nobody can hold all {model.num_units} units (max_cut is at most "
-            f"{world.fleet.max_cut.max()}); leave it out, or give the clients more storage"
-        )
-    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, one_cut, clusters, away)
+    arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
+    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
     return Bench(task, test, num_classes, dataset.classes, world, num_samples)
 
 
@@ -158,7 +147,7 @@ def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:
     """BatchNorm on a single value per channel cannot train: a deep model on a batch of one small image."""
-    fewest = min(map(len, shares)) if config.framework != "cl" else sum(map(len, shares))
+    fewest = min(map(len, shares)) if not method(config.framework).pools_data else sum(map(len, shares))
     if min(fewest, config.train.batch_size) > 1:
         return
     try:

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from hsfl.config import RunConfig
+from hsfl.methods import method
 from hsfl.runs.folder import RoundRecord
 from hsfl.runs.loop import Observer
 
@@ -35,7 +36,7 @@ def _brief(seconds: float) -> str:
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
-    where = f"cuts {' '.join(map(str, cuts))}" if config.framework != "cl" else "data pooled on the server"
+    where = f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
     return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 
