@@ -12,7 +12,9 @@ from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, load_state, read_state
 from hsfl.rng import stream
-from hsfl.training.aggregate import PartialSum, exchange
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.link import Link
+from hsfl.training.roles import EdgeServer, MainServer, agree, swap
 from tests.laws.bench import assert_same, make_task, train, with_cuts
 
 COUNTS = [9, 3, 16, 5, 2]  # batches of 4: unequal numbers, a single sample left over (9, 5), less than a batch (3, 2)
@@ -110,6 +112,12 @@ def fleets(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     return cuts, weights, kept
 
 
+def _commit(main: MainServer, edge: EdgeServer) -> None:
+    both = agree(main, edge)
+    main.commit(both)
+    edge.commit(both)
+
+
 @settings(max_examples=60, deadline=None)
 @given(fleets())
 def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], list[int], list[int]]) -> None:
@@ -124,13 +132,15 @@ def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], li
         whole.ints.copy_(torch.from_numpy(rng.integers(0, 9, size=len(whole.ints))))
         clients[k] = whole
     low, high = min(cuts), max(cuts)  # over all clients, the dropped ones too
-    edge, main = PartialSum.zero(layout, 0, high), PartialSum.zero(layout, low, num_units)
+    before, link = task.initial, Link()
+    edge = EdgeServer(before[0:high], PartialSum.zero(layout, 0, high))
+    main = MainServer(before[low:num_units], PartialSum.zero(layout, low, num_units), task.part(low, num_units))
     for k, whole in clients.items():
-        edge.add(whole[0 : cuts[k]], weights[k])
-        main.add(whole[cuts[k] : num_units], weights[k])
-    num_bytes = exchange(edge, main, low, high)
-    before = task.initial
-    new_edge, new_main = edge.mean(before[0:high]), main.mean(before[low:num_units])
+        edge.finish(k, whole[0 : cuts[k]], weights[k])
+        main.finish(k, whole[cuts[k] : num_units], weights[k])
+    _commit(main, edge)
+    swap(main, edge, low, high, link)
+    new_edge, new_main = edge.close(), main.close()
     total = sum(weights[k] for k in kept)
     if kept:
         floats = sum(weights[k] * clients[k].floats for k in kept) / total
@@ -141,7 +151,7 @@ def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], li
     assert_same(new_edge, expected[0:high], 1e-12)
     assert_same(new_main, expected[low:num_units], 1e-12)
     common = before[low:high] if low < high else before[0:0]
-    assert num_bytes == 2 * 8 * (len(common.floats) + len(common.ints) + (high - low))
+    assert link.bytes.edge_main == 2 * 8 * (len(common.floats) + len(common.ints) + (high - low))
 
 
 def test_nobody_kept_leaves_the_model() -> None:

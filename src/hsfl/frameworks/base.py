@@ -16,7 +16,8 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.batches import Feed
+from hsfl.training.batches import ClientData, Feed
+from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
 
 
@@ -61,6 +62,11 @@ class Task:
     def zero_sum(self, start: int, stop: int) -> PartialSum:
         return PartialSum.zero(self.layout, start, stop, self.initial.floats.device)
 
+    def data(self, client: int) -> ClientData:
+        """What a client sees: its own samples."""
+        train = self.config.train
+        return ClientData(self.feed, client, train.batch_size, train.local_epochs)
+
     def key(self, client: int, round_index: int, step: int) -> StepKey:
         return StepKey(self.config.seed, client, round_index, step)
 
@@ -78,34 +84,6 @@ class State:
 
     units: dict[str, UnitState]
     tensors: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass
-class LinkBytes:
-    """Bytes on each link in a round. Labels are not counted."""
-
-    client_main_up: int = 0
-    client_main_down: int = 0
-    client_edge_up: int = 0
-    client_edge_down: int = 0
-    edge_main: int = 0
-
-
-class Losses:
-    """The mean training loss of a round, over samples; summed where the losses are, read once."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-        self.num_samples = 0
-
-    def add(self, loss: Tensor, num_samples: int) -> None:
-        part = (loss.detach() if loss.device.type == "mps" else loss.detach().double()) * num_samples
-        self.total = part if self.total is None else self.total + part
-        self.num_samples += num_samples
-
-    @property
-    def mean(self) -> float | None:
-        return float(self.total) / self.num_samples if self.total is not None else None
 
 
 @dataclass(frozen=True)

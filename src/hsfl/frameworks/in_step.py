@@ -15,6 +15,7 @@ the joint batch, so every client's loss depends on all smashed data, and the oth
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,16 +23,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import Arrangement, Base, LinkBytes, Losses, RoundResult, State, Task, join, shared_cut
+from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.network.clusters import random_clusters
 from hsfl.planning.clusters import choose_clusters, plan_one_cut, plans_one_cut
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.rng import stream
+from hsfl.training.link import Link, Losses
 from hsfl.training.step import Part, client_backward, server_step
 
 Tensors = dict[int, Tensor]  # by client
+
+
+@dataclass
+class Work:
+    """A round under way: what it counts, and what lasts from one turn to the next."""
+
+    round_index: int
+    lr: float
+    losses: Losses = field(default_factory=Losses)
+    link: Link = field(default_factory=Link)
+    tail_start: int | None = None  # the first unit of the server side whose optimiser is at work
+    own_heads: dict[str, UnitState] = field(default_factory=dict)  # of clients that keep theirs
+
+    def result(self) -> RoundResult:
+        return RoundResult(self.losses.mean, self.losses.num_samples, self.link.bytes)
 
 
 class InStep(Base):
@@ -53,34 +70,36 @@ class InStep(Base):
         return State({"model": self.task.initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        self.losses, self.link = Losses(), LinkBytes()
-        model = self.turn(state.units["model"], kept, round_index)
-        everyone = range(self.task.num_clients)  # dropped clients get the new head too
-        self.link.client_edge_down += sum(self.head_bytes(k, trained=k in kept) for k in everyone)
-        return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
+        work = self.work(state, round_index)
+        model = self.turn(work, state.units["model"], kept)
+        for k in range(self.task.num_clients):  # dropped clients get the new head too
+            work.link.count("client_edge_down", self.head_bytes(k, trained=k in kept))
+        return State({"model": model} | work.own_heads), work.result()
 
-    def turn(self, model: UnitState, clients: Sequence[int], round_index: int) -> UnitState:
+    def work(self, state: State, round_index: int) -> Work:
+        return Work(round_index, self.task.lr(round_index))
+
+    def turn(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
         """These clients train the model in step; their heads are averaged by samples."""
         if not clients:
             return model
-        self.begin(model, clients, round_index)
-        self.steps(clients, round_index)
-        return self.finish(model, clients)
+        self.begin(work, model, clients)
+        self.steps(work, clients)
+        return self.finish(work, model, clients)
 
-    def begin(self, model: UnitState, clients: Sequence[int], round_index: int) -> None:
-        cut, lr = self.cuts[clients[0]], self.task.lr(round_index)
-        self.begin_tail(model[cut : self.task.num_units], lr)
+    def begin(self, work: Work, model: UnitState, clients: Sequence[int]) -> None:
+        cut = self.cuts[clients[0]]
+        if work.tail_start != cut:  # the server side and its optimiser last through the round, unless the cut moves
+            self.tail.begin(model[cut : self.task.num_units], work.lr)
+            work.tail_start = cut
         for k in clients:
-            self.heads[k].begin(model[0:cut], lr)
+            self.heads[k].begin(model[0:cut], work.lr)
 
-    def begin_tail(self, tail: UnitState, lr: float) -> None:
-        self.tail.begin(tail, lr)
-
-    def finish(self, model: UnitState, clients: Sequence[int]) -> UnitState:
+    def finish(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
         total = self.task.zero_sum(0, self.cuts[clients[0]])
         for k in clients:
             total.add(self.heads[k].state, self.head_weight(k))
-            self.link.client_edge_up += self.head_bytes(k, trained=True)
+            work.link.count("client_edge_up", self.head_bytes(k, trained=True))
         head = total.mean(model[0 : self.cuts[clients[0]]])
         return join(head, self.tail.state)
 
@@ -91,7 +110,8 @@ class InStep(Base):
         """What of a head travels at the end of the round, each way."""
         return self.heads[client].state.num_bytes
 
-    def steps(self, clients: Sequence[int], round_index: int) -> None:
+    def steps(self, work: Work, clients: Sequence[int]) -> None:
+        round_index = work.round_index
         batches = {k: self.task.batches(k, round_index, self.batch_size(k)) for k in clients}
         for step in range(max(len(plan) for plan in batches.values())):
             smashed: Tensors = {}
@@ -99,22 +119,22 @@ class InStep(Base):
             labels: Tensors = {}
             for k in (k for k in clients if step < len(batches[k])):
                 inputs[k], labels[k] = self.task.feed.batch(batches[k][step], k, round_index, step)
-                smashed[k] = self.heads[k].forward(inputs[k], self.task.key(k, round_index, step))
-                self.link.client_main_up += smashed[k].nbytes
-            gradients = self.serve(smashed, labels, round_index, step)
+                forward = self.heads[k].forward(inputs[k], self.task.key(k, round_index, step))
+                smashed[k] = work.link.carry("client_main_up", forward)
+            gradients = self.serve(work, smashed, labels, step)
             if self.cuts[clients[0]] > 0:
-                self.link.client_main_down += sum(gradient.nbytes for gradient in gradients.values())
-                self.update_heads(clients, inputs, smashed, gradients)
+                gradients = {k: work.link.carry("client_main_down", gradient) for k, gradient in gradients.items()}
+                self.update_heads(work, clients, inputs, smashed, gradients)
 
-    def serve(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensors:
+    def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
         """One update of the server side on the concatenated batch; to each client the joint gradient times N/n_k."""
         joined = torch.cat([s.detach() for s in smashed.values()]).requires_grad_()
         y = torch.cat(list(labels.values()))
-        key = self.task.key(next(iter(smashed)), round_index, step)
+        key = self.task.key(next(iter(smashed)), work.round_index, step)
         loss = F.cross_entropy(self.tail.forward(joined, key), y)
-        (loss + self.extra_loss(smashed, labels, round_index, step)).backward()
+        (loss + self.extra_loss(smashed, labels, work.round_index, step)).backward()
         self.tail.update()
-        self.losses.add(loss.detach(), len(y))
+        work.losses.add(loss.detach(), len(y))
         assert joined.grad is not None
         parts = joined.grad.split([len(s) for s in smashed.values()])
         return {k: part * (len(y) / len(part)) for k, part in zip(smashed, parts)}
@@ -122,7 +142,9 @@ class InStep(Base):
     def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
         return 0.0
 
-    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+    def update_heads(
+        self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
+    ) -> None:
         for k, gradient in gradients.items():
             client_backward(self.heads[k], smashed[k], gradient)
 
@@ -133,13 +155,13 @@ class InStep(Base):
 class SplitFedV2(InStep):
     """In every step the server updates once per client, in random order."""
 
-    def serve(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensors:
-        order = stream(self.task.config.seed, "server order", round_index, step).permutation(list(smashed))
+    def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
+        order = stream(self.task.config.seed, "server order", work.round_index, step).permutation(list(smashed))
         gradients: Tensors = {}
         for k in order.tolist():
-            key = self.task.key(k, round_index, step)
+            key = self.task.key(k, work.round_index, step)
             loss, gradients[k] = server_step(self.tail, smashed[k], labels[k], key, need_gradient=True)
-            self.losses.add(loss, len(labels[k]))
+            work.losses.add(loss, len(labels[k]))
         return gradients
 
 
@@ -172,10 +194,9 @@ class PSL(InStep):
             return super().init()
         return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
 
-    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        self.own = {name: head for name, head in state.units.items() if name.startswith("head")}
-        after, result = super().round(state, kept, round_index)
-        return State(after.units | self.own), result
+    def work(self, state: State, round_index: int) -> Work:
+        own = {name: head for name, head in state.units.items() if name.startswith("head")}
+        return Work(round_index, self.task.lr(round_index), own_heads=own)
 
     def head_bytes(self, client: int, trained: bool) -> int:
         """Gradients have brought the parameters already to those that trained; BatchNorm's buffers remain."""
@@ -187,29 +208,31 @@ class PSL(InStep):
     def _parameter_bytes(self, client: int) -> int:
         return sum(parameter.nbytes for parameter in self.heads[client].parameters())
 
-    def begin(self, model: UnitState, clients: Sequence[int], round_index: int) -> None:
-        super().begin(model, clients, round_index)
+    def begin(self, work: Work, model: UnitState, clients: Sequence[int]) -> None:
+        super().begin(work, model, clients)
         if self.own_heads:
             for k in clients:
-                self.heads[k].begin(self.own[f"head{k}"], self.task.lr(round_index))
+                self.heads[k].begin(work.own_heads[f"head{k}"], work.lr)
 
-    def finish(self, model: UnitState, clients: Sequence[int]) -> UnitState:
+    def finish(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
         if self.own_heads:
-            self.own |= {f"head{k}": self.heads[k].state.clone() for k in clients}
-        return super().finish(model, clients)
+            work.own_heads |= {f"head{k}": self.heads[k].state.clone() for k in clients}
+        return super().finish(work, model, clients)
 
-    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+    def update_heads(
+        self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
+    ) -> None:
         if self.own_heads:
             gradients = _average_by_position(gradients)
-            return super().update_heads(clients, inputs, smashed, gradients)
+            return super().update_heads(work, clients, inputs, smashed, gradients)
         if not all(smashed[k].requires_grad for k in gradients):
             return  # no head has a weight to train
         for k, gradient in gradients.items():
             smashed[k].backward(gradient)
         active = [self.heads[k] for k in gradients]
         _average_gradients(active, [len(g) for g in gradients.values()], [self.heads[k] for k in clients])
-        self.link.client_edge_up += sum(self._parameter_bytes(k) for k in gradients)
-        self.link.client_edge_down += sum(self._parameter_bytes(k) for k in clients)
+        work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in gradients))
+        work.link.count("client_edge_down", sum(self._parameter_bytes(k) for k in clients))
         for k in clients:
             self.heads[k].update()
 
@@ -275,25 +298,18 @@ class CPSL(InStep):
         return tuple(cuts)
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        self.losses, self.link = Losses(), LinkBytes()
-        self.tail_open = False
-        model = state.units["model"]
+        work, model = self.work(state, round_index), state.units["model"]
         cut = self.cuts[self.clusters[-1 if round_index > 0 else 0][0]]  # where the servers' border lies now
         for cluster in self.clusters:
             clients = [k for k in cluster if k in kept]
             if clients:
                 low, high = sorted((cut, self.cuts[clients[0]]))
-                self.link.edge_main += model[low:high].num_bytes  # units that change sides between clusters
-                model = self.turn(model, clients, round_index)
-                self.link.client_edge_down += sum(model[0 : self.cuts[k]].num_bytes for k in clients)
+                work.link.carry("edge_main", model[low:high])  # units that change sides between clusters
+                model = self.turn(work, model, clients)
+                for k in clients:
+                    work.link.carry("client_edge_down", model[0 : self.cuts[k]])
                 cut = self.cuts[clients[0]]
-        return State({"model": model}), RoundResult(self.losses.mean, self.losses.num_samples, self.link)
-
-    def begin_tail(self, tail: UnitState, lr: float) -> None:
-        """The server side goes from cluster to cluster with its optimiser, unless the cut moves."""
-        if not self.tail_open or self.tail.start != tail.start:
-            self.tail.begin(tail, lr)
-        self.tail_open = True
+        return State({"model": model}), work.result()
 
 
 def clusters_of(task: Task) -> list[list[int]]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hsfl.frameworks.base import RoundResult, State, Task
-from hsfl.frameworks.in_step import InStep, Tensors
+from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.cost import measure_module
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
@@ -80,7 +80,9 @@ class LocFedMix(InStep):
             loss = loss + (1 - lam) * F.cross_entropy(part, theirs, reduction="sum")
         return loss / num_samples
 
-    def update_heads(self, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors) -> None:
+    def update_heads(
+        self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
+    ) -> None:
         weight = self.task.config.options.locfedmix_reconstruction
         for k, gradient in gradients.items():
             key = StepKey(self.task.config.seed, k, 0, 0)  # decoders draw nothing

@@ -14,71 +14,11 @@ sums of the units that both hold. In this simulation one working copy serves all
 
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
-
-from hsfl.frameworks.base import Base, LinkBytes, Losses, RoundResult, State, Task, join
+from hsfl.frameworks.base import Base, RoundResult, State, Task, join
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
-from hsfl.training.aggregate import PartialSum, exchange
-from hsfl.training.step import Part, StepKey, client_backward, server_step, whole_step
-
-
-class EdgeServer:
-    """Holds units `[0, max cut)`: hands every client its head, sums the heads that come back."""
-
-    def __init__(self, state: UnitState, total: PartialSum) -> None:
-        self.state, self.total = state, total
-
-    def head(self, cut: int) -> UnitState:
-        return self.state[0:cut]
-
-    def receive(self, head: UnitState, weight: float) -> None:
-        self.total.add(head, weight)
-
-
-class MainServer:
-    """Holds units `[min cut, num_units)`: trains each client's tail on its smashed data, sums the tails."""
-
-    def __init__(self, state: UnitState, total: PartialSum, part: Part) -> None:
-        self.state, self.total, self.part = state, total, part
-
-    def open_copy(self, cut: int, lr: float) -> None:
-        """A copy of the server side for the client that comes next."""
-        self.part.begin(self.state[cut : self.state.stop], lr)
-
-    def train(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-        return server_step(self.part, smashed, y, key, need_gradient)
-
-    def close_copy(self, weight: float) -> None:
-        self.total.add(self.part.state, weight)
-
-
-class Client:
-    """Holds its data and units `[0, cut)`."""
-
-    def __init__(self, task: Task, index: int, part: Part) -> None:
-        self.task, self.index, self.part = task, index, part
-
-    def receive(self, head: UnitState, lr: float) -> None:
-        self.part.begin(head, lr)
-
-    def train(self, main: MainServer, round_index: int, losses: Losses, link: LinkBytes) -> None:
-        """All batches of the round: stages 1 and 2 of the paper."""
-        for step, indices in enumerate(self.task.batches(self.index, round_index)):
-            x, y = self.task.feed.batch(indices, self.index, round_index, step)
-            losses.add(self._step(x, y, main, self.task.key(self.index, round_index, step), link), len(y))
-
-    def _step(self, x: Tensor, y: Tensor, main: MainServer, key: StepKey, link: LinkBytes) -> Tensor:
-        if self.part.stop == self.task.num_units:
-            return whole_step(self.part, x, y, key)
-        has_head = self.part.stop > 0
-        smashed = self.part.forward(x, key)
-        loss, gradient = main.train(smashed, y, key, need_gradient=has_head)
-        link.client_main_up += smashed.nbytes
-        link.client_main_down += gradient.nbytes
-        if has_head:
-            client_backward(self.part, smashed, gradient)
-        return loss
+from hsfl.training.link import Link, Losses
+from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
 
 
 class CopyPerClient(Base):
@@ -107,20 +47,21 @@ class CopyPerClient(Base):
         return State(units | {f"head{k}": initial[0:cut].clone() for k, cut in enumerate(cuts)})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        task, lr = self.task, self.task.lr(round_index)
-        losses, link = Losses(), LinkBytes()
+        """One client after another opens a session at the main server; then the servers swap sums and average."""
+        task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
         main = MainServer(state.units["main"], task.zero_sum(self.min_cut, task.num_units), self.tail_part)
         heads = _EdgeHeads(self, state) if self.average_heads else _OwnHeads(state)
         for k in kept:
-            client, weight = Client(task, k, self.head_part), float(task.feed.num_samples(k))
-            client.receive(heads.give(k, self.cuts[k]), lr)
-            main.open_copy(self.cuts[k], lr)
-            client.train(main, round_index, losses, link)
-            heads.take(k, client.part.state, weight, link)
-            main.close_copy(weight)
+            data, cut = task.data(k), self.cuts[k]
+            client = Client(data, self.head_part, task.num_units)
+            client.receive(heads.give(k, cut), lr)
+            session = main.open(cut, lr)
+            head = client.train(session, round_index, losses, link)
+            main.finish(k, session.part.state, float(data.num_samples))
+            heads.take(k, head, float(data.num_samples), main, link)
         units = heads.close(main, link)
-        units["main"] = main.total.mean(main.state)
-        return State(units), RoundResult(losses.mean, losses.num_samples, link)
+        units["main"] = main.close()
+        return State(units), RoundResult(losses.mean, losses.num_samples, link.bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:
         main = state.units["main"]
@@ -142,14 +83,18 @@ class _EdgeHeads:
     def give(self, client: int, cut: int) -> UnitState:
         return self.edge.head(cut)
 
-    def take(self, client: int, head: UnitState, weight: float, link: LinkBytes) -> None:
-        self.edge.receive(head, weight)
-        link.client_edge_up += head.num_bytes
+    def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
+        """The head arrives; the client counts once both servers have its side."""
+        self.edge.finish(client, link.carry("client_edge_up", head), weight)
+        both = agree(main, self.edge)
+        main.commit(both)
+        self.edge.commit(both)
 
-    def close(self, main: MainServer, link: LinkBytes) -> dict[str, UnitState]:
-        link.edge_main += exchange(self.edge.total, main.total, *self.common)
-        edge = self.edge.total.mean(self.edge.state)
-        link.client_edge_down += sum(edge[0:cut].num_bytes for cut in self.cuts)  # dropped clients get it too
+    def close(self, main: MainServer, link: Link) -> dict[str, UnitState]:
+        swap(main, self.edge, *self.common, link)
+        edge = self.edge.close()
+        for cut in self.cuts:  # dropped clients get the new head too
+            link.carry("client_edge_down", edge[0:cut])
         return {"edge": edge}
 
 
@@ -162,10 +107,11 @@ class _OwnHeads:
     def give(self, client: int, cut: int) -> UnitState:
         return self.heads[f"head{client}"]
 
-    def take(self, client: int, head: UnitState, weight: float, link: LinkBytes) -> None:
+    def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
         self.heads[f"head{client}"] = head.clone()
+        main.commit([client])
 
-    def close(self, main: MainServer, link: LinkBytes) -> dict[str, UnitState]:
+    def close(self, main: MainServer, link: Link) -> dict[str, UnitState]:
         return self.heads
 
 

@@ -7,9 +7,10 @@ With that option and one client this is centralised learning.
 
 from collections.abc import Iterable, Sequence
 
-from hsfl.frameworks.base import Base, LinkBytes, Losses, RoundResult, State, Task, copied, shared_cut
+from hsfl.frameworks.base import Base, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
+from hsfl.training.link import Link, Losses
 from hsfl.training.step import client_backward, server_step
 
 
@@ -30,7 +31,7 @@ class SL(Base):
         return State({"model": self.task.initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        losses, link = Losses(), LinkBytes()
+        losses, link = Losses(), Link()
         self._begin(state, round_index)
         for k in kept:
             self._turn(k, round_index, losses, link)
@@ -40,7 +41,7 @@ class SL(Base):
         handed = self.head.optimizer_state() if self.hands_optimizer else {}
         head = {f"head.{name}": tensor for name, tensor in handed.items()}
         tail = {f"tail.{name}": tensor for name, tensor in self.tail.optimizer_state().items()}
-        return State({"model": after}, copied(head | tail)), RoundResult(losses.mean, losses.num_samples, link)
+        return State({"model": after}, copied(head | tail)), RoundResult(losses.mean, losses.num_samples, link.bytes)
 
     def _begin(self, state: State, round_index: int) -> None:
         model, lr = state.units["model"], self.task.lr(round_index)
@@ -52,22 +53,22 @@ class SL(Base):
             mine = {key.removeprefix(name): t for key, t in state.tensors.items() if key.startswith(name)}
             part.load_optimizer_state(mine)
 
-    def _turn(self, k: int, round_index: int, losses: Losses, link: LinkBytes) -> None:
+    def _turn(self, k: int, round_index: int, losses: Losses, link: Link) -> None:
         """The client takes the head over, trains on all its batches and hands it on."""
         if not self.hands_optimizer:
             self.head.forget()
         for step, indices in enumerate(self.task.batches(k, round_index)):
             x, y = self.task.feed.batch(indices, k, round_index, step)
             key = self.task.key(k, round_index, step)
-            smashed = self.head.forward(x, key)
+            smashed = link.carry("client_main_up", self.head.forward(x, key))
             loss, gradient = server_step(self.tail, smashed, y, key, need_gradient=self.cut > 0)
+            gradient = link.carry("client_main_down", gradient)
             if self.cut > 0:
                 client_backward(self.head, smashed, gradient)
-            link.client_main_up += smashed.nbytes
-            link.client_main_down += gradient.nbytes
             losses.add(loss, len(y))
-        link.client_edge_down += self.head.state.num_bytes + self.handed_bytes
-        link.client_edge_up += self.head.state.num_bytes + self.handed_bytes
+        for route in ("client_edge_down", "client_edge_up"):
+            link.carry(route, self.head.state)
+            link.count(route, self.handed_bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:
         yield state.units["model"]

@@ -12,10 +12,11 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.frameworks.base import Arrangement, Base, LinkBytes, Losses, RoundResult, State, Task, copied
+from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, copied
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
+from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import whole_step
 
 

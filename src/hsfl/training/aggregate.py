@@ -71,13 +71,3 @@ def _add(total: Tensor, part: Tensor, weight: float) -> None:
     part = part.to(total.device)
     for mine, theirs in zip(total.split(CHUNK), part.split(CHUNK)):
         mine.add_(theirs, alpha=weight)
-
-
-def exchange(edge: PartialSum, main: PartialSum, start: int, stop: int) -> int:
-    """Edge and main server swap their sums of the common units `[start, stop)`; returns the bytes, both ways."""
-    if start >= stop:
-        return 0
-    from_edge, from_main = edge[start:stop].clone(), main[start:stop].clone()
-    edge.merge(from_main)
-    main.merge(from_edge)
-    return from_edge.num_bytes + from_main.num_bytes

@@ -3,7 +3,7 @@
 So HSFL, FL and SplitFed V1 see the same samples in the same order, and a framework cannot be lucky.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hsfl.data.augment import AUGMENTATIONS
 from hsfl.rng import stream
+from hsfl.training.step import StepKey
 
 
 def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -103,3 +104,25 @@ class Feed:
         if self.augment != "none":
             x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", client, round_index, step))
         return self.images.floats(x), self.images.y[where]
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's data: its own samples, batch by batch, and nobody else's."""
+
+    feed: Feed
+    client: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def num_samples(self) -> int:
+        return self.feed.num_samples(self.client)
+
+    def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of every step of a round."""
+        for step, indices in enumerate(self.feed.plan(self.client, round_index, self.batch_size, self.epochs)):
+            yield self.feed.batch(indices, self.client, round_index, step)
+
+    def key(self, round_index: int, step: int) -> StepKey:
+        return StepKey(self.feed.seed, self.client, round_index, step)

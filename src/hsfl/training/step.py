@@ -6,6 +6,7 @@ update. At every cut this gives, to rounding, the gradients of the whole model.
 """
 
 import math
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from hsfl.config import TrainConfig
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
+
+DRAWING = threading.Lock()  # torch has one generator for all threads: from its seed to the draw, nobody else draws
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,11 @@ class Part:
             x = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
         for unit in range(self.start, self.stop):
             if self._draws[unit - first]:
-                torch.manual_seed(key.torch_seed(unit))
-            x = self.units[unit - first](x)
+                with DRAWING:
+                    torch.manual_seed(key.torch_seed(unit))
+                    x = self.units[unit - first](x)
+            else:
+                x = self.units[unit - first](x)
         return x
 
     def update(self) -> None:
