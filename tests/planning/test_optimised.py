@@ -190,4 +190,5 @@ def test_a_run_says_what_its_policy_does_not_do() -> None:
     assert policy_notes(config("allocation.policy=own", "framework=sl")) == []
     assert policy_notes(config("allocation.policy=proposed", "fleet.cuts=planned")) == []
     assert "keeps the even allocation" in policy_notes(config("allocation.policy=proposed", "framework=sl"))[0]
+    assert "moves no cycles" in policy_notes(config("allocation.policy=proposed", "framework=fsl"))[0]
     assert "fleet.cuts=planned" in policy_notes(config("allocation.policy=proposed", "fleet.cuts=max_cut"))[0]

@@ -55,6 +55,10 @@ def policy_notes(config: RunConfig) -> list[str]:
     if not row.copy_per_client and not _takes_turns(config, name):
         allocated = ", ".join(copy_per_client_names())
         return [f"allocation.policy={name} is for {allocated}; {config.framework} keeps the even allocation"]
+    if row.timing.server == "own":
+        return [
+            f"every client of {config.framework} has a server of its own; the policy {name} moves no cycles between them"
+        ]
     if row.own_cuts and config.fleet.cuts == "max_cut":
         return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
     return []
@@ -165,9 +169,12 @@ class Optimised:
             self.settings.sharing, min(config.fleet.min_cut, int(job.cuts.min())),
         )  # fmt: skip
         receives = np.ones(len(started), bool) if job.receives is None else job.receives
-        answer = self._allocate(job, every, started)
         if (receives & ~started).any():
-            answer = _distributed(answer, self._allocate(job, models_alone(every), receives), self.settings.gap)
+            part_gap = 0.9 * self.settings.gap  # so that both parts together keep the gap
+            models = self._allocate(job, models_alone(every), receives, part_gap)
+            answer = _distributed(self._allocate(job, every, started, part_gap), models, self.settings.gap)
+        else:
+            answer = self._allocate(job, every, started, self.settings.gap)
         own = phases(
             job.world.cost,
             job.cuts,
@@ -180,15 +187,15 @@ class Optimised:
         times = Phases(**{name: np.where(on[name], getattr(own, name), 0.0) for name in on})
         return Share(times, answer.kept, _says(self.policy, every, answer))
 
-    def _allocate(self, job: Job, every: Scenario, on: Array) -> Allocation:
+    def _allocate(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
         """For the clients that are on; the others get nothing."""
-        part, cuts = _only(every, on), job.cuts[on]
-        if method(job.config.framework).timing.server != "own":
-            return _among_all(self.policy.allocate(part, cuts, self.settings.gap, self.settings.time_limit_s), job, on)
-        own_hz = every.main_hz / every.num_clients
-        fixed = with_own_servers(part, cuts, own_hz)
-        answer = self.policy.allocate(fixed, cuts, self.settings.gap, self.settings.time_limit_s)
-        return _among_all(replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0)), job, on)
+        part, cuts, own_hz = _only(every, on), job.cuts[on], every.main_hz / every.num_clients
+        own_servers = method(job.config.framework).timing.server == "own"
+        part = with_own_servers(part, cuts, own_hz) if own_servers else part
+        answer = self.policy.allocate(part, cuts, gap, self.settings.time_limit_s)
+        if own_servers:
+            answer = replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0))
+        return _among_all(answer, job, on)
 
 
 def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
