@@ -11,14 +11,13 @@ from typing import Any
 
 from hsfl.config import RunConfig, parse_config, with_changes
 from hsfl.data.datasets import Dataset
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError
+from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.methods import method
-from hsfl.files import read_json, write_json
-from hsfl.runs.folder import RunFolder, check_inputs, input_digests
-from hsfl.runs.folder import run_path
-from hsfl.runs.prepare import prepare
+from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
+from hsfl.runs.prepare import prepare
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # but for these fields of the fleet
