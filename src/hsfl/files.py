@@ -65,7 +65,9 @@ def _kind(path: Path) -> str:
         return "file"
     if stat.S_ISCHR(mode):
         return "device"
-    raise InputError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no ordinary file'}; choose another place")
+    raise InputError(
+        f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no ordinary file'} and cannot be written; choose another place"
+    )
 
 
 def _write_through(path: Path, write: Callable[[Path], Any]) -> None:
