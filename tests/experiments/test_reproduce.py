@@ -161,7 +161,7 @@ def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
     )
     assert answer.code == 0, answer
     found = answer.json()
-    assert list(found) == ["table1", "fig3", "fig4", "fig5"]
+    assert list(found) == ["fig1", "table1", "fig3", "fig4", "fig5"]
     assert found["table1"]["trends"][-1]["paper"].endswith("HSFL = SplitFed V1 = FL")
     assert found["table1"]["trends"][-1]["holds"] is True  # equal at equal rounds, on all three data sets
     assert "HAM10000, balanced" in Path(found["table1"]["markdown"]).read_text()
