@@ -118,5 +118,5 @@ def shared_cuts_note(wanted: Study) -> str:
     return (
         f"{same} have the proposed cuts and give away part of the optimal allocation, so they can never be shorter than "
         f"proposed by more than a solve's gap ({100 * wanted.base.allocation.gap:g} %): that they are not is a check of the "
-        "solver and no finding. What they lose is one."
+        "solver and no finding. How much longer they take is the finding."
     )
