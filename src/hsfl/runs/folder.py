@@ -149,8 +149,6 @@ class RunFolder:
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten; a lock and scratch files are nobody's run."""
         with writing(self.path):
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
             taken = self.path.exists() and any(not _is_ours_to_clear(path) for path in self.path.iterdir())
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
@@ -180,9 +178,11 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """One run at a time writes here; the lock goes with the process that holds it.
 
-        A folder that was made for the lock and stays empty goes with it.
+        Folders that were made for the lock and stay empty go with it.
         """
-        new = not self.path.exists()
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -190,9 +190,9 @@ class RunFolder:
                 clear_scratch(self.path)
                 yield
         finally:
-            if new:
-                with suppress(OSError):
-                    self.path.rmdir()
+            with suppress(OSError):  # not empty
+                for folder in made:
+                    folder.rmdir()
 
     def write_cuts(self, cuts: Sequence[int]) -> None:
         """The cuts that the run was given or chose: a search that ends by the clock may find others the next time."""
