@@ -26,7 +26,7 @@ from hsfl.experiments.shared import (
 )
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
-from hsfl.planning.round_clock import Pace
+from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.figure import save
 from hsfl.report.gantt import gantt_page, say_s, waiting_spans
@@ -94,7 +94,7 @@ def rounds(say: Say) -> list[RoundRecord]:
 
 def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
     everyone = tuple(range(len(cuts)))
-    line, says = Pace(config, world, cuts, num_samples).round(0, everyone)
+    line, says = RoundClock(config, world, cuts, num_samples).round(0, everyone)
     return record_of(line, cuts, int(num_samples.sum()), says)
 
 
