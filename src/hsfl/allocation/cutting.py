@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.partition import best_owner, complete, popcount
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent

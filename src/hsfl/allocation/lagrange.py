@@ -13,7 +13,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, respond, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve, respond
+from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.spectrum import sort_by
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent
@@ -233,9 +234,9 @@ def excess(stage: Stage, picks: Array, chosen: Array, T: float, rho: float) -> f
         row = picks[k]
         if stage.cycles[row] == 0.0 and stage.down_bits[row] == 0.0:
             continue
-        count, w0 = fill_curve(curve, stage.order[row], stage.start_w[row], stage.log_start[row], chosen[k])
-        c = uplink_s(stage, row, curve, count, w0, spare, chosen[k], b)
-        f, q, _, _ = respond(curve, count, w0, T - c, stage.cycles[row], stage.down_bits[row], b, rho)
+        count = fill_curve(curve, stage.order[row], stage.start_w[row], stage.log_start[row], chosen[k])
+        c = uplink_s(stage, row, curve, count, spare, chosen[k], b)
+        f, q, _, _ = respond(curve, count, T - c, stage.cycles[row], stage.down_bits[row], b, rho)
         if math.isfinite(f) and math.isfinite(q):
             F += f / stage.hz
             Q += q / stage.power_w

@@ -13,7 +13,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve
+from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.spectrum import price_after_uplink, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel
 
@@ -77,8 +78,8 @@ def uplink_table(stage: Stage) -> Array:
             if popcount(mask) > limit:
                 continue
             _expand(mask, share)
-            count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-            c[k, mask] = uplink_s(stage, k, curve, count, w0, spare, share, b)
+            count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+            c[k, mask] = uplink_s(stage, k, curve, count, spare, share, b)
     return c
 
 
@@ -94,8 +95,8 @@ def price_table(stage: Stage, c: Array, T: float, rho: float, lam: float) -> Arr
             if not c[k, mask] <= T:
                 continue
             _expand(mask, share)
-            count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-            phi[k, mask] = price_after_uplink(stage, k, curve, count, w0, c[k, mask], T, rho, lam, b)
+            count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+            phi[k, mask] = price_after_uplink(stage, k, curve, count, c[k, mask], T, rho, lam, b)
     return phi
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from hsfl.allocation import cutting, lagrange, partition
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve
+from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.matching import match
 from hsfl.allocation.spectrum import first_owner, local_search, price, shares_of
 from hsfl.allocation.stage import Stage
@@ -107,8 +108,8 @@ def alone_each_s(stage: Stage) -> Array:
     b = stage.subchannel_hz / math.log(2.0)
     curve, spare, share, c = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.ones(subs), np.empty(K)
     for k in range(K):
-        count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-        c[k] = uplink_s(stage, k, curve, count, w0, spare, share, b)
+        count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+        c[k] = uplink_s(stage, k, curve, count, spare, share, b)
     return c
 
 

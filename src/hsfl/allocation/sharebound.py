@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.search import Clock, alone_each_s
 from hsfl.allocation.spectrum import smoothed, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel, only

@@ -18,21 +18,33 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, LOG_FLOOR, SHARE, fill_curve, filled_nats, respond
+from hsfl.allocation.curve import CURVE_ROWS, NATS, SHARE, START, fill_curve, filled, respond
 from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
+ROUNDING = 1e-13  # of what a tangent is made of: more than its sums of positive terms can be wrong by
 
 
 @compiled
-def _add_rents(rent: Array, weight: float, start: Array, level: float, b: float) -> None:
-    """rent_i += weight h_i: what a subchannel adds to a rate whose water stands at `level`."""
+def surplus(y: float) -> float:
+    """ln(1 + y) - y / (1 + y), the nats that a subchannel gains beyond what its power costs, at level (1 + y) start."""
+    if y > 0.1:
+        x = 1.0 / (1.0 + y)
+        return x - 1.0 - math.log(x)
+    if y > 1e-3:
+        return math.log1p(y) - y / (1.0 + y)
+    return y * y * (0.5 - y * (2.0 / 3.0 - y * (0.75 - y * (0.8 - y * (5.0 / 6.0)))))
+
+
+@compiled
+def _add_rents(rent: Array, weight: float, start: Array, last: float, above: float, b: float) -> None:
+    """rent_i += weight h_i: what a subchannel adds to a rate whose water stands `above` the start `last`."""
     if weight == 0.0:
         return
     for i in range(rent.shape[0]):
-        if start[i] < level:
-            x = start[i] / level
-            rent[i] += weight * b * (x - 1.0 - math.log(x))
+        depth = (last - start[i]) + above
+        if depth > 0.0:
+            rent[i] += weight * b * surplus(depth / start[i])
 
 
 @compiled
@@ -45,44 +57,46 @@ def linearise(
     """
     b = stage.subchannel_hz / math.log(2.0)
     rent[:] = 0.0
-    count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+    count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
     c = stage.fixed_s[k]
-    up, up_level, edge, edge_level, given, given_level = 0.0, 1.0, 0.0, 1.0, 0.0, 1.0
+    up, up_last, up_above = 0.0, 1.0, 0.0
+    edge, edge_last, edge_above = 0.0, 1.0, 0.0
+    given, given_last, given_above = 0.0, 1.0, 0.0
     if stage.up_bits[k] > 0.0:
-        nats, u = filled_nats(curve, count, w0, stage.up_power_w[k])
-        up, up_level = stage.up_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
+        nats, up_last, up_above = filled(curve, count, stage.up_power_w[k])
+        up = stage.up_bits[k] / (b * nats * b * nats)
         c += stage.up_bits[k] / (b * nats)
     if stage.given_bits[k] > 0.0:
-        nats, u = filled_nats(curve, count, w0, stage.given_power_w[k])
-        given, given_level = stage.given_bits[k] / (b * nats * b * nats), w0 * math.exp(u)
+        nats, given_last, given_above = filled(curve, count, stage.given_power_w[k])
+        given = stage.given_bits[k] / (b * nats * b * nats)
         c += stage.given_bits[k] / (b * nats)
     if stage.edge_bits[k] > 0.0:
-        m, e0 = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
-        nats, u = filled_nats(spare, m, e0, stage.up_power_w[k])
-        edge, edge_level = stage.edge_bits[k] / (b * nats * b * nats), e0 * math.exp(u)
+        m = fill_curve(spare, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share)
+        nats, edge_last, edge_above = filled(spare, m, stage.up_power_w[k])
+        edge = stage.edge_bits[k] / (b * nats * b * nats)
         c += stage.edge_bits[k] / (b * nats)
     n, d = stage.cycles[k], stage.down_bits[k]
-    f, q, u, a = respond(curve, count, w0, T - c, n, d, b, rho)
+    f, q, x, a = respond(curve, count, T - c, n, d, b, rho)
     if c >= T or math.isinf(f) or math.isinf(q) or (n == 0.0 and d == 0.0):
-        _add_rents(rent, up, stage.start_w[k], up_level, b)
-        _add_rents(rent, given, stage.start_w[k], given_level, b)
-        _add_rents(rent, edge, stage.edge_start_w[k], edge_level, b)
+        _add_rents(rent, up, stage.start_w[k], up_last, up_above, b)
+        _add_rents(rent, given, stage.start_w[k], given_last, given_above, b)
+        _add_rents(rent, edge, stage.edge_start_w[k], edge_last, edge_above, b)
         return math.inf, False, c, 0.0, f, q, 0.0
-    phi, worth, rate, level, down_s = 0.0, 0.0, 1.0, 1.0, 0.0
+    phi, worth, rate, down_s = 0.0, 0.0, 1.0, 0.0
     if d > 0.0:
-        level = w0 * math.exp(u)
-        rate = b * (curve[SHARE, a - 1] * u - curve[LOG_FLOOR, a - 1])
+        rate = b * (curve[NATS, a] + curve[SHARE, a] * x)
         down_s = d / rate
         phi += lam * q / stage.power_w
-        worth = lam * level * rate * rate / (stage.power_w * d * b)
+        worth = lam * curve[START, a] * math.exp(x) * rate * rate / (stage.power_w * d * b)
     if n > 0.0:
         phi += (1.0 - lam) * f / stage.hz
         worth = (1.0 - lam) * f * f / (n * stage.hz)
     if d > 0.0:
-        _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], level, b)
-    _add_rents(rent, worth * up, stage.start_w[k], up_level, b)
-    _add_rents(rent, worth * given, stage.start_w[k], given_level, b)
-    _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_level, b)
+        above = curve[START, a] * math.expm1(x)
+        _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], curve[START, a], above, b)
+    _add_rents(rent, worth * up, stage.start_w[k], up_last, up_above, b)
+    _add_rents(rent, worth * given, stage.start_w[k], given_last, given_above, b)
+    _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_last, edge_above, b)
     return phi, True, c, worth, f, q, down_s
 
 
