@@ -6,8 +6,8 @@ from allocation_instances import scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.curve import CURVE_ROWS, fill_curve, filled_nats
+from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.powers import pour, spend
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import distribution_stage, training_stage

@@ -22,8 +22,8 @@ from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.matching import match
-from hsfl.allocation.partition import few
+from hsfl.allocation.matching import least_match
+from hsfl.allocation.partition import PROOF, few
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, single_prices
 from hsfl.allocation.sharebound import Prices
@@ -174,8 +174,8 @@ def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
         for _ in range(12):
             rho = unit * lam / (1.0 - lam)
             prices = single_prices(stage, T_s, rho, lam)
-            value, column = match(np.minimum.reduceat(prices, group[:-1], axis=0))
-            if value > 1.0 + 1e-11:
+            value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = np.zeros((len(group) - 1, prices.shape[1]))
@@ -203,7 +203,7 @@ def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool
         for _ in range(8):
             rho = unit * lam / (1.0 - lam)
             value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
-            if value > 1.0 + 1e-11:
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = (np.arange(clients)[:, None] == owner).astype(float)

@@ -17,7 +17,7 @@ from hsfl.allocation.curve import CURVE_ROWS, fill_curve, respond
 from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.spectrum import sort_by
 from hsfl.allocation.stage import Stage, needs_subchannel
-from hsfl.allocation.tangent import tangent
+from hsfl.allocation.tangent import ROUNDING, tangent
 
 Array = np.ndarray
 
@@ -54,6 +54,7 @@ def _reach(
         for i in range(share.shape[0]):
             bound += share[i] * rent[i]
         changed = _take(order, m, share, allowed)
+        bound *= 1.0 - ROUNDING
         for i in range(share.shape[0]):
             bound -= share[i] * rent[i]
         proven = max(proven, bound)
@@ -92,7 +93,7 @@ def _best_of_size(
             value = here
             best[:] = share
         sort_by(key, order)
-        beyond, count = base, 0
+        beyond, count = base * (1.0 - ROUNDING), 0
         for i in order:
             if not allowed[i]:
                 continue
@@ -208,7 +209,7 @@ def dual_value(
     K, subs = chosen.shape
     work = workspace(subs)
     buying = np.empty(subs)
-    total = -pi.sum()
+    total = 0.0
     for k in range(K):
         least = math.inf
         for row in range(group[k], group[k + 1]):
@@ -220,7 +221,7 @@ def dual_value(
         total += least
         if least == math.inf:
             return math.inf
-    return total
+    return total * (1.0 - ROUNDING) - pi.sum()
 
 
 @compiled

@@ -20,6 +20,7 @@ from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
 
+PROOF = 1.0 + 1e-11  # a sum of prices above this is above 1 in spite of rounding
 MAX_WORK = 5e7  # steps of one dynamic programme, about a tenth of a second
 MAX_SUBCHANNELS = 18  # tables [K, 2^I]
 
@@ -203,7 +204,7 @@ def search_leaves(
         else:
             part = mask if parts[k] == size else (parts[k] - 1) & mask
             while part:
-                if costs[k] + phi[k, part] + after[k + 1, mask ^ part] <= 1.0:
+                if costs[k] + phi[k, part] + after[k + 1, mask ^ part] <= PROOF:
                     found = True
                     break
                 part = (part - 1) & mask

@@ -17,7 +17,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 from hsfl.allocation.search import Clock, Goal
 from hsfl.allocation.spectrum import solve_shares
 from hsfl.allocation.stage import Stage
-from hsfl.allocation.tangent import rents
+from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
 HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any would do
@@ -38,17 +38,11 @@ class Planes:
     def lay(self, stage: Stage, share: Array, T_s: float, rho: float) -> None:
         """Planes at these shares, with the cycles and powers that keep T_s at the price rho."""
         K = len(share)
-        G, seconds, worth, spent = np.empty(share.shape), np.empty(K), np.empty(K), np.empty((2, K))
-        rents(stage, share, T_s, rho, HALF, G, seconds, worth, spent)
-        priced = worth > 0.0
-        inverse = np.divide(1.0, worth, out=np.ones(K), where=priced)
-        works, sends = priced & (stage.cycles > 0.0), priced & (stage.down_bits > 0.0)
-        slope_s = G * inverse[:, None]
-        slope_f = np.where(works, HALF * inverse, 0.0)
-        slope_q = np.where(sends, np.where(works, rho * stage.power_w / stage.hz, 1.0) * HALF * inverse, 0.0)
-        f, q = spent[0] / stage.hz, spent[1] / stage.power_w
-        t = seconds + np.divide(stage.cycles, spent[0], out=np.zeros(K), where=works)
-        base = t + (slope_s * share).sum(axis=1) + slope_f * f + slope_q * q
+        slope_s, point = np.empty(share.shape), np.empty((K, 6))
+        rents(stage, share, T_s, rho, HALF, slope_s, point, np.empty(K))
+        own_s, server_s, _, q = point[:, :4].T
+        slope_f, slope_q = point[:, 4] * stage.hz, point[:, 5] * stage.power_w
+        base = own_s + 2.0 * server_s + (slope_s * share).sum(axis=1) + point[:, 5] * q
         for parts, part in (
             (self.base, base),
             (self.slope_s, slope_s),
@@ -76,7 +70,8 @@ class Planes:
         for one, slopes in zip(weight, self.slope_s):
             paid += one[:, None] * slopes
         cycles, power = (weight * self.slope_f).sum(axis=0), (weight * self.slope_q).sum(axis=0)
-        return self.scale_s * float((weight * self.base).sum() - paid.max(axis=0).sum() - cycles.max() - power.max())
+        seconds = float((weight * self.base).sum()) * (1.0 - ROUNDING)
+        return self.scale_s * (seconds - float(paid.max(axis=0).sum() + cycles.max() + power.max()))
 
 
 def budgets(K: int, subs: int) -> csr_array:
@@ -99,6 +94,8 @@ def solve(
     while not (goal.reached(best_T, bound_s) or clock.over() or idle == STALLED):
         planes.lay(stage, share, T_s, rho)
         rows = vstack([rows, planes.rows()], format="csr")
+        if not (np.isfinite(rows.data).all() and np.isfinite(planes.base[-1]).all()):
+            break
         answer = linprog(
             cost,
             A_ub=rows,
@@ -121,4 +118,4 @@ def solve(
         if best_T > T_s:
             idle = 0 if T_s < best_T * (1.0 - 1e-9) else idle
             best, best_T = share, T_s
-    return best, best_T, min(bound_s, best_T)
+    return best, best_T, bound_s

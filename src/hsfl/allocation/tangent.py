@@ -22,6 +22,7 @@ from hsfl.allocation.curve import CURVE_ROWS, NATS, SHARE, START, fill_curve, fi
 from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
+LAST_DIGIT = 4e-16
 ROUNDING = 1e-13  # of what a tangent is made of: more than its sums of positive terms can be wrong by
 
 
@@ -50,8 +51,8 @@ def _add_rents(rent: Array, weight: float, start: Array, last: float, above: flo
 @compiled
 def linearise(
     stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
-) -> tuple[float, bool, float, float, float, float, float]:
-    """(phi_k, feasible?, c_k, worth of a second, f, q, downlink seconds), and the rents g [I] of (tangent) in `rent`.
+) -> tuple[float, bool, float, float, float, float, float, float]:
+    """(phi_k, feasible?, c_k, worth of a second, f, q, downlink seconds, seconds a watt saves); rents g [I] in `rent`.
 
     Where T is too short, or the client has no price, the rents are those of c_k.
     """
@@ -81,13 +82,14 @@ def linearise(
         _add_rents(rent, up, stage.start_w[k], up_last, up_above, b)
         _add_rents(rent, given, stage.start_w[k], given_last, given_above, b)
         _add_rents(rent, edge, stage.edge_start_w[k], edge_last, edge_above, b)
-        return math.inf, False, c, 0.0, f, q, 0.0
-    phi, worth, rate, down_s = 0.0, 0.0, 1.0, 0.0
+        return math.inf, False, c, 0.0, f, q, 0.0, 0.0
+    phi, worth, rate, down_s, saves_s = 0.0, 0.0, 1.0, 0.0, 0.0
     if d > 0.0:
         rate = b * (curve[NATS, a] + curve[SHARE, a] * x)
         down_s = d / rate
+        saves_s = down_s / rate * b / (curve[START, a] * math.exp(x))
         phi += lam * q / stage.power_w
-        worth = lam * curve[START, a] * math.exp(x) * rate * rate / (stage.power_w * d * b)
+        worth = lam / (stage.power_w * saves_s)
     if n > 0.0:
         phi += (1.0 - lam) * f / stage.hz
         worth = (1.0 - lam) * f * f / (n * stage.hz)
@@ -97,7 +99,7 @@ def linearise(
     _add_rents(rent, worth * up, stage.start_w[k], up_last, up_above, b)
     _add_rents(rent, worth * given, stage.start_w[k], given_last, given_above, b)
     _add_rents(rent, worth * edge, stage.edge_start_w[k], edge_last, edge_above, b)
-    return phi, True, c, worth, f, q, down_s
+    return phi, True, c, worth, f, q, down_s, saves_s
 
 
 @compiled
@@ -105,26 +107,45 @@ def tangent(
     stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, curve: Array, spare: Array, rent: Array
 ) -> tuple[float, bool]:
     """(phi_k, True) and its rents; (c_k, False) and the rents of c_k where T is too short or there is no price."""
-    phi, feasible, c, _, _, _, _ = linearise(stage, k, share, T, rho, lam, curve, spare, rent)
+    phi, feasible, c, _, _, _, _, _ = linearise(stage, k, share, T, rho, lam, curve, spare, rent)
     return (phi, True) if feasible else (c, False)
 
 
 @compiled
-def rents(
-    stage: Stage, share: Array, T: float, rho: float, lam: float, G: Array, seconds: Array, worth: Array, spent: Array
-) -> None:
-    """Rents G [K, I], each client's own seconds [K], the worth of a second [K], and (f, q) spent [2, K]."""
+def rents(stage: Stage, share: Array, T: float, rho: float, lam: float, H: Array, point: Array, weight: Array) -> None:
+    """Every client's seconds, linearised where it keeps T at the price rho: they are convex in its shares, cycles, power.
+
+    H [K, I] is what a share saves, in seconds; point [K, 6] holds c_k plus the downlink, n / f, f, q, and what a cycle per
+    second and a watt save; weight [K] are the multipliers of the deadlines, not normalised. Where T is so near c_k that
+    nothing is left in its digits, the last digit is given to the client: a tangent is one wherever it touches.
+    """
     K, subs = share.shape
     curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
+    unit = stage.hz / stage.power_w
+    rest = 1.0 - lam if rho == unit else unit / (rho + unit)  # of a price near 1 the difference has no digits
     for k in range(K):
+        n, d = stage.cycles[k], stage.down_bits[k]
         if not needs_subchannel(stage, k):
-            t = T - stage.fixed_s[k]
-            G[k] = 0.0
-            spent[0, k], spent[1, k] = stage.cycles[k] / t, 0.0
-            worth[k] = (1.0 - lam) * stage.cycles[k] / (t * t * stage.hz)
-            seconds[k] = stage.fixed_s[k]
+            t = max(T - stage.fixed_s[k], LAST_DIGIT * T)
+            H[k] = 0.0
+            point[k] = 0.0
+            point[k, 0] = stage.fixed_s[k]
+            weight[k] = 0.0
+            if n > 0.0:
+                point[k, 1], point[k, 2], point[k, 4] = t, n / t, t * t / n
+                weight[k] = rest * n / (t * t * stage.hz)
             continue
-        _, _, c, worth[k], spent[0, k], spent[1, k], down_s = linearise(
-            stage, k, share[k], T, rho, lam, curve, spare, G[k]
-        )
-        seconds[k] = c + down_s
+        _, feasible, c, worth, f, q, down_s, saves_s = linearise(stage, k, share[k], T, rho, 0.5, curve, spare, H[k])
+        if not feasible and math.isfinite(c) and (n > 0.0 or d > 0.0):
+            _, feasible, c, worth, f, q, down_s, saves_s = linearise(
+                stage, k, share[k], c * (1.0 + LAST_DIGIT), rho, 0.5, curve, spare, H[k]
+            )
+        point[k] = 0.0
+        point[k, 0] = c + down_s
+        weight[k] = 0.0
+        if feasible:
+            H[k] /= worth
+            weight[k] = 2.0 * worth * (rest if n > 0.0 else lam)
+            point[k, 3], point[k, 5] = q, saves_s
+            if n > 0.0:
+                point[k, 1], point[k, 2], point[k, 4] = n / f, f, n / f / f
