@@ -25,9 +25,9 @@ from hsfl.allocation.joint import exact
 from hsfl.allocation.matching import least_match
 from hsfl.allocation.partition import PROOF, few
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, single_prices
+from hsfl.allocation.search import Clock, alone_each_s, single_prices
 from hsfl.allocation.sharebound import Prices
-from hsfl.allocation.stage import Stage, training_stage
+from hsfl.allocation.stage import Stage, distribution_stage, training_stage
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
@@ -70,19 +70,17 @@ def options(scenario: Scenario) -> tuple[Stage, Array]:
     )
     cuts = np.concatenate(per_client)
     stage = training_stage(repeated, cuts)
-    download_s = s.model_bits[cuts] / alone_rate_bps(repeated.edge_gain, s)
     group = np.concatenate([[0], np.cumsum([len(c) for c in per_client])])
-    return stage._replace(fixed_s=stage.fixed_s + download_s), group
+    return stage._replace(fixed_s=stage.fixed_s + download_s(repeated, cuts)), group
 
 
-def alone_rate_bps(gain: Array, s: Scenario) -> Array:
-    """The edge server's whole power water-filled over all subchannels, for each row of gains."""
-    start = np.sort(s.noise_w / gain, axis=1)
-    counts = np.arange(1, start.shape[1] + 1)
-    level = (s.edge_power_w + np.cumsum(start, axis=1)) / counts
-    active = (level > start).sum(axis=1)  # sorted, so the active ones come first
-    level = level[np.arange(len(start)), active - 1]
-    return s.subchannel_hz * np.log2(np.maximum(level[:, None] / start, 1.0)).sum(axis=1)
+def download_s(scenario: Scenario, cuts: Array) -> Array:
+    """The model's download with all subchannels and all of the edge server's power, for each row."""
+    stage = distribution_stage(scenario, cuts)
+    power_w = np.full(len(cuts), stage.power_w)
+    return alone_each_s(
+        stage._replace(given_bits=stage.down_bits, given_power_w=power_w, down_bits=np.zeros(len(cuts)))
+    )
 
 
 def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
