@@ -157,6 +157,10 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    even = np.full(share.shape, 1.0 / len(share))
+    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.5 * T:  # loads so unequal that they say nothing
+        share = even
+        T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     best = SharedAnswer(share.copy(), T, rho, lam, alone_s(stage))
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best

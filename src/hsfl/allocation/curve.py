@@ -83,9 +83,10 @@ def respond(
     width, kappa = curve[SHARE, a], math.sqrt(both / curve[START, a])
     slope, need = t * b * width, d - t * b * curve[NATS, a]
     x = 0.0
-    if kappa > 1e3 * slope:  # far from the root, where each of Newton's steps would be 2; this is left of it, too
-        far = 2.0 * math.log(kappa / slope)
-        x = far - 2.0 * math.log(far)
+    if kappa > 1e3 * slope:  # far left of the root each of Newton's steps is 2: begin nearer, but still left of it
+        x = 2.0 * math.log(kappa / slope)
+        while x > 0.0 and need + kappa * math.exp(-0.5 * x) < slope * x:
+            x *= 0.5 if x > 1.0 else 0.0
     for _ in range(100):
         pull = kappa * math.exp(-0.5 * x)
         step = (need + pull - slope * x) / (slope + 0.5 * pull)

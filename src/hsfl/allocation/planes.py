@@ -22,18 +22,20 @@ from hsfl.allocation.tangent import ROUNDING, rents
 Array = np.ndarray
 HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any would do
 STALLED = 30  # programmes in a row without progress
+STEEPEST = 1e9  # slope of a row; the programme refuses far steeper ones, and its rows may be divided by anything
 TOLERANCE = 1e-10  # of the programme; the bound does not depend on it
 
 
 @dataclass
 class Planes:
-    """t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; one set of K planes a point."""
+    """t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; one set of K planes for each point."""
 
     scale_s: float
     base: list[Array] = field(default_factory=list)  # [K] each
     slope_s: list[Array] = field(default_factory=list)  # [K, I] each
     slope_f: list[Array] = field(default_factory=list)  # [K] each
     slope_q: list[Array] = field(default_factory=list)  # [K] each
+    unit: list[Array] = field(default_factory=list)  # [K] each: what a row is divided by for the programme
 
     def lay(self, stage: Stage, share: Array, T_s: float, rho: float) -> None:
         """Planes at these shares, with the cycles and powers that keep T_s at the price rho."""
@@ -50,6 +52,8 @@ class Planes:
             (self.slope_q, slope_q),
         ):
             parts.append(part / self.scale_s)
+        steepest = np.maximum(self.slope_s[-1].max(axis=1), np.maximum(self.slope_f[-1], self.slope_q[-1]))
+        self.unit.append(np.maximum(steepest / STEEPEST, 1.0))
 
     def rows(self) -> csr_array:
         """The last point's planes as rows over (s, f, q, T): -slopes x - T <= -base."""
@@ -58,7 +62,12 @@ class Planes:
         columns = np.concatenate([np.arange(K * subs), K * subs + k, K * subs + K + k, np.full(K, K * subs + 2 * K)])
         values = np.concatenate([-self.slope_s[-1].ravel(), -self.slope_f[-1], -self.slope_q[-1], np.full(K, -1.0)])
         rows = np.concatenate([np.repeat(k, subs), k, k, k])
+        values = values / self.unit[-1][rows]
         return csr_array(coo_array((values, (rows, columns)), shape=(K, K * subs + 2 * K + 1)))
+
+    def limits(self) -> Array:
+        """The right sides of all rows laid so far."""
+        return np.concatenate([-base / unit for base, unit in zip(self.base, self.unit)])
 
     def bound_s(self, weight: Array) -> float:
         """What weights [points, K] of the planes prove: every budget at the price of who would pay most for it."""
@@ -99,7 +108,7 @@ def solve(
         answer = linprog(
             cost,
             A_ub=rows,
-            b_ub=np.concatenate([np.ones(subs + 2), *(-base for base in planes.base)]),
+            b_ub=np.concatenate([np.ones(subs + 2), planes.limits()]),
             options={
                 "primal_feasibility_tolerance": TOLERANCE,
                 "dual_feasibility_tolerance": TOLERANCE,
@@ -109,7 +118,7 @@ def solve(
         if answer.x is None or answer.status != 0:
             break
         idle += 1
-        proven_s = planes.bound_s(-answer.ineqlin.marginals[subs + 2 :].reshape(-1, K))
+        proven_s = planes.bound_s(-answer.ineqlin.marginals[subs + 2 :].reshape(-1, K) / np.array(planes.unit))
         if proven_s > bound_s * (1.0 + 1e-9):
             bound_s, idle = proven_s, 0
         share = HALF * best + HALF * np.maximum(answer.x[: K * subs].reshape(K, subs), 0.0)

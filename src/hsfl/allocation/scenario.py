@@ -183,7 +183,9 @@ def _check_lengths(s: Scenario) -> None:
     if s.num_clients == 0:
         raise InputError("clients.cpu_hz is empty; give at least one client")
     if s.num_cuts < 2:
-        raise InputError(f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units")
+        raise InputError(
+            f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units"
+        )
     by_name = {"client_flops_per_cycle": "flops_per_cycle"}
     for field in ("max_power_w", "max_cut", "num_batches", "client_flops_per_cycle"):
         size = len(getattr(s, field))
