@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation import compiled, cutting, lagrange, partition
-from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.matching import match
 from hsfl.allocation.spectrum import first_owner, needs_subchannel, price, shares_of, solve_shares
 from hsfl.allocation.stage import training_stage

@@ -91,10 +91,10 @@ def test_planes_lie_below_the_seconds_they_touch(seed):
         share = rng.dirichlet(np.ones(scenario.num_clients), scenario.num_subchannels).T.copy()
         T, rho, _ = solve_shares(stage, share, 0.0, 0.0)
         K = len(share)
-        G, seconds, worth, spent = np.empty(share.shape), np.empty(K), np.empty(K), np.empty((2, K))
-        rents(stage, share, T, rho, 0.5, G, seconds, worth, spent)
-        true_s = seconds + np.divide(stage.cycles, spent[0], out=np.zeros(K), where=stage.cycles > 0)
-        points.append((share, T, rho, spent[0] / stage.hz, spent[1] / stage.power_w, true_s))
+        point = np.empty((K, 6))
+        rents(stage, share, T, rho, 0.5, np.empty(share.shape), point, np.empty(K))
+        own_s, server_s, f, q = point[:, :4].T
+        points.append((share, T, rho, f / stage.hz, q / stage.power_w, own_s + server_s))
     laid = planes.Planes(1.0)
     for share, T, rho, *_ in points:
         laid.lay(stage, share, T, rho)

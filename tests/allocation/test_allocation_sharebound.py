@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.bandwidth import bound_over_options
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.cutbound import bound_over_cuts, options, priced_cuts
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.joint import exact
 from hsfl.allocation.search import Clock, alone_each_s
 from hsfl.allocation.sharebound import buy

@@ -22,12 +22,12 @@ from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.matching import match
-from hsfl.allocation.partition import few
+from hsfl.allocation.matching import least_match
+from hsfl.allocation.partition import PROOF, few
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, single_prices
+from hsfl.allocation.search import Clock, alone_each_s, single_prices
 from hsfl.allocation.sharebound import Prices
-from hsfl.allocation.stage import Stage, training_stage
+from hsfl.allocation.stage import Stage, distribution_stage, training_stage
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
@@ -70,19 +70,17 @@ def options(scenario: Scenario) -> tuple[Stage, Array]:
     )
     cuts = np.concatenate(per_client)
     stage = training_stage(repeated, cuts)
-    download_s = s.model_bits[cuts] / alone_rate_bps(repeated.edge_gain, s)
     group = np.concatenate([[0], np.cumsum([len(c) for c in per_client])])
-    return stage._replace(fixed_s=stage.fixed_s + download_s), group
+    return stage._replace(fixed_s=stage.fixed_s + download_s(repeated, cuts)), group
 
 
-def alone_rate_bps(gain: Array, s: Scenario) -> Array:
-    """The edge server's whole power water-filled over all subchannels, for each row of gains."""
-    start = np.sort(s.noise_w / gain, axis=1)
-    counts = np.arange(1, start.shape[1] + 1)
-    level = (s.edge_power_w + np.cumsum(start, axis=1)) / counts
-    active = (level > start).sum(axis=1)  # sorted, so the active ones come first
-    level = level[np.arange(len(start)), active - 1]
-    return s.subchannel_hz * np.log2(np.maximum(level[:, None] / start, 1.0)).sum(axis=1)
+def download_s(scenario: Scenario, cuts: Array) -> Array:
+    """The model's download with all subchannels and all of the edge server's power, for each row."""
+    stage = distribution_stage(scenario, cuts)
+    power_w = np.full(len(cuts), stage.power_w)
+    return alone_each_s(
+        stage._replace(given_bits=stage.down_bits, given_power_w=power_w, down_bits=np.zeros(len(cuts)))
+    )
 
 
 def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
@@ -174,8 +172,8 @@ def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
         for _ in range(12):
             rho = unit * lam / (1.0 - lam)
             prices = single_prices(stage, T_s, rho, lam)
-            value, column = match(np.minimum.reduceat(prices, group[:-1], axis=0))
-            if value > 1.0 + 1e-11:
+            value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = np.zeros((len(group) - 1, prices.shape[1]))
@@ -203,7 +201,7 @@ def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool
         for _ in range(8):
             rho = unit * lam / (1.0 - lam)
             value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
-            if value > 1.0 + 1e-11:
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = (np.arange(clients)[:, None] == owner).astype(float)

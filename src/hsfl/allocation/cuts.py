@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 
 from hsfl import rng as streams
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cutbound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact, warm_up
@@ -89,8 +90,7 @@ def choose_cuts(
     cuts, round_s = _finalists(samples, fitness, settings, clock.part(0.5))
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
-    bound_s = min(bound_s, mean_s)
-    gap = (mean_s - bound_s) / mean_s if mean_s > 0 else 0.0
+    bound_s, gap = with_gap(bound_s, mean_s)
     return CutPlan(cuts, round_s, mean_s, bound_s, gap, settings.method, fitness.evaluations, clock.seconds())
 
 

@@ -5,22 +5,24 @@ Legend: K clients, I subchannels.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, violation
+from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, with_gap
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
 from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table, who_needs
+from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
+from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, improve, solve_stage
 from hsfl.allocation.spectrum import shares_of
 from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
 from hsfl.allocation.tau import DECIDED, keep_within, prices
+from hsfl.allocation.units import solve_in_own_units
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -48,6 +50,7 @@ def solve_round(
     What training leaves of its gap belongs to distribution, the far shorter stage.
     """
     cuts = scenario.check_cuts(cuts)
+    solve = in_own_units(solve)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     warm_up(scenario)
     clock = Clock(time_limit_s)
@@ -58,13 +61,22 @@ def solve_round(
             first, solve(training, Goal(min(gap, DECIDED), tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within(scenario, training, keeper or solve, clock)
+        kept = keep_within(scenario, training, in_own_units(keeper) if keeper else solve, clock)
         first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
     spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
     second = solve(distribution, Goal(gap, spare_s), clock.part(1.0))
-    return assemble(scenario, cuts, kept, training, distribution, first, second, gap, clock)
+    return assemble(scenario, cuts, kept, first, second, gap, clock)
+
+
+def in_own_units(solve: StageSolver) -> StageSolver:
+    """The stage solver, working in units of each stage's own; its answers say what is spent."""
+
+    def spend_open(stage: Stage, answer: Any) -> Spent:
+        return spend(stage, _share_of(answer, len(stage.cycles)), answer.T_s, answer.rho)
+
+    return partial(solve_in_own_units, solve, spend_open)
 
 
 def warm_up(scenario: Scenario) -> None:
@@ -106,8 +118,6 @@ def assemble(
     scenario: Scenario,
     cuts: Array,
     kept: Array,
-    training: Stage,
-    distribution: Stage,
     first: StageAnswer,
     second: StageAnswer,
     gap: float,
@@ -119,10 +129,10 @@ def assemble(
     share = np.zeros((K, subs))
     if kept.any():
         share[kept] = _share_of(first, int(kept.sum()))
-        spent = first.spent or spend(only(training, kept), share[kept], first.T_s, first.rho)
-        hz[kept], up[kept], down[kept], edge_up[kept] = spent
+        assert first.spent is not None
+        hz[kept], up[kept], down[kept], edge_up[kept] = first.spent
     edge_share = _share_of(second, K)
-    edge_down = (second.spent or spend(distribution, edge_share, second.T_s, second.rho))[2]
+    assert second.spent is not None
     exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
         status=SolveStatus.OPTIMAL,
@@ -136,7 +146,7 @@ def assemble(
         main_up_power_w=up,
         main_down_power_w=down,
         edge_up_power_w=edge_up,
-        edge_down_power_w=edge_down,
+        edge_down_power_w=second.spent[2],
         phases={},
         round_s=0.0,
         lower_bound_s=0.0,
@@ -147,13 +157,19 @@ def assemble(
 
 
 def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:
-    """Phases, round_s, gap and status from the equations; an allocation that breaks a constraint never leaves."""
-    broken = violation(scenario, draft)
-    assert broken <= 1e-9, f"the solver broke a constraint by {broken}"
-    phases, round_s = evaluate(scenario, draft)
-    lower_bound_s = min(lower_bound_s, round_s)
-    reached = (round_s - lower_bound_s) / round_s if round_s > 0 else 0.0
+    """Phases, round_s, gap and status from the equations. Where the numbers were too much for the solver, so that it broke
+    a constraint or its bound lies above its own round, nothing of it leaves: the even allocation, or no proof."""
+    phases, round_s = evaluate(scenario, draft) if violation(scenario, draft) <= 1e-9 else ({}, np.inf)
+    failed = not np.isfinite(round_s)
+    if failed:
+        draft = even_allocation(scenario, draft)
+        phases, round_s = evaluate(scenario, draft)
+    if failed or not holds(lower_bound_s, round_s):
+        failed, lower_bound_s = True, alone_bound_s(scenario, draft)
+    lower_bound_s, reached = with_gap(lower_bound_s, round_s)
     status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    if failed:
+        status = SolveStatus.HEURISTIC
     if not draft.kept.all():
         status = SolveStatus.DROPPED
     return replace(
@@ -198,7 +214,9 @@ def allocate(
     ruled = _cuts_by_rule(solver, scenario, seed)
     chosen = plan.cuts if ruled is None else ruled
     answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
-    bound_s = min(plan.lower_bound_s, answer.round_s) if answer.kept.all() else None  # of a round with everyone
+    bound_s = None  # it is one of a round with everyone
+    if answer.kept.all():
+        bound_s = with_gap(plan.lower_bound_s, answer.round_s)[0]
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
 
 

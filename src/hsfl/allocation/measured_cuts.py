@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hsfl import rng as streams
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cuts import CutPlan, CutSettings, Progress
 from hsfl.allocation.measured import best_plan, least_training
 from hsfl.allocation.search import Clock
@@ -112,8 +113,7 @@ def choose_measured_cuts(
     assert judge.best is not None
     round_s = rounds.round_s(judge.best)
     mean_s = float(round_s.mean())
-    bound_s = min(bound_s, mean_s)
-    gap = (mean_s - bound_s) / mean_s if mean_s > 0 else 0.0
+    bound_s, gap = with_gap(bound_s, mean_s)
     return CutPlan(judge.best, round_s, mean_s, bound_s, gap, settings.method, judge.tried, clock.seconds())
 
 

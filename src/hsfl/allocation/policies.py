@@ -18,7 +18,7 @@ import numpy as np
 
 from hsfl import rng as streams
 from hsfl.allocation import bandwidth
-from hsfl.allocation.answer import Allocation, SolveStatus
+from hsfl.allocation.answer import Allocation, SolveStatus, with_gap
 from hsfl.allocation.cuts import CutSettings, Progress, choose_cuts, rcls, scls
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.fitness import Fitness
@@ -28,9 +28,15 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
-from hsfl.errors import InputError
+from hsfl.errors import InputError, known
 
 Array = np.ndarray
+RULES = {
+    "cuts": ("optimised", "random", "smallest", "single"),
+    "cycles": ("optimal", "even"),
+    "subchannels": ("optimal", "greedy", "even"),
+    "power": ("optimal", "even"),
+}
 PROOF_LIMIT_S = 1.0  # for the bound beside a rule's answer
 
 
@@ -39,10 +45,14 @@ class Policy:
     """Decisions by name. Fields that are `optimal` (cuts: `optimised`) are left to the solver."""
 
     name: str
-    cuts: str = "optimised"  # or random, smallest, single
-    cycles: str = "optimal"  # or even
-    subchannels: str = "optimal"  # or greedy, even
-    power: str = "optimal"  # or even
+    cuts: str = "optimised"
+    cycles: str = "optimal"
+    subchannels: str = "optimal"
+    power: str = "optimal"
+
+    def __post_init__(self) -> None:
+        for field, rules in RULES.items():
+            known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
 
     def choose(
         self, samples: Sequence[Scenario], settings: CutSettings | None = None, progress: Progress | None = None
@@ -77,8 +87,7 @@ class Policy:
         if not answer.kept.all():
             return answer
         best = exact(replace(scenario, tau_s=None), cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
-        bound_s = min(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
-        reached = (answer.round_s - bound_s) / answer.round_s if answer.round_s > 0 else 0.0
+        bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
         seconds = answer.seconds + best.seconds
         return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
 
@@ -101,7 +110,7 @@ class Policy:
             answer = StageAnswer(owner, *solve_shares(ruled, shares_of(owner, clients), 0.0, 0.0))
         share = answer.share if isinstance(answer, bandwidth.SharedAnswer) else shares_of(answer.owner, clients)
         spent = self._spend(stage, ruled, share, answer.T_s, answer.rho)
-        return replace(answer, lower_bound_s=min(alone_s(stage), answer.T_s), spent=spent)
+        return replace(answer, lower_bound_s=alone_s(stage), spent=spent)
 
     def _spend(self, stage: Stage, ruled: Stage, share: Array, T_s: float, rho: float) -> Spent:
         """Cycles and powers: the rules' where they rule, the optimal ones of the rest."""
@@ -145,7 +154,7 @@ def policy(name: str) -> Policy:
     for part in name.split("+"):
         if part not in POLICIES:
             raise InputError(f"policy is {name!r}; choose from {', '.join(POLICIES)}, or join names with +")
-        for field in ("cuts", "cycles", "subchannels", "power"):
+        for field in RULES:
             if getattr(POLICIES[part], field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(POLICIES[part], field)):
                     raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")

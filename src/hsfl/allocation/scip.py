@@ -60,7 +60,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
     T, rho, lam = solve_shares(stage, shares_of(owner, len(stage.cycles)), 0.0, 0.0)
     if not math.isfinite(T):  # a set that SCIP's tolerance left without a subchannel
         owner, T = start, guess_s
-    return StageAnswer(owner, T, rho, lam, min(result.bound_s, T))
+    return StageAnswer(owner, T, rho, lam, result.bound_s)
 
 
 def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:

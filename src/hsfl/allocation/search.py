@@ -18,15 +18,16 @@ import numpy as np
 
 from hsfl.allocation import cutting, lagrange, partition
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
-from hsfl.allocation.matching import match
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve
+from hsfl.allocation.frequency import uplink_s
+from hsfl.allocation.matching import least_match, match
+from hsfl.allocation.partition import PROOF
 from hsfl.allocation.spectrum import first_owner, local_search, price, shares_of
 from hsfl.allocation.stage import Stage
 
 Array = np.ndarray
 Oracle = Callable[[float, float, float], tuple[float, Array]]
 Spent = tuple[Array, Array, Array, Array]  # server_hz [K]; main up, main down, edge up [K, I]
-PROOF = 1.0 + 1e-11  # a sum of prices above this is above 1 in spite of rounding
 
 
 class Clock:
@@ -107,8 +108,8 @@ def alone_each_s(stage: Stage) -> Array:
     b = stage.subchannel_hz / math.log(2.0)
     curve, spare, share, c = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.ones(subs), np.empty(K)
     for k in range(K):
-        count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-        c[k] = uplink_s(stage, k, curve, count, w0, spare, share, b)
+        count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+        c[k] = uplink_s(stage, k, curve, count, spare, share, b)
     return c
 
 
@@ -222,9 +223,7 @@ def single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
 
 def _one_each(stage: Stage) -> Oracle:
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
-        value, column = match(single_prices(stage, T, rho, lam))
-        if not np.isfinite(value):
-            return value, first_owner(stage)
+        value, column = least_match(single_prices(stage, T, rho, lam))
         owner = np.full(stage.start_w.shape[1], -1)
         owner[column] = np.arange(len(column))
         return value, owner
