@@ -16,7 +16,7 @@ from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import POLICIES, policy
 from hsfl.allocation.powers import pour_rows
-from hsfl.allocation.search import Clock, Goal, solve_stage
+from hsfl.allocation.search import Goal, TimeLimit, solve_stage
 from hsfl.allocation.spectrum import shares_of, solve_shares
 from hsfl.allocation.stage import distribution_stage, training_stage
 
@@ -52,7 +52,7 @@ def turns_s(stage, hz, num_turns=3):
     """T after P for these cycles, then after each further turn of F (closed form) and P."""
     found = []
     for _ in range(num_turns):
-        answer = paper.transmission(stage, hz, GOAL, Clock(5.0), solve_stage)
+        answer = paper.transmission(stage, hz, GOAL, TimeLimit(5.0), solve_stage)
         found.append(min([answer.T_s, *found]))
         hz = optimal_cycles(stage, shares_of(answer.owner, len(hz)), answer.spent[2])[1]
     return found
@@ -100,7 +100,7 @@ def paper_solver(found, steps, scenario, cuts, best_s):
 
     note("paper's solver", paper.solve(scenario, cuts).round_s)
     stage = training_stage(scenario, cuts)
-    rest_s = solve_stage(distribution_stage(scenario, cuts), GOAL, Clock(5.0)).T_s
+    rest_s = solve_stage(distribution_stage(scenario, cuts), GOAL, TimeLimit(5.0)).T_s
     share, down_w = paper.even_transmission(stage)
     best_f_s, best_hz = optimal_cycles(stage, share, down_w)
     first, *more = turns_s(stage, best_hz)

@@ -14,7 +14,7 @@ __version__ = version("hsfl")
 
 _HOMES = {
     "Scenario": "hsfl.allocation.scenario",
-    "allocate": "hsfl.allocation.joint",
+    "allocate": "hsfl.allocation.solvers",
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hsfl.allocation import paper
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.joint import allocate, exact
+from hsfl.allocation.joint import exact
 from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage, transmission
 from hsfl.allocation.policies import policy
-from hsfl.allocation.search import Clock, Goal
+from hsfl.allocation.search import Goal, TimeLimit
 from hsfl.allocation.search import solve_stage as best_transmission
+from hsfl.allocation.solvers import allocate
 from hsfl.allocation.spectrum import shares_of, solve_shares
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
@@ -107,7 +108,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
     """After the P step everyone with work for the server ends at T, so that another F, and another P for it, is no better."""
     _, _, stage = an_instance(clients, subchannels, seed)
     goal = Goal(1e-3)
-    answer = solve_stage(stage, goal, Clock(10.0))
+    answer = solve_stage(stage, goal, TimeLimit(10.0))
     share = shares_of(answer.owner, clients)
     hz, _, down_w, _ = answer.spent
     busy = stage.cycles > 0
@@ -115,7 +116,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
     np.testing.assert_allclose(finish_s, answer.T_s, rtol=1e-6)
     again_s, again_hz = optimal_cycles(stage, share, down_w)
     assert again_s >= answer.T_s * (1 - 1e-6)
-    turn = transmission(stage, again_hz, goal, Clock(10.0), best_transmission)
+    turn = transmission(stage, again_hz, goal, TimeLimit(10.0), best_transmission)
     assert turn.T_s >= answer.T_s * (1 - 2 * goal.gap)
 
 
@@ -123,7 +124,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
 def test_p_before_f_would_be_ecfa(seed):
     scenario, cuts, stage = an_instance(10, 10, seed)
     even_hz = np.full(10, stage.hz / 10)
-    first = transmission(stage, even_hz, Goal(1e-3), Clock(10.0), best_transmission)
+    first = transmission(stage, even_hz, Goal(1e-3), TimeLimit(10.0), best_transmission)
     ecfa = policy("ecfa").allocate(scenario, cuts)
     assert first.T_s == pytest.approx(ecfa.round_s - ecfa.phases["model_down_s"].max(), rel=2e-3)
     then_s, _ = optimal_cycles(stage, shares_of(first.owner, 10), first.spent[2])
@@ -175,7 +176,7 @@ def test_the_exact_p_step_agrees_with_scip_on_larger_rounds(seed):
 
 def test_those_who_are_kept_keep_tau():
     scenario, cuts, stage = an_instance(5, 10, 3)
-    tau_s = 0.8 * solve_stage(stage, Goal(1e-3), Clock(10.0)).T_s
+    tau_s = 0.8 * solve_stage(stage, Goal(1e-3), TimeLimit(10.0)).T_s
     answer = allocate(replace(scenario, tau_s=tau_s), cuts, "paper")
     assert answer.status is SolveStatus.DROPPED
     assert answer.kept.any()

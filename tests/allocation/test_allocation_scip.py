@@ -5,7 +5,8 @@ import pytest
 
 from hsfl.allocation.answer import violation
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.joint import allocate, exact
+from hsfl.allocation.joint import exact
+from hsfl.allocation.solvers import allocate
 
 pytest.importorskip("pyscipopt")
 

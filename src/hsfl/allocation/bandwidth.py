@@ -19,7 +19,7 @@ import numpy as np
 
 from hsfl.allocation import planes
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.search import Clock, Goal, Spent, alone_each_s, alone_s
+from hsfl.allocation.search import Goal, Spent, TimeLimit, alone_each_s, alone_s
 from hsfl.allocation.spectrum import smoothed, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import ROUNDING, rents
@@ -39,6 +39,10 @@ class SharedAnswer:
     lam: float
     lower_bound_s: float = 0.0
     spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
+
+    def shares(self, num_clients: int) -> Array:
+        """Who has how much of each subchannel, [K, I]."""
+        return self.share
 
     @property
     def gap(self) -> float:
@@ -143,7 +147,7 @@ def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     return e
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
     """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal."""
     best = descend(stage, goal, clock)
     if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
@@ -153,7 +157,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     return SharedAnswer(share, T, rho, lam, bound_s)
 
 
-def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
+def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)

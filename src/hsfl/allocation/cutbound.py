@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from hsfl.allocation import cutting, lagrange
+from hsfl.allocation import lagrange, priced_partitions
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
@@ -25,7 +25,7 @@ from hsfl.allocation.joint import exact
 from hsfl.allocation.matching import least_match
 from hsfl.allocation.partition import PROOF, few
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, alone_each_s, single_prices
+from hsfl.allocation.search import TimeLimit, alone_each_s, single_prices
 from hsfl.allocation.sharebound import Prices
 from hsfl.allocation.stage import Stage, distribution_stage, training_stage
 
@@ -50,7 +50,7 @@ def warm_up_bound(sharing: str, many: bool) -> None:
         return
     tiny = random_scenario(np.random.default_rng(0), 2, 2, sharing)
     stage, group = options(tiny)
-    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, Clock(1.0)).exclude(1e9)
+    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, TimeLimit(1.0)).exclude(1e9)
 
 
 def options(scenario: Scenario) -> tuple[Stage, Array]:
@@ -83,13 +83,13 @@ def download_s(scenario: Scenario, cuts: Array) -> Array:
     )
 
 
-def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
+def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> float:
     """Mean over samples of the bound; `cuts` are good ones, where the search starts from."""
     bounds = [_bound(sample, cuts, clock, len(samples) - index) for index, sample in enumerate(samples)]
     return float(np.mean(bounds))
 
 
-def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
+def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> float:
     stage, group = options(sample)
     seconds = (clock.limit_s - clock.seconds()) / num_left
     if seconds < LEAST_S:
@@ -100,7 +100,7 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
     if sample.sharing == "bandwidth":
         if stage.start_w.size > MOST_SHARES:
             return alone_s
-        prices = _prices(sample, answer, stage, group, Clock(seconds))
+        prices = _prices(sample, answer, stage, group, TimeLimit(seconds))
         return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
     needy = _needy(stage, group)
     limit = sample.num_subchannels - max(needy - 1, 0)
@@ -111,15 +111,15 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
         test = _by_tables(stage, group, limit)
     else:
         test = _by_prices(stage, group, sample.num_subchannels, limit)
-    return max(alone_s, _largest_excluded(test, value_s, Clock(seconds)))
+    return max(alone_s, _largest_excluded(test, value_s, TimeLimit(seconds)))
 
 
-def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: Clock) -> Prices:
+def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> Prices:
     assert answer.share is not None
     return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
 
 
-def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> Array:
+def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:
     """Cuts that clients choose at the prices of shared bands, near a bound [P, K]: of some samples, and of most."""
     chosen = [cuts]
     for sample in samples[:PRICED_SAMPLES]:
@@ -143,7 +143,7 @@ def _needy(stage: Stage, group: Array) -> int:
     return int(np.logical_and.reduceat(_rows_need(stage), group[:-1]).sum())
 
 
-def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: Clock) -> float:
+def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: TimeLimit) -> float:
     """Bisection between nothing and a value that is attained; to 0.1 %, or until the time is over."""
     low, high, step = 0.0, value_s, 0.02
     while high - low > 1e-3 * high and not clock.over():
@@ -200,7 +200,7 @@ def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool
         low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
         for _ in range(8):
             rho = unit * lam / (1.0 - lam)
-            value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
+            value, owner, picks, _ = priced_partitions.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
             if value > PROOF:
                 start[0] = lam
                 return True

@@ -6,7 +6,6 @@ Legend: K clients, I subchannels.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,14 @@ from hsfl.allocation.partition import complete, few, price_table, search_leaves,
 from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, improve, solve_stage
+from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, improve, solve_stage
 from hsfl.allocation.spectrum import shares_of
 from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
 from hsfl.allocation.tau import DECIDED, keep_within, prices
 from hsfl.allocation.units import solve_in_own_units
-from hsfl.errors import InputError
 
 Array = np.ndarray
-StageSolver = Callable[[Stage, Goal, Clock], Any]
+StageSolver = Callable[[Stage, Goal, TimeLimit], Any]
 DEFAULT_GAP = 1e-3
 DEFAULT_TIME_LIMIT_S = 10.0
 
@@ -53,7 +51,7 @@ def solve_round(
     solve = in_own_units(solve)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     warm_up(scenario)
-    clock = Clock(time_limit_s)
+    clock = TimeLimit(time_limit_s)
     kept = np.ones(scenario.num_clients, bool)
     first = solve(training, Goal(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
@@ -74,7 +72,7 @@ def in_own_units(solve: StageSolver) -> StageSolver:
     """The stage solver, working in units of each stage's own; its answers say what is spent."""
 
     def spend_open(stage: Stage, answer: Any) -> Spent:
-        return spend(stage, _share_of(answer, len(stage.cycles)), answer.T_s, answer.rho)
+        return spend(stage, answer.shares(len(stage.cycles)), answer.T_s, answer.rho)
 
     return partial(solve_in_own_units, solve, spend_open)
 
@@ -93,15 +91,15 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
     cuts, goal = np.full(clients, 3), Goal(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
     for stage in (training, distribution):
-        answer = stage_solver(tiny)(stage, goal, Clock(0.02))
-        spend(stage, _share_of(answer, clients), answer.T_s, answer.rho)
+        answer = stage_solver(tiny)(stage, goal, TimeLimit(0.02))
+        spend(stage, answer.shares(clients), answer.T_s, answer.rho)
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
             phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
             search_leaves(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
             excess(stage, np.arange(clients), shares_of(answer.owner, clients), answer.T_s, rho)
         elif sharing == "exclusive":
-            improve(stage, answer, np.random.default_rng(0), Clock(0.02), 0.01)
+            improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)
     if drops:
         prices(training, 1e9)
 
@@ -121,17 +119,17 @@ def assemble(
     first: StageAnswer,
     second: StageAnswer,
     gap: float,
-    clock: Clock,
+    clock: TimeLimit,
 ) -> Allocation:
     """Both stage answers as one allocation, with round_s from the latency equations."""
     K, subs = scenario.num_clients, scenario.num_subchannels
     hz, up, down, edge_up = np.zeros(K), np.zeros((K, subs)), np.zeros((K, subs)), np.zeros((K, subs))
     share = np.zeros((K, subs))
     if kept.any():
-        share[kept] = _share_of(first, int(kept.sum()))
+        share[kept] = first.shares(int(kept.sum()))
         assert first.spent is not None
         hz[kept], up[kept], down[kept], edge_up[kept] = first.spent
-    edge_share = _share_of(second, K)
+    edge_share = second.shares(K)
     assert second.spent is not None
     exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
@@ -183,76 +181,5 @@ def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: flo
     )
 
 
-def _share_of(answer: Any, num_clients: int) -> Array:
-    return answer.share if hasattr(answer, "share") else shares_of(answer.owner, num_clients)
-
-
 def _owner(share: Array) -> Array:
     return np.where(share.any(axis=0), share.argmax(axis=0), -1)
-
-
-def allocate(
-    scenario: Scenario | str | Path,
-    cuts: Any = None,
-    solver: str = "exact",
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    gap: float = DEFAULT_GAP,
-    seed: int = 0,
-) -> Allocation:
-    """Allocate one round (a scenario or its file) by a named solver. Without cuts, a baseline's rule for them is followed, or
-    the scenario itself is the one sample for choosing them."""
-    scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
-    check_settings(time_limit_s, gap)
-    if seed < 0:
-        raise InputError(f"seed is {seed}; give 0 or more")
-    solve = solver_named(solver)
-    if cuts is not None:
-        return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
-    from hsfl.allocation.cuts import CutSettings, choose_cuts
-
-    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
-    ruled = _cuts_by_rule(solver, scenario, seed)
-    chosen = plan.cuts if ruled is None else ruled
-    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
-    bound_s = None  # it is one of a round with everyone
-    if answer.kept.all():
-        bound_s = with_gap(plan.lower_bound_s, answer.round_s)[0]
-    return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
-
-
-def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
-    """The cuts of a baseline that has a rule for them."""
-    from hsfl.allocation.cuts import CutSettings
-    from hsfl.allocation.policies import policy
-
-    if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
-        return None
-    return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
-
-
-def check_settings(time_limit_s: float, gap: float) -> None:
-    if not time_limit_s > 0:
-        raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
-    if not 0 <= gap < 1:
-        raise InputError(f"gap is {gap}; give a fraction from 0 to below 1, such as 0.001")
-
-
-def solver_named(name: str) -> Any:
-    """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
-    if name == "exact":
-        return exact
-    if name == "scip":
-        from hsfl.allocation.scip import solve
-
-        return solve
-    if name == "paper":
-        from hsfl.allocation.paper import solve
-
-        return solve
-    from hsfl.allocation.policies import POLICIES, policy
-
-    try:
-        return policy(name).allocate
-    except InputError:
-        rules = ", ".join(POLICIES)
-        raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -32,7 +32,7 @@ from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import DEFAULT_GAP, StageSolver, exact, solve_round
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, StageAnswer, alone_s
+from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of
 from hsfl.allocation.stage import Stage, training_stage
 from hsfl.errors import known
@@ -70,7 +70,7 @@ def solve(
     )
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: Clock, transmit: StageSolver = search.solve_stage) -> StageAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, transmit: StageSolver = search.solve_stage) -> StageAnswer:
     """One F step, one P step. Distribution has no cycles, so that its P step is all of it."""
     hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
     return transmission(stage, hz, goal, clock, transmit)
@@ -100,7 +100,7 @@ def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
     return total_s
 
 
-def transmission(stage: Stage, hz: Array, goal: Goal, clock: Clock, transmit: StageSolver) -> StageAnswer:
+def transmission(stage: Stage, hz: Array, goal: Goal, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
     """The P step: the best subchannels and powers for given cycles [K]."""
     given = stage._replace(fixed_s=stage.fixed_s + seconds(stage.cycles, hz), cycles=np.zeros(len(hz)))
     answer = transmit(given, goal, clock)

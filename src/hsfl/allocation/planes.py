@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
-from hsfl.allocation.search import Clock, Goal
+from hsfl.allocation.search import Goal, TimeLimit
 from hsfl.allocation.spectrum import solve_shares
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import ROUNDING, rents
@@ -92,7 +92,7 @@ def budgets(K: int, subs: int) -> csr_array:
 
 
 def solve(
-    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: Clock
+    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: TimeLimit
 ) -> tuple[Array, float, float]:
     """Better shares than these, their T, and a better bound: until the goal, the clock's end, or no progress."""
     K, subs = share.shape

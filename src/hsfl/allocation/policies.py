@@ -25,7 +25,7 @@ from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, alone_s
+from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError, known
@@ -80,7 +80,7 @@ class Policy:
 
         _compile()
 
-        def solve(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer | bandwidth.SharedAnswer:
+        def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer | bandwidth.SharedAnswer:
             return self._solve(scenario, stage, goal, clock)
 
         answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
@@ -92,7 +92,7 @@ class Policy:
         return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
 
     def _solve(
-        self, scenario: Scenario, stage: Stage, goal: Goal, clock: Clock
+        self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit
     ) -> StageAnswer | bandwidth.SharedAnswer:
         """One stage under the rules, as a smaller problem of the same kind."""
         ruled = even_cycles(stage) if self.cycles == "even" else stage
@@ -108,7 +108,7 @@ class Policy:
         else:
             owner = greedy_owner(ruled) if self.subchannels == "greedy" else even_owner(stage)
             answer = StageAnswer(owner, *solve_shares(ruled, shares_of(owner, clients), 0.0, 0.0))
-        share = answer.share if isinstance(answer, bandwidth.SharedAnswer) else shares_of(answer.owner, clients)
+        share = answer.shares(clients)
         spent = self._spend(stage, ruled, share, answer.T_s, answer.rho)
         return replace(answer, lower_bound_s=alone_s(stage), spent=spent)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.search import Clock, alone_each_s
+from hsfl.allocation.search import TimeLimit, alone_each_s
 from hsfl.allocation.spectrum import smoothed, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel, only
 from hsfl.allocation.tangent import ROUNDING, linearise, rents
@@ -166,7 +166,7 @@ def buy_all(
 class Prices:
     """Prices that exclude deadlines, kept from one deadline to the next. `rows` [K] and `share` [K, I] are good ones."""
 
-    def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: Clock) -> None:
+    def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: TimeLimit) -> None:
         self.clock = clock
         self.stage, self.group, self.alone_s = stage, group, alone_each_s(stage)
         here = only(stage, rows)

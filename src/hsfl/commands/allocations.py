@@ -113,8 +113,8 @@ def allocate_command(
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
     with one_line_errors():
         need_plan_extra()
-        from hsfl.allocation.joint import allocate
         from hsfl.allocation.scenario import Scenario
+        from hsfl.allocation.solvers import allocate
 
         one_round = Scenario.read(scenario)
         answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed)

@@ -5,13 +5,9 @@ varied; it is solved once, and its answer is a small file, so that an interrupte
 """
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +16,7 @@ import numpy as np
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.shared import Say, claim
+from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
 from hsfl.models.cost import CostTable
 
@@ -113,7 +110,9 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
     began = time.perf_counter()
     cost = _cost(study.base)
     done = len(every) - len(missing)
-    for number, seconds in enumerate(_solve_all(missing, cost, folder, num_workers or _num_cpus()), done + 1):
+    for number, seconds in enumerate(
+        in_processes(partial(solve_and_write, cost=cost, folder=folder), missing, num_workers), done + 1
+    ):
         left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
         say(f"point {number}/{len(every)}  {seconds:.1f} s, about {left_s:.0f} s left")
     return time.perf_counter() - began
@@ -123,29 +122,6 @@ def _cost(base: RunConfig) -> CostTable:
     from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
-
-
-def _num_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _solve_all(missing: Sequence[Point], cost: CostTable, folder: Path, num_workers: int) -> Iterator[float]:
-    """Seconds of each point as it is done; one worker solves here, several in processes of their own."""
-    if min(num_workers, len(missing)) == 1:
-        yield from (solve_and_write(point, cost, folder) for point in missing)
-        return
-    fresh = get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(min(num_workers, len(missing)), fresh, _ignore_interrupts) as pool:
-        futures = [pool.submit(solve_and_write, point, cost, folder) for point in missing]
-        try:
-            yield from (future.result() for future in as_completed(futures))
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; workers finish their point and end with the pool."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
@@ -210,7 +186,7 @@ def shares_cuts(name: str) -> bool:
 
 def _solver(name: str, settings: AllocationConfig) -> Any:
     """(scenario, cuts) -> round_s."""
-    from hsfl.allocation.joint import solver_named
+    from hsfl.allocation.solvers import solver_named
 
     solve_one = solver_named("exact" if name == "proposed" else name)
     words = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}

@@ -180,10 +180,10 @@ class RunFolder:
 
         Folders that were made for the lock and stay empty go with it.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder; choose another --out")
-        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         with writing(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+            made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
         try:
             with _lock(self.path / LOCK):
