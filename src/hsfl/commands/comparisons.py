@@ -17,7 +17,7 @@ DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
-    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
+    "- `hsfl compare demo -f fl -f fl,options.fl.needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
     "with and without the clients that cannot hold the model"
 )
 def compare(

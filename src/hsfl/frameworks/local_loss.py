@@ -63,7 +63,7 @@ class LocFedMix(InStep):
             return 0.0
         rng = stream(self.task.config.seed, "mix", round_index, step)
         clients, num_samples = list(smashed), sum(len(y) for y in labels.values())
-        alpha = self.task.config.options.locfedmix_alpha
+        alpha = self.task.config.options.locfedmix_sl.alpha
         mixed, targets, weights = [], [], []
         for k in clients:
             partner = int(rng.choice([j for j in clients if j != k]))
@@ -83,7 +83,7 @@ class LocFedMix(InStep):
     def update_heads(
         self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
     ) -> None:
-        weight = self.task.config.options.locfedmix_reconstruction
+        weight = self.task.config.options.locfedmix_sl.reconstruction
         for k, gradient in gradients.items():
             key = StepKey(self.task.config.seed, k, 0, 0)  # decoders draw nothing
             local = weight * F.mse_loss(self.decoders[k].forward(smashed[k], key), inputs[k])

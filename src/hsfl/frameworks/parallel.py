@@ -130,5 +130,5 @@ class FSL(SplitFedV1):
     """As SplitFed V1, each client's server side on a server of its own; heads averaged or not."""
 
     def __init__(self, task: Task) -> None:
-        self.average_heads = task.config.options.fsl_average == "both"
+        self.average_heads = task.config.options.fsl.average == "both"
         super().__init__(task)

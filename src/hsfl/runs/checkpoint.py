@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
+from hsfl.files import write_atomic
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
-from hsfl.files import write_atomic
 from hsfl.runs.folder import check_same_run
 
 

@@ -1,6 +1,6 @@
 """Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
 
-A contender is a framework's name, with changes of its own where wanted: `fl,options.fl_needs_storage=true`. Its runs
+A contender is a framework's name, with changes of its own where wanted: `fl,options.fl.needs_storage=true`. Its runs
 lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
 """
 
@@ -11,14 +11,13 @@ from typing import Any
 
 from hsfl.config import RunConfig, parse_config, with_changes
 from hsfl.data.datasets import Dataset
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError
+from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.methods import method
-from hsfl.files import read_json, write_json
-from hsfl.runs.folder import RunFolder, check_inputs, input_digests
-from hsfl.runs.folder import run_path
-from hsfl.runs.prepare import prepare
+from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
+from hsfl.runs.prepare import prepare
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # but for these fields of the fleet

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 from hsfl.config import OWN_MODEL
 from hsfl.errors import InputError, known
-from hsfl.models.units import SplitModel
 from hsfl.files import write_atomic
-from hsfl.runs.folder import RunFolder
+from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import save_tensors
-from hsfl.training.evaluate import Quality, evaluate
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench, prepare
+from hsfl.training.evaluate import Quality, evaluate
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
 

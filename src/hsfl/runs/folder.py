@@ -10,8 +10,7 @@ import json
 import os
 import platform
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata

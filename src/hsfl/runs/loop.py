@@ -13,21 +13,21 @@ import torch
 from hsfl.config import OWN_MODEL, RunConfig, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
+from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.files import read_json, write_json
-from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
-from hsfl.rng import stream
-from hsfl.training.aggregate import PartialSum
-from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
-from hsfl.training.evaluate import Quality, evaluate, mean_quality
-from hsfl.runs.interrupt import Interruptible
-from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.planning.round_clock import RoundClock
+from hsfl.rng import stream
+from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
+from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.evaluate import Quality, evaluate, mean_quality
 
 
 class Observer:

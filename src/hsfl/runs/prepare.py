@@ -18,10 +18,10 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
-from hsfl.rng import stream, torch_seed
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
-from hsfl.training.batches import Feed, Images, resized
 from hsfl.planning.world import World, count_batches, make_world
+from hsfl.rng import stream, torch_seed
+from hsfl.training.batches import Feed, Images, resized
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ def _brief(seconds: float) -> str:
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
-    where = f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
+    where = (
+        f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
+    )
     return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 

@@ -12,8 +12,8 @@ from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
-from hsfl.training.evaluate import Quality
 from hsfl.runs.prepare import Bench
+from hsfl.training.evaluate import Quality
 
 
 @dataclass(frozen=True)
