@@ -99,7 +99,7 @@ def _step(what: str, step: int, best_s: float) -> str:
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
     """The saved table, or the model measured, which takes torch."""
     from hsfl.models.cost import CostTable
-    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
+    from hsfl.planning.world import model_cost
 
     if saved is not None:
         for option, value in (("--input", shape), ("--classes", classes)):
@@ -108,12 +108,9 @@ def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, cla
                     f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
                 )
         return CostTable.load(saved)
-    states = OPTIMIZER_STATES[settings.train.optimizer]
     size = read_shape("3,32,32" if shape is None else shape)
     try:
-        return measured_cost(
-            settings.model, size, 10 if classes is None else classes, settings.train.batch_size, states
-        )
+        return model_cost(settings, size, 10 if classes is None else classes)
     except ImportError as error:
         raise InputError(
             f"measuring {settings.model.name} needs torch ({error}); pip install torch, or give --cost with a table "

@@ -3,7 +3,7 @@
 import difflib
 import reprlib
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel
 
@@ -55,7 +55,7 @@ def _locate(loc: tuple[int | str, ...], tree: Mapping[str, Any], root: type[Base
     """
     section: Any = root
     names: list[str] = []
-    field, value = None, tree
+    field, value = None, cast(Any, tree)
     for part in loc:
         if not _is_section(section):
             break

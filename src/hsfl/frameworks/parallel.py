@@ -24,6 +24,7 @@ from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
 class CopyPerClient(Base):
     """The round that HSFL, SplitFed V1, FSL and FL share."""
 
+    copy_per_client = True
     average_heads = True  # False: clients keep their heads (FSL, `server`)
 
     def __init__(self, task: Task) -> None:
