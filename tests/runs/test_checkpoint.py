@@ -11,16 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
-from hsfl.methods import METHODS
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State
+from hsfl.methods import METHODS
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
-from hsfl.runs.folder import RoundRecord, RunFolder
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.folder import RoundRecord, RunFolder
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")

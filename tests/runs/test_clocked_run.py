@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.methods import METHODS
-from hsfl.runs.compare import compare
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
+from hsfl.methods import METHODS
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
-from hsfl.runs.folder import RunFolder
-from hsfl.report.runs import read_run
 from hsfl.planning.cuts import _phases
-from hsfl.runs.prepare import prepare
+from hsfl.report.runs import read_run
+from hsfl.runs.compare import compare
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
+from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.small_runs import hsfl, tiny
 
-from hsfl.runs.compare import compare, contender
 from hsfl.config import with_changes
 from hsfl.errors import InputError
+from hsfl.runs.compare import compare, contender
 from hsfl.runs.folder import RunFolder
-from tests.small_runs import hsfl, tiny
 
 LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
-from hsfl.runs.export import evaluate_folder, export_folder, load_model
-from hsfl.models.zoo import build
-from hsfl.runs.folder import RunFolder
-from hsfl.runs import loop
-from hsfl.training.evaluate import evaluate
 from tests.small_runs import refused, tiny
+
+from hsfl.models.zoo import build
+from hsfl.runs import loop
+from hsfl.runs.export import evaluate_folder, export_folder, load_model
+from hsfl.runs.folder import RunFolder
+from hsfl.training.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")

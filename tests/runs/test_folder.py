@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.small_runs import read_strictly, tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run, environment
-from tests.small_runs import read_strictly, tiny
 
 RECORD = RoundRecord(
     round=1,

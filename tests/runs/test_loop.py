@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file
 from tests.small_runs import numbers, read_strictly, tiny
 
-from hsfl.methods import METHODS
 from hsfl.config import FleetConfig
 from hsfl.data.datasets import load
 from hsfl.errors import InputError
+from hsfl.methods import METHODS
 from hsfl.models.zoo import build
-from hsfl.runs.folder import RunFolder
 from hsfl.runs import loop
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 
 

@@ -13,11 +13,11 @@ import pytest
 from tests.small_runs import read_strictly
 
 from hsfl.config import parse_config, read_config
-from hsfl.runs.folder import RunFolder
-from hsfl.report.page import write_page
 from hsfl.planning import resources
-from hsfl.runs.loop import run
 from hsfl.planning.world import measured_cost
+from hsfl.report.page import write_page
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import run
 
 WORDS = ["model.name=cnn", "model.input=[1,8,8]", "data.limit=150", "data.limit_test=20", "data.partition=dirichlet"]
 WORDS += ["train.batch_size=8", "train.rounds=2", "allocation.policy=proposed", "allocation.time_limit_s=1"]

@@ -10,8 +10,8 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.local_loss import smashed_shape
 from hsfl.models.cost import measure_module
 from hsfl.rng import stream
-from hsfl.runs.prepare import prepare
 from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]
 WORDS += ["network.num_subchannels=7", "data.partition=dirichlet", "seed=3"]

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.commands.shared import (
+    Changes,
+    DataDir,
+    Json,
+    Plugins,
+    err_console,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
 
 commands = typer.Typer()
 
@@ -32,6 +42,7 @@ def compare(
         ),
     ] = None,
     changes: Changes = None,
+    plugin: Plugins = None,
     out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not run again.")] = Path(
         "runs/compare"
     ),
@@ -60,7 +71,7 @@ def compare(
         check_target(target)
         matplotlib()  # before hours of training, not after
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
-        base = read_config(config, words)
+        base = read_config(config, words, plugin or ())
         try:
             comparing.compare(
                 base, labels, out, seeds, lambda label, seed: observer(console, quiet, f"{label}, seed {seed}")

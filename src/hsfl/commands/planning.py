@@ -12,7 +12,16 @@ from hsfl.commands.allocations import brief, show_table
 from hsfl.commands.devices import device_assumptions, read_device, show_device
 from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Changes, Json, err_console, need_plan_extra, one_line_errors, out_console, print_json
+from hsfl.commands.shared import (
+    Changes,
+    Json,
+    Plugins,
+    err_console,
+    need_plan_extra,
+    one_line_errors,
+    out_console,
+    print_json,
+)
 from hsfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ commands = typer.Typer()
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     changes: Changes = None,
+    plugin: Plugins = None,
     device: Annotated[
         str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
     ] = None,
@@ -59,7 +69,7 @@ def plan(
         from hsfl.planning.world import world_of
         from hsfl.report.page_words import describe_plan
 
-        settings = read_config(config, changes or [])
+        settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")

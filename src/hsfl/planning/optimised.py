@@ -149,7 +149,9 @@ def plan_cuts(
     cuts = chosen.choose(rounds, how, progress)
     round_s = exact_rounds(rounds, cuts)
     gap = 1 - plan.lower_bound_s / round_s.mean()
-    return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule)
+    return replace(
+        plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule
+    )
 
 
 class Optimised:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.network.clock import PHASES
-from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib
+from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.report.runs import display_name, pools_data
 from hsfl.runs.folder import RoundRecord
 
@@ -38,17 +38,21 @@ PHASE_NAMES = {
 MAX_ROWS = 50  # clients in a Gantt chart
 
 
-def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
-    """One round: a row for each client, a bar for each phase, hatched where the client waits."""
+def gantt_figure(record: RoundRecord, title: str | None = None, pooled: bool | None = None) -> "Figure":
+    """One round: a row for each client, a bar for each phase, hatched where the client waits.
+
+    pooled: whether the data are on the server; by default as the built-in framework of the record has it.
+    """
     mpl = matplotlib()
-    clients = gantt_rows(record)
+    pooled = pools_data(record.framework) if pooled is None else pooled
+    clients = gantt_rows(record, pooled)
     row_inches, font = (np.interp(len(clients), [1, 10, 50], sizes) for sizes in ([0.5, 0.36, 0.2], [9.5, 9.5, 7]))
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(10, 1.7 + row_inches * len(clients)), layout="constrained")
         axes = figure.subplots()
         _draw_phases(axes, record, clients)
         _draw_waiting(axes, record, clients)
-        _name_rows(axes, record, clients, float(font))
+        _name_rows(axes, record, clients, float(font), pooled)
         _mark_dropped(axes, record, clients, float(font))
         axes.axvline(record.round_s, color=INK, linewidth=1)
         axes.set(xlim=(0, record.round_s or 1.0), ylim=(len(clients) - 0.4, -0.6))
@@ -57,7 +61,7 @@ def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
         )
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        axes.set_title(_gantt_title(record, clients, title), loc="left", fontsize=10.5, fontweight="bold")
+        axes.set_title(_gantt_title(record, clients, title, pooled), loc="left", fontsize=10.5, fontweight="bold")
         handles, names = axes.get_legend_handles_labels()
         order = sorted(range(len(names)), key=lambda i: names[i].startswith("dropped"))  # stable: the others stay
         figure.legend(
@@ -71,9 +75,9 @@ def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
     return figure
 
 
-def gantt_rows(record: RoundRecord) -> list[int]:
+def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
-    if pools_data(record.framework):
+    if pools_data(record.framework) if pooled is None else pooled:
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:
@@ -132,9 +136,8 @@ def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None
         )  # fmt: skip
 
 
-def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float) -> None:
+def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float, pooled: bool) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
-    pooled = pools_data(record.framework)
     names = ["main server"] if pooled else [f"client {k}   cut {record.cuts[k]}" for k in clients]
     axes.set_yticks(range(len(clients)), names, fontsize=font)
     axes.tick_params(axis="y", length=0)
@@ -172,10 +175,10 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
     axes.plot([tau_s] * len(rows), rows, **look, label=f"dropped at tau = {say_s(tau_s)}", zorder=5, clip_on=False)
 
 
-def _gantt_title(record: RoundRecord, clients: list[int], title: str | None) -> str:
-    name = title or display_name(record.framework)
+def _gantt_title(record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> str:
+    name = plain(title or display_name(record.framework))
     words = f"{name}, round {record.round}: {say_s(record.round_s)}"
-    if len(clients) < len(record.cuts) and not pools_data(record.framework):
+    if len(clients) < len(record.cuts) and not pooled:
         words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
     return words
 

@@ -50,7 +50,10 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
     try:
         with safe_open(path, "pt") as file:
             notes = file.metadata() or {}
-        stored, progress = parse_config(json.loads(notes["config"])), Progress(**json.loads(notes["progress"]))
+        stored, progress = (
+            parse_config(json.loads(notes["config"]), of_a_folder=True),
+            Progress(**json.loads(notes["progress"])),
+        )
         check_same_run(stored, config, path)
         tensors = load_file(path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
