@@ -27,8 +27,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes of one thread each: torch's threads wait for each other, and whole files stay together.
+TEST_PROCESSES ?= 2
+
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # The page's tests drive a chromium of the system; where there is none and none can be had, they are skipped.
 browser: $(VENV)/.installed-browser

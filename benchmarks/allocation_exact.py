@@ -9,7 +9,8 @@ import time
 import numpy as np
 
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.joint import allocate, exact
+from hsfl.allocation.joint import exact
+from hsfl.allocation.solvers import allocate
 
 GAP = 1e-3
 

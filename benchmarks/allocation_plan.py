@@ -11,8 +11,8 @@ import numpy as np
 from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
 from hsfl.allocation.draw import gains, random_cuts, random_scenario
 from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.joint import allocate
 from hsfl.allocation.samples import evaluate_all, with_draws
+from hsfl.allocation.solvers import allocate
 
 
 def fleet(seed, num_samples, clients=10, subchannels=10):

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that editors and type checkers know the names
-    from hsfl.allocation.joint import allocate
     from hsfl.allocation.policies import register_policy
     from hsfl.allocation.scenario import Scenario
+    from hsfl.allocation.solvers import allocate
     from hsfl.config import RunConfig, read_config
     from hsfl.data.datasets import register_dataset
     from hsfl.errors import InputError
@@ -42,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "Scenario": "hsfl.allocation.scenario",
-    "allocate": "hsfl.allocation.joint",
+    "allocate": "hsfl.allocation.solvers",
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",

@@ -2,6 +2,8 @@
 
 import json
 import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,19 +24,78 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a file beside `path`, then put it in place in one move."""
+SCRATCH = ".hsfl-scratch-"  # how the names of files begin that are being written
+
+
+def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False) -> None:
+    """Let `write` fill a scratch file beside `path`, then put it in place in one move.
+
+    A link is followed, so that the file it points to is replaced and not the link. A device (such as /dev/stdout) is written
+    to; other things that are no file (a folder, a named pipe) are refused. `durable`: the content is on the disk before
+    it replaces what was there, so that a power cut leaves the old or the new file.
+    """
     with writing(path):
+        path = Path(os.path.realpath(path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        scratch = Path(name)
+        if _kind(path) == "device":
+            _write_through(path, write)
+            return
+        scratch = path.parent / f"{SCRATCH}{secrets.token_hex(6)}-{path.name}"[:250]
         try:
+            os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the mode that the umask leaves
+            mode = scratch.stat().st_mode
             write(scratch)
-            os.chmod(scratch, 0o644)
+            os.chmod(scratch, mode)  # libraries that write files of their own have their own idea of it
+            if durable:
+                _to_disk(scratch)
             os.replace(scratch, path)
+            if durable:
+                _to_disk(path.parent)
         finally:
             scratch.unlink(missing_ok=True)
+
+
+def _kind(path: Path) -> str:
+    """file (or nothing yet) or device; whatever else is there is refused."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return "file"
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISCHR(mode):
+        return "device"
+    raise InputError(
+        f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no ordinary file'} and cannot be written; choose another place"
+    )
+
+
+def _write_through(path: Path, write: Callable[[Path], Any]) -> None:
+    """What was written to a scratch file elsewhere goes to the device, which stays what it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "content"
+        scratch.touch()
+        write(scratch)
+        with path.open("wb") as device:
+            device.write(scratch.read_bytes())
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def clear_scratch(folder: Path) -> None:
+    """Remove what a process that was killed while writing left behind, here and in the folders below."""
+    for path in folder.rglob(f"{SCRATCH}*"):
+        path.unlink(missing_ok=True)
+
+
+def is_scratch(path: Path) -> bool:
+    return path.name.startswith(SCRATCH)
 
 
 def write_json(path: Path, value: Any) -> None:

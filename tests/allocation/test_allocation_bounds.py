@@ -8,8 +8,8 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation import compiled, cutting, lagrange, partition
-from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation import compiled, lagrange, partition, priced_partitions
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.matching import match
 from hsfl.allocation.spectrum import first_owner, needs_subchannel, price, shares_of, solve_shares
 from hsfl.allocation.stage import training_stage
@@ -88,7 +88,9 @@ def test_least_sum_equals_all_partitions(scenario, cut):
         best = min(best, sum(tables[k][mask] for k, mask in enumerate(masks)))
     pool, used = np.zeros((clients, 64), np.int64), np.zeros(clients, np.int64)
     limit = partition.largest_set(stage)
-    value, _, _, exact = cutting.least_sum(stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000)
+    value, _, _, exact = priced_partitions.least_sum(
+        stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000
+    )
     assert value <= best * (1 + 1e-9) + 1e-12
     if exact:
         assert value == pytest.approx(best, rel=1e-9, abs=1e-12)

@@ -10,9 +10,10 @@ import hsfl
 from hsfl.allocation.cutbound import bound_over_cuts
 from hsfl.allocation.cuts import scls
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.joint import allocate, exact
+from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
-from hsfl.allocation.search import Clock, Goal, solve_stage
+from hsfl.allocation.search import Goal, TimeLimit, solve_stage
+from hsfl.allocation.solvers import allocate
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
 
@@ -85,11 +86,11 @@ def test_a_level_near_a_client_s_own_time_does_not_stop_the_proof():
     random_cuts(rng, random_scenario(rng, 10, 10))
     scenario = random_scenario(rng, 32, 64)
     cuts = [5, 1, 4, 5, 1, 5, 4, 5, 4, 1, 4, 5, 4, 1, 4, 3, 4, 4, 1, 4, 4, 4, 5, 5, 4, 1, 8, 1, 1, 5, 4, 5]
-    answer = solve_stage(training_stage(scenario, np.array(cuts)), Goal(0.05), Clock(120.0))
+    answer = solve_stage(training_stage(scenario, np.array(cuts)), Goal(0.05), TimeLimit(120.0))
     assert answer.gap <= 0.05 * (1 + 1e-9)
 
 
 def test_without_time_the_bound_is_each_client_alone():
     scenario = random_scenario(np.random.default_rng(0), 20, 30)
-    bound_s = bound_over_cuts([scenario], scenario.max_cut, Clock(0.0))
+    bound_s = bound_over_cuts([scenario], scenario.max_cut, TimeLimit(0.0))
     assert 0 < bound_s <= exact(scenario, scenario.max_cut, time_limit_s=0.2).round_s

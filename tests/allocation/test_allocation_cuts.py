@@ -13,7 +13,7 @@ from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all, with_draws
-from hsfl.allocation.search import Clock
+from hsfl.allocation.search import TimeLimit
 from hsfl.errors import InputError
 
 
@@ -62,7 +62,7 @@ def test_the_bound_holds_from_bad_cuts(clients, subchannels):
         samples = small(seed, clients, subchannels, num_samples=1)
         rounds = {tuple(cuts): exact_rounds(samples, cuts)[0] for cuts in all_cuts(samples[0])}
         worst = np.array(max(rounds, key=rounds.__getitem__))
-        assert bound_over_cuts(samples, worst, Clock(3.0)) <= min(rounds.values()) * (1 + 1e-9)
+        assert bound_over_cuts(samples, worst, TimeLimit(3.0)) <= min(rounds.values()) * (1 + 1e-9)
 
 
 def test_a_seed_repeats_and_progress_is_told():

@@ -6,8 +6,8 @@ from allocation_instances import scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve, filled_nats
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, filled_nats
 from hsfl.allocation.powers import pour, spend
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import distribution_stage, training_stage
@@ -82,6 +82,6 @@ def test_water_filling_levels_agree(start, power):
     assert np.ptp(level) <= 1e-12 * level.max()
     assert (start[row == 0] >= level.max() * (1 - 1e-12)).all()
     assert row.sum() == pytest.approx(power, rel=1e-12)
-    count, w0 = fill_curve(curve, order, start, np.log(start), share)
-    nats, _ = filled_nats(curve, count, w0, power)
+    count = fill_curve(curve, order, start, np.log(start), share)
+    nats = filled_nats(curve, count, power)
     assert nats == pytest.approx(np.log1p(row / start).sum(), rel=1e-9)

@@ -10,7 +10,7 @@ from hsfl.allocation import bandwidth, planes
 from hsfl.allocation.answer import SolveStatus, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.search import Clock, Goal
+from hsfl.allocation.search import Goal, TimeLimit
 from hsfl.allocation.spectrum import solve_shares
 from hsfl.allocation.stage import even_cycles, training_stage
 from hsfl.allocation.tangent import rents
@@ -59,7 +59,7 @@ def test_clients_that_only_upload(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_even_cycles_leave_one_budget_and_deadlines(seed):
     scenario, cuts = kinked(seed, 3, 2)
-    answer = bandwidth.solve_stage(even_cycles(training_stage(scenario, cuts)), Goal(1e-3), Clock(60.0))
+    answer = bandwidth.solve_stage(even_cycles(training_stage(scenario, cuts)), Goal(1e-3), TimeLimit(60.0))
     assert answer.gap <= 1e-3 * (1 + 1e-9)
 
 
@@ -70,10 +70,10 @@ def test_planes_alone_agree_with_descent(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, 5, 3, sharing="bandwidth")
     stage = training_stage(scenario, random_cuts(rng, scenario))
-    by_descent = bandwidth.descend(stage, Goal(1e-4), Clock(60.0))
+    by_descent = bandwidth.descend(stage, Goal(1e-4), TimeLimit(60.0))
     share = bandwidth.first_shares(stage)
     T, rho, _ = solve_shares(stage, share, 0.0, 0.0)
-    _, T, bound_s = planes.solve(stage, share, T, rho, 0.0, Goal(1e-4), Clock(60.0))
+    _, T, bound_s = planes.solve(stage, share, T, rho, 0.0, Goal(1e-4), TimeLimit(60.0))
     assert by_descent.gap <= 1e-4 * (1 + 1e-9)
     assert (T - bound_s) / T <= 1e-4 * (1 + 1e-9)
     assert bound_s <= by_descent.T_s
@@ -91,10 +91,10 @@ def test_planes_lie_below_the_seconds_they_touch(seed):
         share = rng.dirichlet(np.ones(scenario.num_clients), scenario.num_subchannels).T.copy()
         T, rho, _ = solve_shares(stage, share, 0.0, 0.0)
         K = len(share)
-        G, seconds, worth, spent = np.empty(share.shape), np.empty(K), np.empty(K), np.empty((2, K))
-        rents(stage, share, T, rho, 0.5, G, seconds, worth, spent)
-        true_s = seconds + np.divide(stage.cycles, spent[0], out=np.zeros(K), where=stage.cycles > 0)
-        points.append((share, T, rho, spent[0] / stage.hz, spent[1] / stage.power_w, true_s))
+        point = np.empty((K, 6))
+        rents(stage, share, T, rho, 0.5, np.empty(share.shape), point, np.empty(K))
+        own_s, server_s, f, q = point[:, :4].T
+        points.append((share, T, rho, f / stage.hz, q / stage.power_w, own_s + server_s))
     laid = planes.Planes(1.0)
     for share, T, rho, *_ in points:
         laid.lay(stage, share, T, rho)
@@ -117,5 +117,5 @@ def test_an_answer_has_the_shares_of_its_time(seed):
     for gap in (0.2, 0.05):
         scenario, cuts = kinked(seed, 3, 1)
         for stage in (training_stage(scenario, cuts), even_cycles(training_stage(scenario, cuts))):
-            answer = bandwidth.solve_stage(stage, Goal(gap), Clock(60.0))
+            answer = bandwidth.solve_stage(stage, Goal(gap), TimeLimit(60.0))
             assert answer.T_s == pytest.approx(solve_shares(stage, answer.share, 0.0, 0.0)[0], rel=1e-9)

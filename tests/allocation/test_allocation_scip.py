@@ -5,8 +5,8 @@ import pytest
 
 from hsfl.allocation.answer import violation
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.joint import allocate, exact
-from hsfl.allocation.paper import cycles_by_multipliers
+from hsfl.allocation.joint import exact
+from hsfl.allocation.solvers import allocate
 
 pytest.importorskip("pyscipopt")
 
@@ -35,29 +35,3 @@ def test_tiny_rounds_agree(seed):
 def test_rounds_agree(seed):
     clients, subchannels = [(2, 5), (3, 5), (4, 6), (3, 8)][seed % 4]
     agree(clients, subchannels, 100 + seed, time_limit_s=60)
-
-
-def test_paper_method_is_feasible_and_no_better():
-    rng = np.random.default_rng(0)
-    scenario = random_scenario(rng, 2, 3)
-    cuts = random_cuts(rng, scenario)
-    answer = allocate(scenario, cuts, "paper", time_limit_s=20)
-    assert violation(scenario, answer) <= 1e-9
-    assert exact(scenario, cuts).lower_bound_s <= answer.round_s * (1 + 1e-9)
-
-
-def test_multiplier_iteration_comes_near_the_closed_form():
-    """max_k m_k + n_k / f_k with sum f = hz: bisection on sum n / (T - m) = hz is the truth."""
-    excess = []
-    for seed in range(50):
-        rng = np.random.default_rng(seed)
-        m, n = rng.uniform(0, 5, 6), rng.uniform(0.1, 5, 6)
-        low, high = m.max(), m.max() + n.sum()
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (middle, high) if (n / (middle - m)).sum() > 1 else (low, middle)
-        f, T, _ = cycles_by_multipliers(m, n, 1.0)
-        assert f.sum() <= 1 + 1e-12
-        excess.append(T / high - 1)
-    assert min(excess) > -1e-9
-    assert np.median(excess) < 0.02

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.bandwidth import bound_over_options
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.cutbound import bound_over_cuts, options, priced_cuts
 from hsfl.allocation.draw import random_cuts, random_scenario
-from hsfl.allocation.frequency import CURVE_ROWS
 from hsfl.allocation.joint import exact
-from hsfl.allocation.search import Clock, alone_each_s
+from hsfl.allocation.search import TimeLimit, alone_each_s
 from hsfl.allocation.sharebound import buy
 from hsfl.allocation.spectrum import needs_subchannel, price
 
@@ -47,7 +47,7 @@ def test_no_cuts_are_faster_than_the_bound(scenario):
     rounds = [(exact(scenario, cuts, gap=1e-2, time_limit_s=0.2).round_s, cuts) for cuts in all_cuts(scenario)]
     best_s = min(round_s for round_s, _ in rounds)
     for _, cuts in rounds[:: max(1, len(rounds) // 3)]:  # wherever the search begins
-        assert bound_over_cuts([scenario], cuts, Clock(1.0)) <= best_s * (1 + 1e-9) + 1e-12
+        assert bound_over_cuts([scenario], cuts, TimeLimit(1.0)) <= best_s * (1 + 1e-9) + 1e-12
 
 
 def test_the_bound_at_the_paper_s_sizes():
@@ -55,7 +55,7 @@ def test_the_bound_at_the_paper_s_sizes():
     scenario = random_scenario(rng, 3, 2, sharing="bandwidth")
     few_cuts = replace(scenario, max_cut=np.full(3, 4))
     best = min((exact(few_cuts, cuts, gap=5e-3) for cuts in all_cuts(few_cuts)), key=lambda answer: answer.round_s)
-    bound_s = bound_over_cuts([few_cuts], best.cuts, Clock(5.0))
+    bound_s = bound_over_cuts([few_cuts], best.cuts, TimeLimit(5.0))
     assert 0.75 * best.round_s <= bound_s <= best.round_s
 
 
@@ -64,10 +64,10 @@ def test_prices_prove_far_more_than_each_alone_and_find_better_cuts():
     scenario = random_scenario(rng, 20, 8, sharing="bandwidth")
     first = best = exact(scenario, random_cuts(rng, scenario), gap=1e-2)
     for _ in range(2):
-        answers = [exact(scenario, cuts, gap=1e-2) for cuts in priced_cuts([scenario], best.cuts, Clock(10.0))]
+        answers = [exact(scenario, cuts, gap=1e-2) for cuts in priced_cuts([scenario], best.cuts, TimeLimit(10.0))]
         best = min(answers, key=lambda answer: answer.round_s)
     assert best.round_s < 0.5 * first.round_s
-    bound_s = bound_over_cuts([scenario], best.cuts, Clock(10.0))
+    bound_s = bound_over_cuts([scenario], best.cuts, TimeLimit(10.0))
     assert bound_s <= best.round_s
     assert bound_s > 2 * bound_over_options(*options(scenario), first.round_s)
     assert bound_s == pytest.approx(best.round_s, rel=0.3)

@@ -204,7 +204,7 @@ def test_spans_are_the_bars_of_a_chart():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("gossip", PHASES, 1), "framework is 'gossip'; choose one of cl, fl"),
+        (("gossip", PHASES, 1), "framework 'gossip' is unknown; choose one of cl, fl"),
         (("hsfl", PHASES, np.array([1, 0])), "num_batches of client 1 is 0.0"),
         (("hsfl", PHASES, np.nan), "num_batches of client 0 is nan"),
         (("hsfl", PHASES, 1, 0.0), "tau_s is 0.0"),

@@ -15,9 +15,9 @@ from rich.console import Console
 from tests.small_runs import hsfl, refused
 
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import allocate
 from hsfl.allocation.measured import best_plan, optimal_cycles
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.solvers import allocate
 from hsfl.commands.allocations import report, show_table
 from hsfl.commands.devices import read_device
 from hsfl.commands.shared import out_console

@@ -76,3 +76,19 @@ def test_large_fleets(num_clients):
 
 def test_a_round_in_which_nothing_happens():
     gantt.gantt_figure(record(round_s=0.0, phases={}, started=[], kept=[], straggler=None, waiting_s=[0.0, 0.0]))
+
+
+def test_rounds_below_each_other_share_time_and_legend():
+    short, long = timed(a_timeline("hsfl", 3)), timed(a_timeline("sl", 4))
+    page = gantt.gantt_page([long, short], ["SL, as it is", None], "five devices")
+    above, below = page.axes
+    assert above.get_xlim() == below.get_xlim() == pytest.approx((0, long.round_s))
+    assert above.get_title(loc="left").startswith("SL, as it is, round 1")
+    assert below.get_title(loc="left").startswith("HSFL, round 1")
+    assert below.get_xlabel().endswith("\nfive devices")
+    (legend,) = page.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert len(names) == len(set(names))
+    assert {gantt.PHASE_NAMES[phase] for phase in short.phases} < set(names)
+    (mark,) = [text for text in below.texts if text.get_text() == "straggler"]
+    assert mark.xy == (short.round_s, short.straggler)  # at the end of its own round, not of the longest one

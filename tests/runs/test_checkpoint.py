@@ -154,7 +154,7 @@ def without_tensors(path: Path) -> None:
 
 
 SPOILS = {
-    "missing": (lambda path: path.unlink(), "is missing: the run stopped before its first round ended"),
+    "missing": (lambda path: path.unlink(), "is missing, so that the run cannot go on"),
     "empty": (lambda path: path.write_bytes(b""), "does not hold a checkpoint"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "does not hold a checkpoint"),
     "noise": (lambda path: path.write_bytes(b"\x07" * 5000), "does not hold a checkpoint"),

@@ -106,6 +106,7 @@ def test_ctrl_c_on_a_real_command(tmp_path):
         "checkpoint",
         "clients.json",
         "config.json",
+        "cuts.json",
         "environment.json",
         "model-best.safetensors",
         "model.safetensors",

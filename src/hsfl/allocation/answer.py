@@ -17,6 +17,7 @@ from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps
 
 Array = np.ndarray
 POWER_NAMES = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
+ROUNDING = 1e-9  # between a bound and the round that meets it
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
 
 
@@ -35,8 +36,8 @@ class SolveStatus(StrEnum):
             SolveStatus.TIME_LIMIT: "stopped at the time limit; gap is the proven distance to the optimum",
             SolveStatus.DROPPED: "some clients cannot finish within tau_s and sit this round out; bound and gap are "
             "for the clients kept",
-            SolveStatus.HEURISTIC: "a rule without a proof chose part of this; gap is the proven distance to the "
-            "optimum of the same cuts",
+            SolveStatus.HEURISTIC: "a rule without a proof chose part of this, or the numbers are beyond the solver's "
+            "digits; gap is the proven distance to the optimum of the same cuts",
         }[self]
 
 
@@ -147,6 +148,17 @@ def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Arra
         by_name[name][~allocation.kept] = np.nan
     training_s = whole_s[allocation.kept].max() if allocation.kept.any() else 0.0
     return by_name, float(training_s + p.model_down_s.max())
+
+
+def holds(lower_bound_s: float, round_s: float) -> bool:
+    """Whether a bound can be one beside a round that someone has: not above it by more than rounding."""
+    return lower_bound_s <= round_s * (1.0 + ROUNDING)
+
+
+def with_gap(lower_bound_s: float, round_s: float) -> tuple[float, float]:
+    """(the bound, the gap it leaves); a bound that the round refutes proves nothing, so that 0 is left of it."""
+    bound_s = min(lower_bound_s, round_s) if holds(lower_bound_s, round_s) else 0.0
+    return bound_s, (round_s - bound_s) / round_s if round_s > 0 else 0.0
 
 
 def violation(scenario: Scenario, allocation: Allocation) -> float:

@@ -19,10 +19,10 @@ import numpy as np
 
 from hsfl.allocation import planes
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.search import Clock, Goal, Spent, alone_each_s, alone_s
+from hsfl.allocation.search import Goal, Spent, TimeLimit, alone_each_s, alone_s
 from hsfl.allocation.spectrum import smoothed, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel
-from hsfl.allocation.tangent import rents
+from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
 FEW_STEPS, MANY_STEPS = 100, 2000  # of descent before planes: in small cells and where T has kinks, and elsewhere
@@ -39,6 +39,10 @@ class SharedAnswer:
     lam: float
     lower_bound_s: float = 0.0
     spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
+
+    def shares(self, num_clients: int) -> Array:
+        """Who has how much of each subchannel, [K, I]."""
+        return self.share
 
     @property
     def gap(self) -> float:
@@ -63,30 +67,33 @@ def first_shares(stage: Stage) -> Array:
 
 
 @compiled
-def certify(
-    stage: Stage, true_cycles: Array, share: Array, lam: float, G: Array, seconds: Array, worth: Array, spent: Array
-) -> float:
-    """The certificate, in seconds. `stage` may hold tiny loads in place of zeros; true_cycles [K] has the zeros."""
+def certify(stage: Stage, true_cycles: Array, share: Array, H: Array, point: Array, weight: Array) -> float:
+    """The certificate, in seconds, from `tangent.rents`. `stage` may hold tiny loads in place of zeros of true_cycles [K].
+
+    Every budget is priced by who would pay most for it, so that the bound holds for any weights, however rounded.
+    """
     K, subs = share.shape
-    total = worth.sum()
-    alpha, beta = (1.0 - lam) / (stage.hz * total), lam / (stage.power_w * total)
-    f, q, bound = 0.0, 0.0, 0.0
+    total = weight.sum()
+    if not (total > 0.0 and math.isfinite(total)):
+        return 0.0
+    seconds, cycles, power = 0.0, 0.0, 0.0
     for k in range(K):
-        t = seconds[k]
+        y = weight[k] / total
+        if y == 0.0:
+            continue
+        t = point[k, 0] + point[k, 5] * point[k, 3]
+        power = max(power, y * point[k, 5])
         if true_cycles[k] > 0.0:
-            f += spent[0, k]
-            t += true_cycles[k] / spent[0, k]
-        q += spent[1, k]
-        bound += worth[k] / total * t
-    if f > 0.0:
-        bound += alpha * (f - stage.hz)
-    if q > 0.0:
-        bound += beta * (q - stage.power_w)
+            t += 2.0 * point[k, 1]
+            cycles = max(cycles, y * point[k, 4])
+        for i in range(subs):
+            t += H[k, i] * share[k, i]
+        seconds += y * t
+    bound = seconds * (1.0 - ROUNDING) - cycles * stage.hz - power * stage.power_w
     for i in range(subs):
         top = 0.0
         for k in range(K):
-            bound += G[k, i] / total * share[k, i]
-            top = max(top, G[k, i] / total)
+            top = max(top, H[k, i] * (weight[k] / total))
         bound -= top
     return bound
 
@@ -127,20 +134,20 @@ def step(share: Array, G: Array, stiffness: Array, theta: float, scale: float, n
 
 
 @compiled
-def stiffness(stage: Stage, share: Array, T: float, seconds: Array) -> Array:
+def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     """How steeply each client's rents fall as its band grows, about: d ln G / d ln s, signs dropped, [K]."""
     K = share.shape[0]
     e = np.empty(K)
     for k in range(K):
         if stage.cycles[k] > 0.0:
-            e[k] = 2.0 + 2.0 * (seconds[k] - stage.fixed_s[k]) / max(T - seconds[k], 1e-9 * T)
+            e[k] = 2.0 + 2.0 * (point[k, 0] - stage.fixed_s[k]) / max(T - point[k, 0], 1e-9 * T)
         else:
             nats = stage.down_bits[k] * math.log(2.0) / (T * stage.subchannel_hz)
             e[k] = 2.0 + nats / max(share[k].sum(), 1e-300)
     return e
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
     """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal."""
     best = descend(stage, goal, clock)
     if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
@@ -150,17 +157,21 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
     return SharedAnswer(share, T, rho, lam, bound_s)
 
 
-def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
+def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    even = np.full(share.shape, 1.0 / len(share))
+    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.5 * T:  # loads so unequal that they say nothing
+        share = even
+        T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     best = SharedAnswer(share.copy(), T, rho, lam, alone_s(stage))
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     load_s = 0.1 * best.T_s
     smooth = smoothed(stage, load_s)
     new, G = np.zeros(share.shape), np.empty(share.shape)
-    seconds, worth, spent = np.empty(len(share)), np.empty(len(share)), np.empty((2, len(share)))
+    point, weight = np.empty((len(share), 6)), np.empty(len(share))
     T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
     pace, moved, steps = 1.0, True, 0
     few = has_kinks(stage) or share.size <= SMALL_CELL
@@ -177,10 +188,11 @@ def descend(stage: Stage, goal: Goal, clock: Clock) -> SharedAnswer:
         elif pace < 1e-9:
             break
         if moved:
-            rents(smooth, share, T, rho, lam, G, seconds, worth, spent)
-            bound_s = certify(smooth, stage.cycles, share, lam, G, seconds, worth, spent)
+            rents(smooth, share, T, rho, lam, G, point, weight)
+            bound_s = certify(smooth, stage.cycles, share, G, point, weight)
             best = replace(best, lower_bound_s=max(best.lower_bound_s, bound_s))
-        step(share, G, stiffness(smooth, share, T, seconds), min(1.0, pace), pace, new)
+            G *= weight[:, None]
+        step(share, G, stiffness(smooth, share, T, point), min(1.0, pace), pace, new)
         new_T, new_rho, new_lam = solve_shares(smooth, new, T, rho)
         moved = new_T < T
         pace = min(1.5 * pace, 2.0) if moved else 0.4 * pace

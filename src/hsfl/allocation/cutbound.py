@@ -17,17 +17,17 @@ from functools import cache
 
 import numpy as np
 
-from hsfl.allocation import cutting, lagrange
+from hsfl.allocation import lagrange, priced_partitions
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.matching import match
-from hsfl.allocation.partition import few
+from hsfl.allocation.matching import least_match
+from hsfl.allocation.partition import PROOF, few
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, single_prices
+from hsfl.allocation.search import TimeLimit, alone_each_s, single_prices
 from hsfl.allocation.sharebound import Prices
-from hsfl.allocation.stage import Stage, training_stage
+from hsfl.allocation.stage import Stage, distribution_stage, training_stage
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
@@ -50,7 +50,7 @@ def warm_up_bound(sharing: str, many: bool) -> None:
         return
     tiny = random_scenario(np.random.default_rng(0), 2, 2, sharing)
     stage, group = options(tiny)
-    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, Clock(1.0)).exclude(1e9)
+    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, TimeLimit(1.0)).exclude(1e9)
 
 
 def options(scenario: Scenario) -> tuple[Stage, Array]:
@@ -70,28 +70,26 @@ def options(scenario: Scenario) -> tuple[Stage, Array]:
     )
     cuts = np.concatenate(per_client)
     stage = training_stage(repeated, cuts)
-    download_s = s.model_bits[cuts] / alone_rate_bps(repeated.edge_gain, s)
     group = np.concatenate([[0], np.cumsum([len(c) for c in per_client])])
-    return stage._replace(fixed_s=stage.fixed_s + download_s), group
+    return stage._replace(fixed_s=stage.fixed_s + download_s(repeated, cuts)), group
 
 
-def alone_rate_bps(gain: Array, s: Scenario) -> Array:
-    """The edge server's whole power water-filled over all subchannels, for each row of gains."""
-    start = np.sort(s.noise_w / gain, axis=1)
-    counts = np.arange(1, start.shape[1] + 1)
-    level = (s.edge_power_w + np.cumsum(start, axis=1)) / counts
-    active = (level > start).sum(axis=1)  # sorted, so the active ones come first
-    level = level[np.arange(len(start)), active - 1]
-    return s.subchannel_hz * np.log2(np.maximum(level[:, None] / start, 1.0)).sum(axis=1)
+def download_s(scenario: Scenario, cuts: Array) -> Array:
+    """The model's download with all subchannels and all of the edge server's power, for each row."""
+    stage = distribution_stage(scenario, cuts)
+    power_w = np.full(len(cuts), stage.power_w)
+    return alone_each_s(
+        stage._replace(given_bits=stage.down_bits, given_power_w=power_w, down_bits=np.zeros(len(cuts)))
+    )
 
 
-def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> float:
+def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> float:
     """Mean over samples of the bound; `cuts` are good ones, where the search starts from."""
     bounds = [_bound(sample, cuts, clock, len(samples) - index) for index, sample in enumerate(samples)]
     return float(np.mean(bounds))
 
 
-def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
+def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> float:
     stage, group = options(sample)
     seconds = (clock.limit_s - clock.seconds()) / num_left
     if seconds < LEAST_S:
@@ -102,7 +100,7 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
     if sample.sharing == "bandwidth":
         if stage.start_w.size > MOST_SHARES:
             return alone_s
-        prices = _prices(sample, answer, stage, group, Clock(seconds))
+        prices = _prices(sample, answer, stage, group, TimeLimit(seconds))
         return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
     needy = _needy(stage, group)
     limit = sample.num_subchannels - max(needy - 1, 0)
@@ -113,15 +111,15 @@ def _bound(sample: Scenario, cuts: Array, clock: Clock, num_left: int) -> float:
         test = _by_tables(stage, group, limit)
     else:
         test = _by_prices(stage, group, sample.num_subchannels, limit)
-    return max(alone_s, _largest_excluded(test, value_s, Clock(seconds)))
+    return max(alone_s, _largest_excluded(test, value_s, TimeLimit(seconds)))
 
 
-def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: Clock) -> Prices:
+def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> Prices:
     assert answer.share is not None
     return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
 
 
-def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: Clock) -> Array:
+def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:
     """Cuts that clients choose at the prices of shared bands, near a bound [P, K]: of some samples, and of most."""
     chosen = [cuts]
     for sample in samples[:PRICED_SAMPLES]:
@@ -145,7 +143,7 @@ def _needy(stage: Stage, group: Array) -> int:
     return int(np.logical_and.reduceat(_rows_need(stage), group[:-1]).sum())
 
 
-def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: Clock) -> float:
+def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: TimeLimit) -> float:
     """Bisection between nothing and a value that is attained; to 0.1 %, or until the time is over."""
     low, high, step = 0.0, value_s, 0.02
     while high - low > 1e-3 * high and not clock.over():
@@ -174,8 +172,8 @@ def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
         for _ in range(12):
             rho = unit * lam / (1.0 - lam)
             prices = single_prices(stage, T_s, rho, lam)
-            value, column = match(np.minimum.reduceat(prices, group[:-1], axis=0))
-            if value > 1.0 + 1e-11:
+            value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = np.zeros((len(group) - 1, prices.shape[1]))
@@ -202,8 +200,8 @@ def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool
         low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
         for _ in range(8):
             rho = unit * lam / (1.0 - lam)
-            value, owner, picks, _ = cutting.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
-            if value > 1.0 + 1e-11:
+            value, owner, picks, _ = priced_partitions.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
+            if value > PROOF:
                 start[0] = lam
                 return True
             chosen = (np.arange(clients)[:, None] == owner).astype(float)

@@ -16,12 +16,13 @@ from itertools import product
 import numpy as np
 
 from hsfl import rng as streams
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cutbound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact, warm_up
 from hsfl.allocation.partition import few
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock
+from hsfl.allocation.search import TimeLimit
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -82,19 +83,18 @@ def choose_cuts(
     warm_up(samples[0])
     if settings.bound:
         warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
-    clock = Clock(settings.time_limit_s)
+    clock = TimeLimit(settings.time_limit_s)
     METHODS[settings.method](fitness, settings, clock.part(0.6), progress or (lambda what, step, best: None))
     if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
         _follow_prices(samples, fitness, clock.part(0.4))
     cuts, round_s = _finalists(samples, fitness, settings, clock.part(0.5))
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
-    bound_s = min(bound_s, mean_s)
-    gap = (mean_s - bound_s) / mean_s if mean_s > 0 else 0.0
+    bound_s, gap = with_gap(bound_s, mean_s)
     return CutPlan(cuts, round_s, mean_s, bound_s, gap, settings.method, fitness.evaluations, clock.seconds())
 
 
-def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: Clock) -> None:
+def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: TimeLimit) -> None:
     """What clients would buy at the prices of the best cuts, again while that is better."""
     best = None
     while not clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
@@ -108,7 +108,7 @@ def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3, li
 
 
 def _finalists(
-    samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: Clock
+    samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: TimeLimit
 ) -> tuple[Array, Array]:
     """The best few by local search (fewer where time is short), judged exactly, each for its part of the time."""
     affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
@@ -127,7 +127,7 @@ def _starts(fitness: Fitness, seed: int, count: int) -> Array:
     return np.array((fixed + random)[: max(count, 1)])
 
 
-def exhaustive(fitness: Fitness, settings: CutSettings, clock: Clock, progress: Progress) -> None:
+def exhaustive(fitness: Fitness, settings: CutSettings, clock: TimeLimit, progress: Progress) -> None:
     """Every cut vector."""
     s = fitness.scenario
     count = np.prod((s.max_cut - s.min_cut + 1).astype(float))
@@ -140,7 +140,7 @@ def exhaustive(fitness: Fitness, settings: CutSettings, clock: Clock, progress: 
             break
 
 
-def descent(fitness: Fitness, settings: CutSettings, clock: Clock, progress: Progress) -> None:
+def descent(fitness: Fitness, settings: CutSettings, clock: TimeLimit, progress: Progress) -> None:
     """Steepest predicted change first, from the best starts; then kicks of a few clients until none helps."""
     rng = streams.stream(settings.seed, "kicks")
     starts = _starts(fitness, settings.seed, 12)
@@ -168,7 +168,7 @@ def _kick(fitness: Fitness, cuts: Array, rng: np.random.Generator) -> Array:
     return cuts
 
 
-def _descend(fitness: Fitness, cuts: Array, clock: Clock) -> tuple[Array, float]:
+def _descend(fitness: Fitness, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
     """Change one client's cut at a time, in the order of predicted savings, until no prediction comes true."""
     value = float(fitness(cuts[None])[0])
     improved = True
@@ -202,7 +202,7 @@ def _all_at_once(cuts: Array, saved: Array) -> Array | None:
     return np.where(moving, best, cuts) if moving.sum() > 1 else None
 
 
-def genetic(fitness: Fitness, settings: CutSettings, clock: Clock, progress: Progress) -> None:
+def genetic(fitness: Fitness, settings: CutSettings, clock: TimeLimit, progress: Progress) -> None:
     """The paper's way: pymoo's GA on the same fitness, SCLS and RCLS in the first population."""
     from hsfl.allocation.genetic import run
 
@@ -210,7 +210,7 @@ def genetic(fitness: Fitness, settings: CutSettings, clock: Clock, progress: Pro
     run(fitness, first, settings, clock, progress)
 
 
-METHODS: dict[str, Callable[[Fitness, CutSettings, Clock, Progress], None]] = {
+METHODS: dict[str, Callable[[Fitness, CutSettings, TimeLimit, Progress], None]] = {
     "descent": descent,
     "ga": genetic,
     "exhaustive": exhaustive,

@@ -10,6 +10,7 @@ import numpy as np
 
 from hsfl.allocation import samples as packed
 from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import exact
 from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray
@@ -55,8 +56,6 @@ class Fitness:
     def _evaluate(self, cuts: Array) -> Array:
         if self.scenario.sharing == "exclusive":
             return packed.evaluate_all(self.samples, cuts, self.owners, self.threads)
-        from hsfl.allocation.joint import exact
-
         return np.array(
             [[exact(s, c, gap=5e-3, time_limit_s=self.limit_s).round_s for s in self.scenarios] for c in cuts]
         )
@@ -73,8 +72,6 @@ class Fitness:
 
     def _shares(self, cuts: Array) -> Array:
         """Shares of both stages for these cuts [2, S, K, I]."""
-        from hsfl.allocation.joint import exact
-
         answers = [exact(s, cuts, gap=5e-3, time_limit_s=self.limit_s) for s in self.scenarios]
         return np.stack([[a.share for a in answers], [a.edge_down_share for a in answers]])
 

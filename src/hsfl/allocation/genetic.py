@@ -13,7 +13,7 @@ from pymoo.operators.crossover.ux import UX
 from pymoo.optimize import minimize
 
 from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.search import Clock
+from hsfl.allocation.search import TimeLimit
 
 Array = np.ndarray
 
@@ -43,7 +43,7 @@ class _Redraw(Mutation):
 class _NoImprovement(Termination):
     """Ends after `patience` generations in which the best fell by less than a significant part."""
 
-    def __init__(self, patience: int, significant: float, max_generations: int, clock: Clock) -> None:
+    def __init__(self, patience: int, significant: float, max_generations: int, clock: TimeLimit) -> None:
         super().__init__()
         self.patience, self.significant, self.max_generations, self.clock = (
             patience,
@@ -72,7 +72,7 @@ class _Report(Callback):
         self.progress("generation", algorithm.n_iter, float(algorithm.opt.get("F").min()))
 
 
-def run(fitness: Fitness, first: Array, settings: Any, clock: Clock, progress: Any) -> None:
+def run(fitness: Fitness, first: Array, settings: Any, clock: TimeLimit, progress: Any) -> None:
     """Fill `fitness` with what the GA tries; the best is read from there."""
     algorithm = GA(
         pop_size=len(first),

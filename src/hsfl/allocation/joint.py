@@ -5,26 +5,26 @@ Legend: K clients, I subchannels.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, violation
+from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, with_gap
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
 from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table, who_needs
+from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, StageAnswer, improve, solve_stage
+from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, improve, solve_stage
 from hsfl.allocation.spectrum import shares_of
 from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
 from hsfl.allocation.tau import DECIDED, keep_within, prices
-from hsfl.errors import InputError
+from hsfl.allocation.units import solve_in_own_units
 
 Array = np.ndarray
-StageSolver = Callable[[Stage, Goal, Clock], Any]
+StageSolver = Callable[[Stage, Goal, TimeLimit], Any]
 DEFAULT_GAP = 1e-3
 DEFAULT_TIME_LIMIT_S = 10.0
 
@@ -48,9 +48,10 @@ def solve_round(
     What training leaves of its gap belongs to distribution, the far shorter stage.
     """
     cuts = scenario.check_cuts(cuts)
+    solve = in_own_units(solve)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     warm_up(scenario)
-    clock = Clock(time_limit_s)
+    clock = TimeLimit(time_limit_s)
     kept = np.ones(scenario.num_clients, bool)
     first = solve(training, Goal(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
@@ -58,13 +59,22 @@ def solve_round(
             first, solve(training, Goal(min(gap, DECIDED), tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within(scenario, training, keeper or solve, clock)
+        kept = keep_within(scenario, training, in_own_units(keeper) if keeper else solve, clock)
         first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
     spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
     second = solve(distribution, Goal(gap, spare_s), clock.part(1.0))
-    return assemble(scenario, cuts, kept, training, distribution, first, second, gap, clock)
+    return assemble(scenario, cuts, kept, first, second, gap, clock)
+
+
+def in_own_units(solve: StageSolver) -> StageSolver:
+    """The stage solver, working in units of each stage's own; its answers say what is spent."""
+
+    def spend_open(stage: Stage, answer: Any) -> Spent:
+        return spend(stage, answer.shares(len(stage.cycles)), answer.T_s, answer.rho)
+
+    return partial(solve_in_own_units, solve, spend_open)
 
 
 def warm_up(scenario: Scenario) -> None:
@@ -81,15 +91,15 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
     cuts, goal = np.full(clients, 3), Goal(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
     for stage in (training, distribution):
-        answer = stage_solver(tiny)(stage, goal, Clock(0.02))
-        spend(stage, _share_of(answer, clients), answer.T_s, answer.rho)
+        answer = stage_solver(tiny)(stage, goal, TimeLimit(0.02))
+        spend(stage, answer.shares(clients), answer.T_s, answer.rho)
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
             phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
             search_leaves(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
             excess(stage, np.arange(clients), shares_of(answer.owner, clients), answer.T_s, rho)
         elif sharing == "exclusive":
-            improve(stage, answer, np.random.default_rng(0), Clock(0.02), 0.01)
+            improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)
     if drops:
         prices(training, 1e9)
 
@@ -106,23 +116,21 @@ def assemble(
     scenario: Scenario,
     cuts: Array,
     kept: Array,
-    training: Stage,
-    distribution: Stage,
     first: StageAnswer,
     second: StageAnswer,
     gap: float,
-    clock: Clock,
+    clock: TimeLimit,
 ) -> Allocation:
     """Both stage answers as one allocation, with round_s from the latency equations."""
     K, subs = scenario.num_clients, scenario.num_subchannels
     hz, up, down, edge_up = np.zeros(K), np.zeros((K, subs)), np.zeros((K, subs)), np.zeros((K, subs))
     share = np.zeros((K, subs))
     if kept.any():
-        share[kept] = _share_of(first, int(kept.sum()))
-        spent = first.spent or spend(only(training, kept), share[kept], first.T_s, first.rho)
-        hz[kept], up[kept], down[kept], edge_up[kept] = spent
-    edge_share = _share_of(second, K)
-    edge_down = (second.spent or spend(distribution, edge_share, second.T_s, second.rho))[2]
+        share[kept] = first.shares(int(kept.sum()))
+        assert first.spent is not None
+        hz[kept], up[kept], down[kept], edge_up[kept] = first.spent
+    edge_share = second.shares(K)
+    assert second.spent is not None
     exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
         status=SolveStatus.OPTIMAL,
@@ -136,7 +144,7 @@ def assemble(
         main_up_power_w=up,
         main_down_power_w=down,
         edge_up_power_w=edge_up,
-        edge_down_power_w=edge_down,
+        edge_down_power_w=second.spent[2],
         phases={},
         round_s=0.0,
         lower_bound_s=0.0,
@@ -147,13 +155,19 @@ def assemble(
 
 
 def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:
-    """Phases, round_s, gap and status from the equations; an allocation that breaks a constraint never leaves."""
-    broken = violation(scenario, draft)
-    assert broken <= 1e-9, f"the solver broke a constraint by {broken}"
-    phases, round_s = evaluate(scenario, draft)
-    lower_bound_s = min(lower_bound_s, round_s)
-    reached = (round_s - lower_bound_s) / round_s if round_s > 0 else 0.0
+    """Phases, round_s, gap and status from the equations. Where the numbers were too much for the solver, so that it broke
+    a constraint or its bound lies above its own round, nothing of it leaves: the even allocation, or no proof."""
+    phases, round_s = evaluate(scenario, draft) if violation(scenario, draft) <= 1e-9 else ({}, np.inf)
+    failed = not np.isfinite(round_s)
+    if failed:
+        draft = even_allocation(scenario, draft)
+        phases, round_s = evaluate(scenario, draft)
+    if failed or not holds(lower_bound_s, round_s):
+        failed, lower_bound_s = True, alone_bound_s(scenario, draft)
+    lower_bound_s, reached = with_gap(lower_bound_s, round_s)
     status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    if failed:
+        status = SolveStatus.HEURISTIC
     if not draft.kept.all():
         status = SolveStatus.DROPPED
     return replace(
@@ -167,74 +181,5 @@ def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: flo
     )
 
 
-def _share_of(answer: Any, num_clients: int) -> Array:
-    return answer.share if hasattr(answer, "share") else shares_of(answer.owner, num_clients)
-
-
 def _owner(share: Array) -> Array:
     return np.where(share.any(axis=0), share.argmax(axis=0), -1)
-
-
-def allocate(
-    scenario: Scenario | str | Path,
-    cuts: Any = None,
-    solver: str = "exact",
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    gap: float = DEFAULT_GAP,
-    seed: int = 0,
-) -> Allocation:
-    """Allocate one round (a scenario or its file) by a named solver. Without cuts, a baseline's rule for them is followed, or
-    the scenario itself is the one sample for choosing them."""
-    scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
-    check_settings(time_limit_s, gap)
-    if seed < 0:
-        raise InputError(f"seed is {seed}; give 0 or more")
-    solve = solver_named(solver)
-    if cuts is not None:
-        return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
-    from hsfl.allocation.cuts import CutSettings, choose_cuts
-
-    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
-    ruled = _cuts_by_rule(solver, scenario, seed)
-    chosen = plan.cuts if ruled is None else ruled
-    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
-    bound_s = min(plan.lower_bound_s, answer.round_s) if answer.kept.all() else None  # of a round with everyone
-    return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
-
-
-def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
-    """The cuts of a baseline that has a rule for them."""
-    from hsfl.allocation.cuts import CutSettings
-    from hsfl.allocation.policies import policy
-
-    if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
-        return None
-    return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
-
-
-def check_settings(time_limit_s: float, gap: float) -> None:
-    if not time_limit_s > 0:
-        raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
-    if not 0 <= gap < 1:
-        raise InputError(f"gap is {gap}; give a fraction from 0 to below 1, such as 0.001")
-
-
-def solver_named(name: str) -> Any:
-    """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
-    if name == "exact":
-        return exact
-    if name == "scip":
-        from hsfl.allocation.scip import solve
-
-        return solve
-    if name == "paper":
-        from hsfl.allocation.paper import solve
-
-        return solve
-    from hsfl.allocation.policies import POLICIES, policy
-
-    try:
-        return policy(name).allocate
-    except InputError:
-        rules = ", ".join(POLICIES)
-        raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -13,10 +13,11 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, respond, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve, respond
+from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.spectrum import sort_by
 from hsfl.allocation.stage import Stage, needs_subchannel
-from hsfl.allocation.tangent import tangent
+from hsfl.allocation.tangent import ROUNDING, tangent
 
 Array = np.ndarray
 
@@ -53,6 +54,7 @@ def _reach(
         for i in range(share.shape[0]):
             bound += share[i] * rent[i]
         changed = _take(order, m, share, allowed)
+        bound *= 1.0 - ROUNDING
         for i in range(share.shape[0]):
             bound -= share[i] * rent[i]
         proven = max(proven, bound)
@@ -91,7 +93,7 @@ def _best_of_size(
             value = here
             best[:] = share
         sort_by(key, order)
-        beyond, count = base, 0
+        beyond, count = base * (1.0 - ROUNDING), 0
         for i in order:
             if not allowed[i]:
                 continue
@@ -207,7 +209,7 @@ def dual_value(
     K, subs = chosen.shape
     work = workspace(subs)
     buying = np.empty(subs)
-    total = -pi.sum()
+    total = 0.0
     for k in range(K):
         least = math.inf
         for row in range(group[k], group[k + 1]):
@@ -219,7 +221,7 @@ def dual_value(
         total += least
         if least == math.inf:
             return math.inf
-    return total
+    return total * (1.0 - ROUNDING) - pi.sum()
 
 
 @compiled
@@ -233,9 +235,9 @@ def excess(stage: Stage, picks: Array, chosen: Array, T: float, rho: float) -> f
         row = picks[k]
         if stage.cycles[row] == 0.0 and stage.down_bits[row] == 0.0:
             continue
-        count, w0 = fill_curve(curve, stage.order[row], stage.start_w[row], stage.log_start[row], chosen[k])
-        c = uplink_s(stage, row, curve, count, w0, spare, chosen[k], b)
-        f, q, _, _ = respond(curve, count, w0, T - c, stage.cycles[row], stage.down_bits[row], b, rho)
+        count = fill_curve(curve, stage.order[row], stage.start_w[row], stage.log_start[row], chosen[k])
+        c = uplink_s(stage, row, curve, count, spare, chosen[k], b)
+        f, q, _, _ = respond(curve, count, T - c, stage.cycles[row], stage.down_bits[row], b, rho)
         if math.isfinite(f) and math.isfinite(q):
             F += f / stage.hz
             Q += q / stage.power_w

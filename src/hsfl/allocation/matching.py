@@ -7,6 +7,7 @@ import numpy as np
 from hsfl.allocation.compiled import compiled
 
 Array = np.ndarray
+TOO_MUCH = 4.0  # a price as good as infinite, since the sum that may not be passed is 1
 
 
 @compiled
@@ -54,3 +55,9 @@ def match(cost: Array) -> tuple[float, Array]:
             column[row_of[j] - 1] = j - 1
             total += cost[row_of[j] - 1, j - 1]
     return total, column
+
+
+@compiled
+def least_match(prices: Array) -> tuple[float, Array]:
+    """The least sum of prices >= 0, as far as it matters: beyond TOO_MUCH they would cost the others their digits."""
+    return match(np.minimum(prices, TOO_MUCH))

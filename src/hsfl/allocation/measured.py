@@ -15,6 +15,7 @@ from itertools import count
 
 import numpy as np
 
+from hsfl.allocation.answer import with_gap
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -120,7 +121,7 @@ def best_plan(
     hz = optimal_cycles(own, work, main_hz)
     server_s = np.divide(work, hz, out=np.zeros(len(rows)), where=work > 0)
     round_s = float((own + server_s).max() + down_s[rows, best_cuts].max())
-    return MeasuredPlan(best_cuts, hz, round_s, min(bound_s, best_s, round_s))
+    return MeasuredPlan(best_cuts, hz, round_s, with_gap(min(bound_s, best_s), round_s)[0])
 
 
 def _free_cuts(own_s: Array, work_cycles: Array, feasible: Array, main_hz: float) -> tuple[Array, float]:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from hsfl import rng as streams
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cuts import CutPlan, CutSettings, Progress
 from hsfl.allocation.measured import best_plan, least_training
-from hsfl.allocation.search import Clock
+from hsfl.allocation.search import TimeLimit
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -101,7 +102,7 @@ def choose_measured_cuts(
 ) -> CutPlan:
     """Cuts over the samples, never worse there than `first` [K] (the plan for mean speeds, say)."""
     settings, say = settings or CutSettings(), progress or (lambda what, step, best: None)
-    clock, plans = Clock(settings.time_limit_s), []
+    clock, plans = TimeLimit(settings.time_limit_s), []
     for own_s, down_s in zip(rounds.own_s, rounds.down_s):
         plans.append(best_plan(own_s, rounds.work_cycles, down_s, rounds.feasible, rounds.main_hz, BOUND_GAP))
         say("samples", len(plans), plans[-1].round_s)
@@ -112,8 +113,7 @@ def choose_measured_cuts(
     assert judge.best is not None
     round_s = rounds.round_s(judge.best)
     mean_s = float(round_s.mean())
-    bound_s = min(bound_s, mean_s)
-    gap = (mean_s - bound_s) / mean_s if mean_s > 0 else 0.0
+    bound_s, gap = with_gap(bound_s, mean_s)
     return CutPlan(judge.best, round_s, mean_s, bound_s, gap, settings.method, judge.tried, clock.seconds())
 
 
@@ -123,7 +123,7 @@ def best_single(rounds: MeasuredRounds) -> Array:
     return same[int(np.argmin(rounds.mean_rounds(same)))]
 
 
-def _exhaustive(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clock, say: Progress) -> None:
+def _exhaustive(judge: _Judge, bound_s: float, settings: CutSettings, clock: TimeLimit, say: Progress) -> None:
     rounds = judge.scenario
     count = np.prod((rounds.max_cut - rounds.min_cut + 1).astype(float))
     if count > EXHAUSTIVE:
@@ -131,7 +131,7 @@ def _exhaustive(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clo
     judge(np.array(list(product(*(range(rounds.min_cut, most + 1) for most in rounds.max_cut)))))
 
 
-def _genetic(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clock, say: Progress) -> None:
+def _genetic(judge: _Judge, bound_s: float, settings: CutSettings, clock: TimeLimit, say: Progress) -> None:
     from hsfl.allocation.genetic import run
 
     rng, rounds, best = streams.stream(settings.seed, "cuts"), judge.scenario, judge.best
@@ -140,12 +140,12 @@ def _genetic(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clock,
     run(fitness, np.array([best, np.full(rounds.num_clients, rounds.max_cut.min()), *random]), settings, clock, say)
 
 
-def _descent(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clock, say: Progress) -> None:
+def _descent(judge: _Judge, bound_s: float, settings: CutSettings, clock: TimeLimit, say: Progress) -> None:
     """From the best start, then from kicks of it, until none helps or `settings.gap` is proven."""
     rng = streams.stream(settings.seed, "kicks")
     assert judge.best is not None
     _descend(judge, judge.best, clock)
-    failures, clock = 0, Clock(min(KICKS_S, clock.limit_s - clock.seconds()))
+    failures, clock = 0, TimeLimit(min(KICKS_S, clock.limit_s - clock.seconds()))
     while failures < settings.patience and judge.best_s * (1 - settings.gap) > bound_s and not clock.over():
         before_s = judge.best_s
         _descend(judge, _kick(judge.scenario, judge.best, rng), clock)
@@ -153,7 +153,7 @@ def _descent(judge: _Judge, bound_s: float, settings: CutSettings, clock: Clock,
         say("kicks", judge.tried, judge.best_s)
 
 
-METHODS: dict[str, Callable[[_Judge, float, CutSettings, Clock, Progress], None]] = {
+METHODS: dict[str, Callable[[_Judge, float, CutSettings, TimeLimit, Progress], None]] = {
     "descent": _descent,
     "ga": _genetic,
     "exhaustive": _exhaustive,
@@ -168,7 +168,7 @@ def _kick(rounds: MeasuredRounds, cuts: Array, rng: np.random.Generator) -> Arra
     return cuts
 
 
-def _descend(judge: _Judge, cuts: Array, clock: Clock) -> None:
+def _descend(judge: _Judge, cuts: Array, clock: TimeLimit) -> None:
     """Many changes at once where they help together, else one at a time, until none can help."""
     value_s, improved = judge.one(cuts), True
     while improved and not clock.over():
@@ -198,7 +198,9 @@ def _together(cuts: Array, saved_s: Array) -> list[Array]:
     return trials
 
 
-def _one_by_one(judge: _Judge, cuts: Array, value_s: float, saved_s: Array, clock: Clock) -> tuple[Array, float, bool]:
+def _one_by_one(
+    judge: _Judge, cuts: Array, value_s: float, saved_s: Array, clock: TimeLimit
+) -> tuple[Array, float, bool]:
     """Single changes, the most promising first; those that cannot help are not tried, unless others were made."""
     improved, in_vain = False, 0
     for flat in np.argsort(-saved_s, axis=None, kind="stable"):

@@ -1,116 +1,153 @@
-"""The solver `paper`: the paper's own method, repaired where it cannot work as printed.
+"""The solver `paper`: the paper's own method for one round, repaired where it cannot work as printed.
 
-Legend: K clients, I subchannels. F (server cycles) by a Lagrangian iteration for given P, P (subchannels and powers) by
-SCIP's branch and bound for given F, in turn until T settles. What is repaired in the iteration: the sign of the step
-in lambda (dual ascent), variables scaled to fractions, mu renormalised to sum 1 (T is the maximum, so mu alone only
-falls), f rescaled to the budget. It stops where |T' - T| <= epsilon T, as printed.
+Legend: K clients, I subchannels. The paper divides a round into F (the main server's cycles) and P (subchannels and
+powers), and prints one turn: F by a Lagrangian iteration for a given P, then P by branch and bound for that F. It does
+not say which P comes first; ours is the even one (`even_transmission`). P is found by our exact search, or by SCIP as
+in the paper. After an optimal P all clients finish together, so that no other F can shorten the round: further turns
+would gain nothing. (So P must not come first: from even cycles the round would be that of ECFA.)
+
+What is repaired in the iteration (`cycles_by_multipliers`):
+
+    sign    lambda rises where more cycles are given than there are; printed, it falls, and f runs away
+    scale   f is a fraction of the server's cycles, seconds are fractions of the first T; the step of each multiplier
+            is in proportion to it: they differ by orders of magnitude, and an equal step for all sets the small ones
+            to 0, where a client gets no cycles and never finishes
+    mu      rescaled to sum 1 after every step: T is the maximum, so that mu alone could only fall
+    f       rescaled at the end to sum to the server's cycles, which the iteration meets only in the limit
+    steps   alpha = beta = 0.01
+    end     |T' - T| <= epsilon T, as printed, but not at the first step, where f is still what it began with, and not
+            before the cycles given are those that there are
 """
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
-from hsfl.allocation import scip
+from hsfl.allocation import scip, search
 from hsfl.allocation.answer import Allocation, SolveStatus
-from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
-from hsfl.allocation.powers import INSIDE, uplink_powers
+from hsfl.allocation.compiled import compiled
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import DEFAULT_GAP, StageSolver, exact, solve_round
+from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, alone_s
+from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.stage import Stage, training_stage
+from hsfl.errors import known
 from hsfl.network.latency import seconds
 
 Array = np.ndarray
-EPSILON = 1e-6
-MAX_STEPS = 20_000
+STEP = 0.01
+EPSILON = 1e-7
+MAX_STEPS = 100_000
+SPENT = 1e-3  # how near to the server's cycles their sum must be at the end
+PROOF_LIMIT_S = 1.0  # for the bound beside the answer
+P_STEPS: dict[str, StageSolver] = {"exact": search.solve_stage, "scip": scip.solve_stage}
 
 
-def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
-    """One round by the paper's alternation. No bound comes with it; the one reported is every client alone."""
+def solve(
+    scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0, p_step: str = "exact"
+) -> Allocation:
+    """One round: one F step from even transmission, then one P step. The bound is the exact solver's for these cuts."""
     scip.check_exclusive(scenario, "paper")
-    answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
-    return replace(answer, status=SolveStatus.HEURISTIC) if answer.kept.all() else answer
+    transmit = P_STEPS[known("p_step", p_step, P_STEPS)]
+    _compile()
+    keeper = partial(solve_stage, transmit=search.solve_stage)  # who can keep tau_s is asked many times
+    answer = solve_round(scenario, cuts, partial(solve_stage, transmit=transmit), gap, time_limit_s, keeper)
+    if not answer.kept.all():
+        return answer
+    best = exact(replace(scenario, tau_s=None), cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
+    bound_s = min(best.lower_bound_s, answer.round_s)
+    reached = (answer.round_s - bound_s) / answer.round_s if answer.round_s > 0 else 0.0
+    return replace(
+        answer,
+        status=SolveStatus.HEURISTIC,
+        lower_bound_s=bound_s,
+        gap=reached,
+        seconds=answer.seconds + best.seconds,
+    )
+
+
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, transmit: StageSolver = search.solve_stage) -> StageAnswer:
+    """One F step, one P step. Distribution has no cycles, so that its P step is all of it."""
+    hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
+    return transmission(stage, hz, goal, clock, transmit)
+
+
+def even_transmission(stage: Stage) -> tuple[Array, Array]:
+    """The first P, shares and downlink watts [K, I]: subchannels are dealt one by one, each client in its turn taking
+    the best that is left, and the server's power is divided evenly."""
+    clients, subs = stage.start_w.shape
+    share, down_w = shares_of(first_owner(stage), clients), np.zeros((clients, subs))
+    pour_rows(stage, share, np.full(clients, stage.power_w / clients), down_w)
+    return share, down_w
+
+
+def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
+    """m_k [K]: all seconds of a client but the server's, for given subchannels and downlink power."""
+    up_w, edge_w = np.zeros(share.shape), np.zeros(share.shape)
+    uplink_powers(stage, share, up_w, edge_w)
+    total_s = stage.fixed_s
+    for bits, power_w, start_w in (
+        (stage.up_bits, up_w, stage.start_w),
+        (stage.edge_bits, edge_w, stage.edge_start_w),
+        (stage.down_bits, down_w, stage.start_w),
+    ):
+        rate_bps = stage.subchannel_hz / np.log(2) * np.log1p(power_w / start_w).sum(axis=1)
+        total_s = total_s + seconds(bits, rate_bps)
+    return total_s
+
+
+def transmission(stage: Stage, hz: Array, goal: Goal, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
+    """The P step: the best subchannels and powers for given cycles [K]."""
+    given = stage._replace(fixed_s=stage.fixed_s + seconds(stage.cycles, hz), cycles=np.zeros(len(hz)))
+    answer = transmit(given, goal, clock)
+    _, up_w, down_w, edge_w = spend(given, shares_of(answer.owner, len(hz)), answer.T_s, answer.rho)
+    return replace(answer, lower_bound_s=min(alone_s(stage), answer.T_s), spent=(hz, up_w, down_w, edge_w))
 
 
 def cycles_by_multipliers(
-    m: Array, n: Array, hz: float, alpha: float = 0.1, beta: float = 0.1, epsilon: float = EPSILON
+    m: Array, n: Array, hz: float, alpha: float = STEP, beta: float = STEP, epsilon: float = EPSILON
 ) -> tuple[Array, float, int]:
-    """min over f of max_k m_k + n_k / f_k, sum f <= hz: (f [K], T, steps) by the paper's iteration, repaired."""
+    """The F step, min over f of max_k m_k + n_k / f_k with sum f <= hz: (f [K], T, steps)."""
     busy = n > 0
     if not busy.any():
         return np.zeros(len(m)), float(m.max()), 0
-    f = np.where(busy, 1.0 / busy.sum(), 0.0)
-    mu, lam = f.copy(), 1.0
+    scale_s = float((m + n * busy.sum() / hz).max())  # T of even cycles
+    f, steps = _iterate(m / scale_s, n / (hz * scale_s), alpha, beta, epsilon, MAX_STEPS)
+    f = f * hz * INSIDE
+    return f, float((m + seconds(n, f)).max()), steps
 
-    def finish(f: Array) -> Array:
-        return m + np.divide(n, f * hz, out=np.zeros(len(m)), where=busy)
 
-    T = finish(f).max()
-    best_f, best_T, steps = f, T, 0
-    scale = T  # seconds become fractions of the first T
-    while steps < MAX_STEPS:
+@compiled
+def _iterate(m: Array, n: Array, alpha: float, beta: float, epsilon: float, max_steps: int) -> tuple[Array, int]:
+    """The iteration in fractions: the last f [K], its sum made 1, and how many steps were taken."""
+    clients, num_busy = len(m), (n > 0.0).sum()
+    mu, f, finish = np.where(n > 0.0, 1.0 / num_busy, 0.0), np.zeros(clients), m.copy()
+    lam = np.sqrt(mu * n).sum() ** 2  # so that f begins with sum 1
+    T, steps = np.inf, 0
+    while steps < max_steps:
         steps += 1
-        f = np.where(busy, np.sqrt(mu * n / (hz * scale) / lam), 0.0)
-        lam = max(lam + alpha * (f.sum() - 1.0), 1e-9)
-        f = f / f.sum()
-        new = finish(f).max()
-        mu = np.where(busy, np.maximum(mu + beta * mu.max() * (finish(f) - new) / scale, 1e-9), 0.0)
-        mu /= mu.sum()
-        if new < best_T:
-            best_f, best_T = f, new
-        if abs(new - T) <= epsilon * T:
+        before, T, sum_f, sum_mu = T, m.max(), 0.0, 0.0
+        for k in range(clients):
+            if n[k] > 0.0:
+                f[k] = math.sqrt(mu[k] * n[k] / lam)
+                finish[k] = m[k] + n[k] / f[k]
+                T, sum_f = max(T, finish[k]), sum_f + f[k]
+        lam *= 1.0 + alpha * (sum_f - 1.0)
+        for k in range(clients):
+            mu[k] *= 1.0 + beta * (finish[k] - T) / T
+            sum_mu += mu[k]
+        mu /= sum_mu
+        if steps > 1 and abs(T - before) <= epsilon * before and abs(sum_f - 1.0) <= SPENT:
             break
-        T = new
-    return best_f * hz, float(best_T), steps
+    return f / f.sum(), steps
 
 
-@dataclass(frozen=True)
-class _Point:
-    """An assignment with cycles and powers, and when each client finishes with them."""
-
-    owner: Array  # [I]
-    spent: Spent
-    finish_s: Array  # [K]
-    server_s: Array  # [K] the part of it at the server
-
-    @property
-    def T_s(self) -> float:
-        return float(self.finish_s.max())
-
-
-def _point(stage: Stage, owner: Array, hz: Array, down_w: Array) -> _Point:
-    share = shares_of(owner, len(hz))
-    up, edge = np.zeros(share.shape), np.zeros(share.shape)
-    uplink_powers(stage, share, up, edge)
-    b = stage.subchannel_hz / np.log(2)
-
-    def link_s(bits: Array, power_w: Array, start_w: Array) -> Array:
-        return seconds(bits, b * np.log1p(power_w / start_w).sum(axis=1))
-
-    server_s = seconds(stage.cycles, hz)
-    finish_s = stage.fixed_s + server_s + link_s(stage.up_bits, up, stage.start_w)
-    finish_s = finish_s + link_s(stage.edge_bits, edge, stage.edge_start_w)
-    finish_s = finish_s + link_s(stage.down_bits, down_w, stage.start_w)
-    return _Point(owner, (hz, up, down_w, edge), finish_s, server_s)
-
-
-def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
-    """Alternation from even cycles. The distribution stage has no cycles, so one pass is all of it."""
-    clients, owner = len(stage.cycles), first_owner(stage)
-    share = shares_of(owner, clients)
-    even = np.full(clients, stage.power_w / clients)[:, None] * share / np.maximum(share.sum(axis=1, keepdims=True), 1)
-    best = _point(stage, owner, np.full(clients, stage.hz / clients), even * INSIDE)
-    while not clock.over() and best.T_s > 0.0:
-        before_s, hz = best.T_s, best.spent[0]
-        limit_s = (clock.limit_s - clock.seconds()) * (0.5 if stage.cycles.any() else 1.0)
-        result = scip.run(stage, best.T_s, goal.gap, limit_s, cycles_s=best.server_s)
-        if result.owner is None:
-            break
-        down_w = result.down_w * INSIDE / max(1.0, result.down_w.sum() / stage.power_w)
-        for_power = _point(stage, result.owner, hz, down_w)
-        new_hz, _, _ = cycles_by_multipliers(for_power.finish_s - for_power.server_s, stage.cycles, stage.hz)
-        for_cycles = _point(stage, result.owner, new_hz * INSIDE, down_w)
-        best = min(best, for_power, for_cycles, key=lambda point: point.T_s)
-        if not stage.cycles.any() or before_s - best.T_s <= max(goal.gap, EPSILON) * before_s:
-            break
-    return StageAnswer(best.owner, best.T_s, 1.0, 0.5, min(alone_s(stage), best.T_s), best.spent)
+@cache
+def _compile() -> None:
+    """Compile (or load) what only this solver needs, before any clock runs."""
+    stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
+    cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)

@@ -13,12 +13,14 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve
+from hsfl.allocation.frequency import uplink_s
 from hsfl.allocation.spectrum import price_after_uplink, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
 
+PROOF = 1.0 + 1e-11  # a sum of prices above this is above 1 in spite of rounding
 MAX_WORK = 5e7  # steps of one dynamic programme, about a tenth of a second
 MAX_SUBCHANNELS = 18  # tables [K, 2^I]
 
@@ -77,8 +79,8 @@ def uplink_table(stage: Stage) -> Array:
             if popcount(mask) > limit:
                 continue
             _expand(mask, share)
-            count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-            c[k, mask] = uplink_s(stage, k, curve, count, w0, spare, share, b)
+            count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+            c[k, mask] = uplink_s(stage, k, curve, count, spare, share, b)
     return c
 
 
@@ -94,8 +96,8 @@ def price_table(stage: Stage, c: Array, T: float, rho: float, lam: float) -> Arr
             if not c[k, mask] <= T:
                 continue
             _expand(mask, share)
-            count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-            phi[k, mask] = price_after_uplink(stage, k, curve, count, w0, c[k, mask], T, rho, lam, b)
+            count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+            phi[k, mask] = price_after_uplink(stage, k, curve, count, c[k, mask], T, rho, lam, b)
     return phi
 
 
@@ -202,7 +204,7 @@ def search_leaves(
         else:
             part = mask if parts[k] == size else (parts[k] - 1) & mask
             while part:
-                if costs[k] + phi[k, part] + after[k + 1, mask ^ part] <= 1.0:
+                if costs[k] + phi[k, part] + after[k + 1, mask ^ part] <= PROOF:
                     found = True
                     break
                 part = (part - 1) & mask

@@ -14,41 +14,37 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
-from hsfl.allocation.search import Clock, Goal
+from hsfl.allocation.search import Goal, TimeLimit
 from hsfl.allocation.spectrum import solve_shares
 from hsfl.allocation.stage import Stage
-from hsfl.allocation.tangent import rents
+from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
 HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any would do
 STALLED = 30  # programmes in a row without progress
+STEEPEST = 1e9  # slope of a row; the programme refuses far steeper ones, and its rows may be divided by anything
 TOLERANCE = 1e-10  # of the programme; the bound does not depend on it
 
 
 @dataclass
 class Planes:
-    """t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; one set of K planes a point."""
+    """t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; one set of K planes for each point."""
 
     scale_s: float
     base: list[Array] = field(default_factory=list)  # [K] each
     slope_s: list[Array] = field(default_factory=list)  # [K, I] each
     slope_f: list[Array] = field(default_factory=list)  # [K] each
     slope_q: list[Array] = field(default_factory=list)  # [K] each
+    unit: list[Array] = field(default_factory=list)  # [K] each: what a row is divided by for the programme
 
     def lay(self, stage: Stage, share: Array, T_s: float, rho: float) -> None:
         """Planes at these shares, with the cycles and powers that keep T_s at the price rho."""
         K = len(share)
-        G, seconds, worth, spent = np.empty(share.shape), np.empty(K), np.empty(K), np.empty((2, K))
-        rents(stage, share, T_s, rho, HALF, G, seconds, worth, spent)
-        priced = worth > 0.0
-        inverse = np.divide(1.0, worth, out=np.ones(K), where=priced)
-        works, sends = priced & (stage.cycles > 0.0), priced & (stage.down_bits > 0.0)
-        slope_s = G * inverse[:, None]
-        slope_f = np.where(works, HALF * inverse, 0.0)
-        slope_q = np.where(sends, np.where(works, rho * stage.power_w / stage.hz, 1.0) * HALF * inverse, 0.0)
-        f, q = spent[0] / stage.hz, spent[1] / stage.power_w
-        t = seconds + np.divide(stage.cycles, spent[0], out=np.zeros(K), where=works)
-        base = t + (slope_s * share).sum(axis=1) + slope_f * f + slope_q * q
+        slope_s, point = np.empty(share.shape), np.empty((K, 6))
+        rents(stage, share, T_s, rho, HALF, slope_s, point, np.empty(K))
+        own_s, server_s, _, q = point[:, :4].T
+        slope_f, slope_q = point[:, 4] * stage.hz, point[:, 5] * stage.power_w
+        base = own_s + 2.0 * server_s + (slope_s * share).sum(axis=1) + point[:, 5] * q
         for parts, part in (
             (self.base, base),
             (self.slope_s, slope_s),
@@ -56,6 +52,8 @@ class Planes:
             (self.slope_q, slope_q),
         ):
             parts.append(part / self.scale_s)
+        steepest = np.maximum(self.slope_s[-1].max(axis=1), np.maximum(self.slope_f[-1], self.slope_q[-1]))
+        self.unit.append(np.maximum(steepest / STEEPEST, 1.0))
 
     def rows(self) -> csr_array:
         """The last point's planes as rows over (s, f, q, T): -slopes x - T <= -base."""
@@ -64,7 +62,12 @@ class Planes:
         columns = np.concatenate([np.arange(K * subs), K * subs + k, K * subs + K + k, np.full(K, K * subs + 2 * K)])
         values = np.concatenate([-self.slope_s[-1].ravel(), -self.slope_f[-1], -self.slope_q[-1], np.full(K, -1.0)])
         rows = np.concatenate([np.repeat(k, subs), k, k, k])
+        values = values / self.unit[-1][rows]
         return csr_array(coo_array((values, (rows, columns)), shape=(K, K * subs + 2 * K + 1)))
+
+    def limits(self) -> Array:
+        """The right sides of all rows laid so far."""
+        return np.concatenate([-base / unit for base, unit in zip(self.base, self.unit)])
 
     def bound_s(self, weight: Array) -> float:
         """What weights [points, K] of the planes prove: every budget at the price of who would pay most for it."""
@@ -76,7 +79,8 @@ class Planes:
         for one, slopes in zip(weight, self.slope_s):
             paid += one[:, None] * slopes
         cycles, power = (weight * self.slope_f).sum(axis=0), (weight * self.slope_q).sum(axis=0)
-        return self.scale_s * float((weight * self.base).sum() - paid.max(axis=0).sum() - cycles.max() - power.max())
+        seconds = float((weight * self.base).sum()) * (1.0 - ROUNDING)
+        return self.scale_s * (seconds - float(paid.max(axis=0).sum() + cycles.max() + power.max()))
 
 
 def budgets(K: int, subs: int) -> csr_array:
@@ -88,7 +92,7 @@ def budgets(K: int, subs: int) -> csr_array:
 
 
 def solve(
-    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: Clock
+    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: TimeLimit
 ) -> tuple[Array, float, float]:
     """Better shares than these, their T, and a better bound: until the goal, the clock's end, or no progress."""
     K, subs = share.shape
@@ -99,10 +103,12 @@ def solve(
     while not (goal.reached(best_T, bound_s) or clock.over() or idle == STALLED):
         planes.lay(stage, share, T_s, rho)
         rows = vstack([rows, planes.rows()], format="csr")
+        if not (np.isfinite(rows.data).all() and np.isfinite(planes.base[-1]).all()):
+            break
         answer = linprog(
             cost,
             A_ub=rows,
-            b_ub=np.concatenate([np.ones(subs + 2), *(-base for base in planes.base)]),
+            b_ub=np.concatenate([np.ones(subs + 2), planes.limits()]),
             options={
                 "primal_feasibility_tolerance": TOLERANCE,
                 "dual_feasibility_tolerance": TOLERANCE,
@@ -112,7 +118,7 @@ def solve(
         if answer.x is None or answer.status != 0:
             break
         idle += 1
-        proven_s = planes.bound_s(-answer.ineqlin.marginals[subs + 2 :].reshape(-1, K))
+        proven_s = planes.bound_s(-answer.ineqlin.marginals[subs + 2 :].reshape(-1, K) / np.array(planes.unit))
         if proven_s > bound_s * (1.0 + 1e-9):
             bound_s, idle = proven_s, 0
         share = HALF * best + HALF * np.maximum(answer.x[: K * subs].reshape(K, subs), 0.0)
@@ -121,4 +127,4 @@ def solve(
         if best_T > T_s:
             idle = 0 if T_s < best_T * (1.0 - 1e-9) else idle
             best, best_T = share, T_s
-    return best, best_T, min(bound_s, best_T)
+    return best, best_T, bound_s

@@ -20,7 +20,7 @@ import numpy as np
 from hsfl import plugins
 from hsfl import rng as streams
 from hsfl.allocation import bandwidth
-from hsfl.allocation.answer import Allocation, SolveStatus
+from hsfl.allocation.answer import Allocation, SolveStatus, with_gap
 from hsfl.allocation.cuts import CutSettings, Progress, choose_cuts, rcls, scls
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.fitness import Fitness
@@ -28,7 +28,7 @@ from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solv
 from hsfl.allocation.own import Allocate, allocate_own
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, Spent, StageAnswer, alone_s
+from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError, known
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Array = np.ndarray
+RULES = {
+    "cuts": ("optimised", "random", "smallest", "single"),
+    "cycles": ("optimal", "even"),
+    "subchannels": ("optimal", "greedy", "even"),
+    "power": ("optimal", "even"),
+}
 PROOF_LIMIT_S = 1.0  # for the bound beside a rule's answer
 
 
@@ -45,11 +51,16 @@ class Policy:
     """Decisions by name. Fields that are `optimal` (cuts: `optimised`) are left to the solver."""
 
     name: str
-    cuts: str | Callable[..., Any] = "optimised"  # or random, smallest, single, or a function of the samples
-    cycles: str = "optimal"  # or even
-    subchannels: str = "optimal"  # or greedy, even
-    power: str = "optimal"  # or even
-    allocator: Allocate | None = None  # decides all three of a round, instead of the rules
+    cuts: str | Callable[..., Any] = "optimised"  # a function takes the samples and gives a cut for each client
+    cycles: str = "optimal"
+    subchannels: str = "optimal"
+    power: str = "optimal"
+    allocator: Allocate | None = None  # decides cycles, subchannels and power itself, instead of the rules
+
+    def __post_init__(self) -> None:
+        for field, rules in RULES.items():
+            if not (field == "cuts" and callable(self.cuts)):
+                known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
 
     @property
     def cuts_rule(self) -> str:
@@ -93,14 +104,14 @@ class Policy:
 
         _compile()
 
-        def solve(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer | bandwidth.SharedAnswer:
+        def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer | bandwidth.SharedAnswer:
             return self._solve(scenario, stage, goal, clock)
 
         answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
         return _with_bound(answer, scenario, gap, time_limit_s) if answer.kept.all() else answer
 
     def _solve(
-        self, scenario: Scenario, stage: Stage, goal: Goal, clock: Clock
+        self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit
     ) -> StageAnswer | bandwidth.SharedAnswer:
         """One stage under the rules, as a smaller problem of the same kind."""
         ruled = even_cycles(stage) if self.cycles == "even" else stage
@@ -116,9 +127,9 @@ class Policy:
         else:
             owner = greedy_owner(ruled) if self.subchannels == "greedy" else even_owner(stage)
             answer = StageAnswer(owner, *solve_shares(ruled, shares_of(owner, clients), 0.0, 0.0))
-        share = answer.share if isinstance(answer, bandwidth.SharedAnswer) else shares_of(answer.owner, clients)
+        share = answer.shares(clients)
         spent = self._spend(stage, ruled, share, answer.T_s, answer.rho)
-        return replace(answer, lower_bound_s=min(alone_s(stage), answer.T_s), spent=spent)
+        return replace(answer, lower_bound_s=alone_s(stage), spent=spent)
 
     def _spend(self, stage: Stage, ruled: Stage, share: Array, T_s: float, rho: float) -> Spent:
         """Cycles and powers: the rules' where they rule, the optimal ones of the rest."""
@@ -135,8 +146,7 @@ class Policy:
 def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s: float) -> Allocation:
     """The answer of a rule beside the exact solver's bound for the same cuts."""
     best = exact(replace(scenario, tau_s=None), answer.cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
-    bound_s = min(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
-    reached = (answer.round_s - bound_s) / answer.round_s if answer.round_s > 0 else 0.0
+    bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
     seconds = answer.seconds + best.seconds
     return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
 
@@ -171,14 +181,6 @@ POLICIES = {
 }
 
 
-RULES = {  # what each decision may be
-    "cuts": ("optimised", "random", "smallest", "single"),
-    "cycles": ("optimal", "even"),
-    "subchannels": ("optimal", "greedy", "even"),
-    "power": ("optimal", "even"),
-}
-
-
 def register_policy(
     name: str,
     *,
@@ -196,18 +198,12 @@ def register_policy(
     for cycles, subchannels and power; `allocation.own` says what else it may give. With `options`, a pydantic model, both
     functions are called with `options=`, what stands under `options.<name>`.
     """
-    rules: dict[str, Any] = {"cuts": cuts, "cycles": cycles, "subchannels": subchannels, "power": power}
-    for decision, rule in rules.items():
-        if not (decision == "cuts" and callable(rule)):
-            known(f"policy {name!r}: rule for {decision}", rule, RULES[decision])
-    ruled = [decision for decision in ("cycles", "subchannels", "power") if rules[decision] != "optimal"]
-    if allocate is not None and (not callable(allocate) or ruled):
-        raise InputError(
-            f"policy {name!r} has a rule for {ruled[0]} and allocates itself; leave one of them out"
-            if ruled
-            else f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts"
-        )
-    plugins.add("policy", POLICIES, name, Policy(name, **rules, allocator=allocate), options)
+    made = Policy(name, cuts, cycles, subchannels, power, allocate)
+    if allocate is not None and not callable(allocate):
+        raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
+    if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
+        raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
+    plugins.add("policy", POLICIES, name, made, options)
 
 
 def policy(name: str, options: Any = None) -> Policy:
@@ -218,7 +214,7 @@ def policy(name: str, options: Any = None) -> Policy:
         if part not in POLICIES:
             raise InputError(f"policy is {name!r}; choose from {', '.join(POLICIES)}, or join names with +")
         decided = _with_options(POLICIES[part], options)
-        for field in ("cuts", "cycles", "subchannels", "power", "allocator"):
+        for field in (*RULES, "allocator"):
             if getattr(decided, field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):
                     raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")

@@ -8,7 +8,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, filled_nats, respond
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve, filled, respond
+from hsfl.allocation.frequency import client_curves, solve_later
 from hsfl.allocation.stage import Stage
 
 Array = np.ndarray
@@ -19,15 +20,14 @@ INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
 def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> None:
     """Water-filling of `power_w` into row [I]: p_i = s_i (w - start_i) where positive, summing to power_w."""
     row[:] = 0.0
-    count, w0 = fill_curve(curve, order, start, log_start, share)
+    count = fill_curve(curve, order, start, log_start, share)
     if count == 0 or power_w <= 0.0:
         return
-    _, u = filled_nats(curve, count, w0, power_w)
-    rise = w0 * math.expm1(u)  # the level above the best subchannel's start; keeps digits at low signal
+    _, last, above = filled(curve, count, power_w)
     total = 0.0
     for i in order:
         if share[i] > 0.0:
-            row[i] = share[i] * max(0.0, rise - (start[i] - w0))
+            row[i] = share[i] * max(0.0, (last - start[i]) + above)
             total += row[i]
     row *= power_w / total * INSIDE
 
@@ -54,17 +54,22 @@ def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
 
 @compiled
 def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: Array) -> None:
-    """Cycles [K] and downlink power [K, I] at (T, rho), stretched to spend both budgets."""
+    """Cycles [K] and downlink power [K, I], optimal for the shares and stretched to spend both budgets; (T, rho) warm.
+
+    What is left to a client at the end of its own seconds is solved for again: in T itself its digits may be lost.
+    """
     K, subs = share.shape
     b = stage.subchannel_hz / math.log(2.0)
-    curves, counts, w0s, c = np.empty((K, CURVE_ROWS, subs)), np.zeros(K, np.int64), np.ones(K), np.empty(K)
-    client_curves(curves, counts, w0s, c, stage, share, np.ones(K, np.bool_))
+    curves, counts, c = np.empty((K, CURVE_ROWS, subs)), np.zeros(K, np.int64), np.empty(K)
+    client_curves(curves, counts, c, stage, share)
+    busy, later, idle, rho, _ = solve_later(stage, curves, counts, c, T, rho)
+    later = max(later, idle - busy)
     q = np.zeros(K)
     for k in range(K):
         n, d = stage.cycles[k], stage.down_bits[k]
         hz[k] = 0.0
         if n > 0.0 or d > 0.0:
-            hz[k], q[k], _, _ = respond(curves[k], counts[k], w0s[k], T - c[k], n, d, b, rho)
+            hz[k], q[k], _, _ = respond(curves[k], counts[k], later + (busy - c[k]), n, d, b, rho)
     if hz.sum() > 0.0:
         hz *= stage.hz / hz.sum() * INSIDE
     if q.sum() > 0.0:
@@ -74,7 +79,7 @@ def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: 
 
 
 def spend(stage: Stage, share: Array, T_s: float, rho: float) -> tuple[Array, Array, Array, Array]:
-    """(server_hz [K], main up, main down, edge up [K, I]) of the shares at their deadline and price."""
+    """(server_hz [K], main up, main down, edge up [K, I]) of the shares; their deadline and price warm the search."""
     hz, shape = np.zeros(len(stage.cycles)), share.shape
     up, down, edge = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     uplink_powers(stage, share, up, edge)

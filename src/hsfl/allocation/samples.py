@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
+from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.spectrum import first_owner, local_search, price, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel

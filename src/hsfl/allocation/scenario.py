@@ -182,8 +182,10 @@ def _table(name: str, rows: list[list[float]]) -> Array:
 def _check_lengths(s: Scenario) -> None:
     if s.num_clients == 0:
         raise InputError("clients.cpu_hz is empty; give at least one client")
-    if s.num_cuts == 0:
-        raise InputError("cost.model_bits is empty; give one number for each cut")
+    if s.num_cuts < 2:
+        raise InputError(
+            f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units"
+        )
     by_name = {"client_flops_per_cycle": "flops_per_cycle"}
     for field in ("max_power_w", "max_cut", "num_batches", "client_flops_per_cycle"):
         size = len(getattr(s, field))
@@ -209,15 +211,16 @@ def _check_lengths(s: Scenario) -> None:
         )
 
 
-# What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits.
+# What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits. Within
+# these, a bound is right to 1e-9 of itself, whatever the ratios (tests/allocation/test_allocation_wide.py).
 RANGES = {
     "batch_size": (1, 1e9),
     "tau_s": (1e-12, 1e30),
-    "cost.client_flops": (0, 1e18),
-    "cost.server_flops": (0, 1e18),
-    "cost.smashed_bits": (0, 1e15),
-    "cost.gradient_bits": (0, 1e15),
-    "cost.model_bits": (0, 1e15),
+    "cost.client_flops": (1e-9, 1e18),  # costs may be 0, too
+    "cost.server_flops": (1e-9, 1e18),
+    "cost.smashed_bits": (1e-9, 1e15),
+    "cost.gradient_bits": (1e-9, 1e15),
+    "cost.model_bits": (1e-9, 1e15),
     "clients.cpu_hz": (1e3, 1e24),
     "clients.flops_per_cycle": (1e-3, 1e9),
     "clients.max_power_w": (1e-9, 1e12),
@@ -231,7 +234,7 @@ RANGES = {
     "channel.main_gain": (1e-30, 1e30),
     "channel.edge_gain": (1e-30, 1e30),
 }
-SIGNAL_TO_NOISE = (1e-20, 1e24)
+SIGNAL_TO_NOISE = (1e-12, 1e24)  # of all power on one subchannel; weaker signals lose their digits
 BY_NAME = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_per_cycle": "server_flops_per_cycle"}
 
 
@@ -240,7 +243,7 @@ def _check_numbers(s: Scenario) -> None:
     for name, (low, high) in RANGES.items():
         value = getattr(s, BY_NAME.get(name, name.rpartition(".")[2]))
         if value is not None:
-            _check_range(name, _floats(value), low, high)
+            _check_range(name, _floats(value), low, high, or_zero=name.startswith("cost."))
 
 
 def _floats(value: Any) -> Array:
@@ -250,11 +253,13 @@ def _floats(value: Any) -> Array:
         return np.array(np.inf)
 
 
-def _check_range(name: str, value: Array, low: float, high: float) -> None:
-    bad = np.argwhere(~((value >= low) & (value <= high)))
+def _check_range(name: str, value: Array, low: float, high: float, or_zero: bool) -> None:
+    good = (value >= low) & (value <= high)
+    bad = np.argwhere(~(good | (value == 0.0) if or_zero else good))
     if len(bad):
-        where = "".join(f"[{i}]" for i in bad[0])
-        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be from {low:g} to {high:g}")
+        where, most = "".join(f"[{i}]" for i in bad[0]), f"from {low:g} to {high:g}"
+        wanted = f"0, or {most}" if or_zero else most
+        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be {wanted}")
 
 
 def _check_signals(s: Scenario) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal, StageAnswer
+from hsfl.allocation.search import Goal, StageAnswer, TimeLimit
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage
 from hsfl.errors import InputError
@@ -49,7 +49,7 @@ def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
         )
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     """SCIP's assignment, with our optimal cycles and powers for it, and SCIP's bound."""
     start = first_owner(stage)
     guess_s, rho, lam = solve_shares(stage, shares_of(start, len(stage.cycles)), 0.0, 0.0)
@@ -60,7 +60,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
     T, rho, lam = solve_shares(stage, shares_of(owner, len(stage.cycles)), 0.0, 0.0)
     if not math.isfinite(T):  # a set that SCIP's tolerance left without a subchannel
         owner, T = start, guess_s
-    return StageAnswer(owner, T, rho, lam, min(result.bound_s, T))
+    return StageAnswer(owner, T, rho, lam, result.bound_s)
 
 
 def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:

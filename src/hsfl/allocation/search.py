@@ -16,20 +16,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hsfl.allocation import cutting, lagrange, partition
+from hsfl.allocation import lagrange, partition, priced_partitions
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, fill_curve, uplink_s
-from hsfl.allocation.matching import match
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve
+from hsfl.allocation.frequency import uplink_s
+from hsfl.allocation.matching import least_match, match
+from hsfl.allocation.partition import PROOF
 from hsfl.allocation.spectrum import first_owner, local_search, price, shares_of
 from hsfl.allocation.stage import Stage
 
 Array = np.ndarray
 Oracle = Callable[[float, float, float], tuple[float, Array]]
 Spent = tuple[Array, Array, Array, Array]  # server_hz [K]; main up, main down, edge up [K, I]
-PROOF = 1.0 + 1e-11  # a sum of prices above this is above 1 in spite of rounding
 
 
-class Clock:
+class TimeLimit:
     """Seconds since the start, and whether the limit has passed."""
 
     def __init__(self, limit_s: float) -> None:
@@ -42,9 +43,9 @@ class Clock:
     def over(self) -> bool:
         return self.seconds() >= self.limit_s
 
-    def part(self, fraction: float) -> "Clock":
+    def part(self, fraction: float) -> "TimeLimit":
         """A clock for this part of what is left."""
-        return Clock(max(0.0, self.limit_s - self.seconds()) * fraction)
+        return TimeLimit(max(0.0, self.limit_s - self.seconds()) * fraction)
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,16 @@ class StageAnswer:
     lower_bound_s: float = 0.0
     spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
 
+    def shares(self, num_clients: int) -> Array:
+        """Who owns how much of each subchannel, [K, I]."""
+        return shares_of(self.owner, num_clients)
+
     @property
     def gap(self) -> float:
         return (self.T_s - self.lower_bound_s) / self.T_s if self.T_s > 0 else 0.0
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: Clock) -> StageAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     """The best assignment, with a proof that no other is better by more than the goal allows."""
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
     best = StageAnswer(owner, T, rho, lam, alone_s(stage))
@@ -107,8 +112,8 @@ def alone_each_s(stage: Stage) -> Array:
     b = stage.subchannel_hz / math.log(2.0)
     curve, spare, share, c = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.ones(subs), np.empty(K)
     for k in range(K):
-        count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-        c[k] = uplink_s(stage, k, curve, count, w0, spare, share, b)
+        count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+        c[k] = uplink_s(stage, k, curve, count, spare, share, b)
     return c
 
 
@@ -128,7 +133,7 @@ def _adopt(stage: Stage, best: StageAnswer, owner: Array) -> StageAnswer:
 
 
 def _prove_by_prices(
-    stage: Stage, best: StageAnswer, goal: Goal, clock: Clock, oracle: Oracle
+    stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit, oracle: Oracle
 ) -> tuple[StageAnswer, float, bool]:
     """Bisection on lam at the target: (best, the lam with the largest sum of prices, proven?)."""
     K = len(stage.cycles)
@@ -158,7 +163,7 @@ def _prove_by_prices(
     return _bound_at(stage, best, goal, top_lam, oracle, clock), top_lam, False
 
 
-def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: Oracle, clock: Clock) -> StageAnswer:
+def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: Oracle, clock: TimeLimit) -> StageAnswer:
     """The largest T that one price excludes, by bisection; a few steps even where the time is over."""
     low, high, steps = best.lower_bound_s, best.T_s, 0
     while high - low > max(0.1 * goal.gap, 1e-9) * high and (steps < 6 or not clock.over()):
@@ -169,7 +174,7 @@ def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: O
     return replace(best, lower_bound_s=max(best.lower_bound_s, low))
 
 
-def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> StageAnswer:
+def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit) -> StageAnswer:
     K, subs = stage.start_w.shape
     pool, used = np.zeros((K, 512), np.int64), np.ones(K, np.int64)
     pool[:, 0] = shares_of(best.owner, K) @ (1 << np.arange(subs))
@@ -179,7 +184,7 @@ def _prove_small(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock) -> S
 
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
         while True:
-            value, owner, _, exact = cutting.least_sum(stage, group, limit, pool, used, T, rho, lam, rounds)
+            value, owner, _, exact = priced_partitions.least_sum(stage, group, limit, pool, used, T, rho, lam, rounds)
             if exact or value > PROOF or clock.over() or used.max() == pool.shape[1]:
                 return value, owner
 
@@ -222,9 +227,7 @@ def single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
 
 def _one_each(stage: Stage) -> Oracle:
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array]:
-        value, column = match(single_prices(stage, T, rho, lam))
-        if not np.isfinite(value):
-            return value, first_owner(stage)
+        value, column = least_match(single_prices(stage, T, rho, lam))
         owner = np.full(stage.start_w.shape[1], -1)
         owner[column] = np.arange(len(column))
         return value, owner
@@ -232,7 +235,7 @@ def _one_each(stage: Stage) -> Oracle:
     return oracle
 
 
-def _prove_large(stage: Stage, best: StageAnswer, goal: Goal, clock: Clock, limit: int) -> StageAnswer:
+def _prove_large(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit, limit: int) -> StageAnswer:
     """Levels of T between the bounds: prove one by prices of subchannels, or improve the assignment, in turn."""
     K, subs = stage.start_w.shape
     sets, allowed, group = np.zeros((K, limit + 1, subs)), np.ones((K, subs)), np.arange(K + 1)
@@ -276,7 +279,7 @@ def _exchange_prices(stage: Stage, share: Array, given: Array, T: float, rho: fl
     return phi
 
 
-def improve(stage: Stage, best: StageAnswer, rng: np.random.Generator, clock: Clock, seconds: float) -> StageAnswer:
+def improve(stage: Stage, best: StageAnswer, rng: np.random.Generator, clock: TimeLimit, seconds: float) -> StageAnswer:
     """Everyone puts one subchannel on the table and a linear assignment deals them anew, for some seconds."""
     until = clock.seconds() + seconds
     K = len(stage.cycles)

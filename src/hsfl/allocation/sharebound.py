@@ -17,11 +17,11 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
-from hsfl.allocation.search import Clock, alone_each_s
+from hsfl.allocation.curve import CURVE_ROWS
+from hsfl.allocation.search import TimeLimit, alone_each_s
 from hsfl.allocation.spectrum import smoothed, solve_shares
 from hsfl.allocation.stage import Stage, needs_subchannel, only
-from hsfl.allocation.tangent import linearise, rents
+from hsfl.allocation.tangent import ROUNDING, linearise, rents
 
 Array = np.ndarray
 MIXES, SIZES = 20, 40  # steps for a row's mix of subchannels, and within each for its size; far fewer are usual
@@ -44,7 +44,7 @@ def _look(
     rent: Array, spent: Array,
 ) -> tuple[float, float, float, float]:  # fmt: skip
     """(bound, what it pays here, the highest rent over its price, its seconds); infinite pay where T is too short."""
-    phi, feasible, c, _, spent[0], spent[1], down_s = linearise(stage, row, share, T, rho, lam, curve, spare, rent)
+    phi, feasible, c, _, spent[0], spent[1], down_s, _ = linearise(stage, row, share, T, rho, lam, curve, spare, rent)
     top, cheapest, worth, over, costs = 0.0, math.inf, 0.0, 0.0, 0.0
     for i in range(share.shape[0]):
         top = max(top, rent[i] / pi[i])
@@ -54,9 +54,12 @@ def _look(
         if rent[i] > 0.0:
             cheapest = min(cheapest, pi[i] / rent[i])
     if stage.cycles[row] > 0.0 or stage.down_bits[row] > 0.0:
-        return (phi + worth - over, phi + costs, top, c + down_s) if feasible else (0.0, math.inf, math.inf, c)
+        if not feasible:
+            return 0.0, math.inf, math.inf, c
+        return (phi + worth) * (1.0 - ROUNDING) - over, phi + costs, top, c + down_s
     spent[:] = 0.0  # it must only end in time: c falls by at most its rents, each bought at its price
-    return (c + worth - T) * cheapest if c + worth > T else 0.0, costs, c / T, c
+    late_s = (c + worth) * (1.0 - ROUNDING) - T
+    return late_s * cheapest if late_s > 0.0 else 0.0, costs, c / T, c
 
 
 @compiled
@@ -163,7 +166,7 @@ def buy_all(
 class Prices:
     """Prices that exclude deadlines, kept from one deadline to the next. `rows` [K] and `share` [K, I] are good ones."""
 
-    def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: Clock) -> None:
+    def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: TimeLimit) -> None:
         self.clock = clock
         self.stage, self.group, self.alone_s = stage, group, alone_each_s(stage)
         here = only(stage, rows)
@@ -171,9 +174,9 @@ class Prices:
         here = smoothed(here, 0.01 * solve_shares(here, share, 0.0, 0.0)[0])  # who has no price gets a small one
         T_s, rho, lam = solve_shares(here, share, 0.0, 0.0)
         K, subs = share.shape
-        G, seconds, worth, spent = np.empty((K, subs)), np.empty(K), np.empty(K), np.empty((2, K))
-        rents(here, share, T_s, rho, lam, G, seconds, worth, spent)
-        self.pi = np.maximum(G.max(axis=0), 1e-9)
+        H, point, weight = np.empty((K, subs)), np.empty((K, 6)), np.empty(K)
+        rents(here, share, T_s, rho, lam, H, point, weight)
+        self.pi = np.maximum((H * weight[:, None]).max(axis=0), 1e-9)
         self.lam = min(max(lam, 1e-6), 1 - 1e-6)
         self.picks = np.asarray(rows, np.int64).copy()
         self.shares = np.repeat(share, np.diff(group), axis=0)  # [rows, I]
@@ -184,7 +187,7 @@ class Prices:
         best = -np.inf
         for _ in range(TRIALS):
             total, pull = buy_all(self.stage, self.group, self.alone_s, pi, T_s, lam, self.shares, self.picks, usage)
-            value = total - pi.sum()
+            value = total * (1.0 - ROUNDING) - pi.sum()
             if value > best:
                 best, self.pi, self.lam = value, pi.copy(), lam
             if value > 1.0 + 1e-9:

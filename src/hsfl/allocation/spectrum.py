@@ -12,7 +12,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS, client_curves, fill_curve, respond, solve_fixed, uplink_s
+from hsfl.allocation.curve import CURVE_ROWS, fill_curve, respond
+from hsfl.allocation.frequency import client_curves, solve_fixed, uplink_s
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import tangent
 
@@ -23,19 +24,22 @@ Array = np.ndarray
 def price(stage: Stage, k: int, share: Array, curve: Array, spare: Array, T: float, rho: float, lam: float) -> float:
     """phi_k for the shares [I] of one client."""
     b = stage.subchannel_hz / math.log(2.0)
-    count, w0 = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
-    c = uplink_s(stage, k, curve, count, w0, spare, share, b)
-    return price_after_uplink(stage, k, curve, count, w0, c, T, rho, lam, b)
+    count = fill_curve(curve, stage.order[k], stage.start_w[k], stage.log_start[k], share)
+    c = uplink_s(stage, k, curve, count, spare, share, b)
+    return price_after_uplink(stage, k, curve, count, c, T, rho, lam, b)
 
 
 @compiled
 def price_after_uplink(
-    stage: Stage, k: int, curve: Array, count: int, w0: float, c: Array, T: float, rho: float, lam: float, b: float
+    stage: Stage, k: int, curve: Array, count: int, c: float, T: float, rho: float, lam: float, b: float
 ) -> float:
+    """phi_k where c_k is known; infinite where T leaves no time."""
     n, d = stage.cycles[k], stage.down_bits[k]
     if n == 0.0 and d == 0.0:
         return 0.0 if c <= T else math.inf
-    f, q, _, _ = respond(curve, count, w0, T - c, n, d, b, rho)
+    f, q, _, _ = respond(curve, count, T - c, n, d, b, rho)
+    if math.isinf(f) or math.isinf(q):
+        return math.inf
     total = 0.0
     if n > 0.0:
         total += (1.0 - lam) * f / stage.hz
@@ -49,11 +53,9 @@ def solve_shares(stage: Stage, share: Array, start: float, rho: float) -> tuple[
     """(P) of `frequency` for these shares: (T, rho, lam)."""
     K, subs = share.shape
     curves = np.empty((K, CURVE_ROWS, subs))
-    counts = np.zeros(K, np.int64)
-    w0s, c = np.ones(K), np.empty(K)
-    everyone = np.ones(K, np.bool_)
-    client_curves(curves, counts, w0s, c, stage, share, everyone)
-    return solve_fixed(stage, curves, counts, w0s, c, everyone, start, rho)
+    counts, c = np.zeros(K, np.int64), np.empty(K)
+    client_curves(curves, counts, c, stage, share)
+    return solve_fixed(stage, curves, counts, c, start, rho)
 
 
 @compiled

@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.allocation import lagrange
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Clock, Goal
+from hsfl.allocation.search import Goal, TimeLimit
 from hsfl.allocation.stage import Stage, only
 
 Array = np.ndarray
@@ -30,7 +30,7 @@ def prices(stage: Stage, T_s: float) -> Array:
     return need
 
 
-def keep_within(scenario: Scenario, stage: Stage, solve: Any, clock: Clock) -> Array:
+def keep_within(scenario: Scenario, stage: Stage, solve: Any, clock: TimeLimit) -> Array:
     """kept [K]: greedy by price per sample; a client that no longer fits is passed over, and the next one tried."""
     tau_s = float(scenario.tau_s)  # type: ignore[arg-type]
     need = prices(stage, tau_s)
@@ -41,6 +41,6 @@ def keep_within(scenario: Scenario, stage: Stage, solve: Any, clock: Clock) -> A
             continue
         kept[k] = True
         share = (clock.limit_s - clock.seconds()) / (2 * scenario.num_clients)
-        answer = solve(only(stage, kept), Goal(DECIDED, tau_s=tau_s), Clock(max(share, 1e-3)))
+        answer = solve(only(stage, kept), Goal(DECIDED, tau_s=tau_s), TimeLimit(max(share, 1e-3)))
         kept[k] = answer.T_s <= tau_s
     return kept

@@ -114,8 +114,8 @@ def allocate_command(
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
     with one_line_errors():
         need_plan_extra()
-        from hsfl.allocation.joint import allocate
         from hsfl.allocation.scenario import Scenario
+        from hsfl.allocation.solvers import allocate
 
         load_plugins(plugin)
         one_round = Scenario.read(scenario)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-WHAT = ("table1", "gains", "fig3", "fig4", "fig5")
+WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
 
 
 @commands.command(
@@ -40,7 +40,7 @@ WHAT = ("table1", "gains", "fig3", "fig4", "fig5")
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
 )
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table1, gains, fig3, fig4, fig5 or all.")],
+    what: Annotated[str, typer.Argument(help="fig1, table1, gains, fig3, fig4, fig5 or all.")],
     scale: Annotated[
         str,
         typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
@@ -112,15 +112,15 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig3, fig4, fig5, gains, table1
+    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, table1
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
         if not quiet:
             console.print(f"{name}: {text}", soft_wrap=True, highlight=False)
 
-    if name in ("fig4", "fig5"):
-        return {"fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
+    if name in ("fig1", "fig4", "fig5"):
+        return {"fig1": fig1, "fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
         return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})

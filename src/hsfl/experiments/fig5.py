@@ -11,21 +11,10 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.errors import known
 from hsfl.experiments import latency
-from hsfl.experiments.fig4 import change, lowest, say_change, settings_note, short_note
 from hsfl.experiments.latency import SIX, Axis, Study
-from hsfl.experiments.latency_report import (
-    NAMES,
-    Row,
-    at,
-    figure,
-    ratio_table,
-    read_rows,
-    series_s,
-    value_tables,
-    write_rows,
-)
-from hsfl.experiments.shared import FORMATS, SCALES, Outcome, Say, Trend, machine, trend_table, write_text
-from hsfl.report.figure import save
+from hsfl.experiments.latency_outcome import change, lowest, make, say_change
+from hsfl.experiments.latency_report import NAMES, Row, at, series_s
+from hsfl.experiments.shared import SCALES, Outcome, Say, Trend
 
 LEVELS = Axis(
     "fleet.heterogeneity", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "heterogeneity of cycles and power (0: equal devices)"
@@ -48,26 +37,7 @@ def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
-    wanted = study(scale, num_seeds)
-    latency.run_points(wanted, out, say)
-    return draw(out, wanted)
-
-
-def draw(out: Path, wanted: Study) -> Outcome:
-    """CSV, figure and table from the points in the folder."""
-    rows = read_rows(wanted, out)
-    trends = find_trends(wanted, rows)
-    files = [write_rows(rows, out / "fig5.csv"), *save(figure(wanted, rows, short_note(wanted)), out / "fig5", FORMATS)]
-    text = (
-        "### Fig. 5: latency against heterogeneity\n\n![Fig. 5](fig5.png)\n\n"
-        + trend_table(trends)
-        + f"\n{settings_note(wanted)} {machine()}\n\n"
-        + "Seconds of a round, mean over fleets ± half of the 95 % interval, on fresh channels:\n\n"
-        + value_tables(wanted, rows)
-        + "\nIn pairs, fleet by fleet:\n\n"
-        + ratio_table(wanted, rows)
-    )
-    return Outcome("fig5", write_text(out / "fig5.md", text), files, trends)
+    return make("fig5", "Fig. 5: latency against heterogeneity", study(scale, num_seeds), find_trends, out, say)
 
 
 def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:

@@ -5,26 +5,26 @@ varied; it is solved once, and its answer is a small file, so that an interrupte
 """
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.config import RunConfig, read_config, with_changes
+from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.shared import Say, claim
+from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
 from hsfl.models.cost import CostTable
 
+if TYPE_CHECKING:
+    from hsfl.allocation.cuts import CutSettings
+
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
-PAPER = "paper"  # the paper's own solver, a curve of its own
+PAPER = "paper"  # the paper's own solver, with the proposed cuts
 SAMPLES_PER_CLIENT = 5000  # the 50,000 images of CIFAR-10 among ten clients, so that only devices and radio differ
 
 
@@ -40,16 +40,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Study:
-    """Fleets times values; `paper_*` bound the paper's own solver, which takes seconds a round and not milliseconds."""
+    """Fleets times values, each under all policies."""
 
     base: RunConfig
     axes: tuple[Axis, ...]
     policies: tuple[str, ...]
     num_fleets: int
     num_channels: int
-    paper_fleets: int = 0
-    paper_channels: int = 1
-    paper_limit_s: float = 10.0
 
     def settings(self) -> dict[str, Any]:
         """What a folder of points must agree on; more fleets may be added to it."""
@@ -58,8 +55,12 @@ class Study:
             "policies": list(self.policies),
             "channels": self.num_channels,
             "samples per client": SAMPLES_PER_CLIENT,
-            "limit of the paper's solver": [self.paper_channels, self.paper_limit_s],
         }
+
+    @property
+    def seeds(self) -> range:
+        """What draws the fleets: devices and channels, one seed each."""
+        return range(self.base.fleet_seed, self.base.fleet_seed + self.num_fleets)
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,10 @@ class Point:
     config: RunConfig
     policies: tuple[str, ...]
     num_channels: int
-    limit_s: float  # of a round's solve
 
     @property
     def file(self) -> str:
-        return f"{self.name}/seed-{self.config.seed}.json"
+        return f"{self.name}/seed-{self.config.fleet_seed}.json"
 
 
 def paper_base(num_samples: int) -> RunConfig:
@@ -82,26 +82,21 @@ def paper_base(num_samples: int) -> RunConfig:
     return read_config("paper-cifar10", [f"allocation.samples={num_samples}"])
 
 
-def point_name(study: Study, axis: Axis, value: float, solver: str = "") -> str:
+def point_name(study: Study, axis: Axis, value: float) -> str:
     """The value that differs from the base; all axes share the point at which none does."""
     section, field = axis.field.split(".")
-    change = "base" if getattr(getattr(study.base, section), field) == value else f"{axis.field}={value:g}"
-    return f"{solver},{change}" if solver else change
+    return "base" if getattr(getattr(study.base, section), field) == value else f"{axis.field}={value:g}"
 
 
 def points(study: Study) -> list[Point]:
-    """Every point once: first all policies, fleet by fleet, then the paper's solver."""
+    """Every point once, fleet by fleet."""
     found: dict[str, Point] = {}
-    for solver, fleets in (("", study.num_fleets), (PAPER, study.paper_fleets)):
-        for fleet in range(fleets):
-            for axis in study.axes:
-                for value in axis.values:
-                    config = with_changes(study.base, [f"seed={study.base.seed + fleet}", f"{axis.field}={value!r}"])
-                    policies = (PAPER,) if solver else study.policies
-                    channels = study.paper_channels if solver else study.num_channels
-                    limit_s = study.paper_limit_s if solver else config.allocation.time_limit_s
-                    point = Point(point_name(study, axis, value, solver), config, policies, channels, limit_s)
-                    found[point.file] = point
+    for seed in study.seeds:
+        for axis in study.axes:
+            for value in axis.values:
+                config = with_changes(study.base, [f"fleet.seed={seed}", f"{axis.field}={value!r}"])
+                point = Point(point_name(study, axis, value), config, study.policies, study.num_channels)
+                found[point.file] = point
     return list(found.values())
 
 
@@ -115,7 +110,9 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
     began = time.perf_counter()
     cost = _cost(study.base)
     done = len(every) - len(missing)
-    for number, seconds in enumerate(_solve_all(missing, cost, folder, num_workers or _num_cpus()), done + 1):
+    for number, seconds in enumerate(
+        in_processes(partial(solve_and_write, cost=cost, folder=folder), missing, num_workers), done + 1
+    ):
         left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
         say(f"point {number}/{len(every)}  {seconds:.1f} s, about {left_s:.0f} s left")
     return time.perf_counter() - began
@@ -125,29 +122,6 @@ def _cost(base: RunConfig) -> CostTable:
     from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
-
-
-def _num_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _solve_all(missing: Sequence[Point], cost: CostTable, folder: Path, num_workers: int) -> Iterator[float]:
-    """Seconds of each point as it is done; one worker solves here, several in processes of their own."""
-    if min(num_workers, len(missing)) == 1:
-        yield from (solve_and_write(point, cost, folder) for point in missing)
-        return
-    fresh = get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(min(num_workers, len(missing)), fresh, _ignore_interrupts) as pool:
-        futures = [pool.submit(solve_and_write, point, cost, folder) for point in missing]
-        try:
-            yield from (future.result() for future in as_completed(futures))
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; workers finish their point and end with the pool."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
@@ -160,7 +134,7 @@ def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
 
 def solve(point: Point, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
-    from hsfl.allocation.cuts import CutSettings, choose_cuts
+    from hsfl.allocation.cuts import choose_cuts
     from hsfl.allocation.policies import policy
     from hsfl.planning.optimised import samples, scenario
     from hsfl.planning.world import world_of
@@ -174,32 +148,49 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
         scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(point.num_channels)
     ]
-    how = CutSettings(
-        method="ga" if PAPER in point.policies else settings.cuts,
-        seed=config.seed,
-        time_limit_s=settings.plan_time_limit_s,
-    )
+    how = cut_settings(config)
     plan = choose_cuts(planned_on, how)
     rounds = {}
     for name in point.policies:
-        chosen = policy("proposed" if name == PAPER else name)
-        cuts = plan.cuts if chosen.cuts == "optimised" else chosen.choose(planned_on, how)
-        allocate = _solver(name, settings.gap, point.limit_s)
+        cuts = plan.cuts if shares_cuts(name) else policy(name).choose(planned_on, how)
+        allocate = _solver(name, settings)
         rounds[name] = {
             "cuts": cuts.tolist(),
-            "plan_s": [] if name == PAPER else [allocate(sample, cuts) for sample in planned_on],
+            "plan_s": [allocate(sample, cuts) for sample in planned_on],
             "fresh_s": [allocate(sample, cuts) for sample in fresh],
         }
     bound = {"mean_s": plan.mean_s, "lower_bound_s": plan.lower_bound_s, "gap": plan.gap, "seconds": plan.seconds}
-    return {"name": point.name, "seed": config.seed, "plan": bound, "rounds": rounds}
+    return {"name": point.name, "seed": config.fleet_seed, "plan": bound, "rounds": rounds}
 
 
-def _solver(name: str, gap: float, limit_s: float) -> Any:
+def cut_settings(config: RunConfig) -> "CutSettings":
+    """How the config says that cuts are searched."""
+    from hsfl.allocation.cuts import CutSettings
+
+    settings = config.allocation
+    return CutSettings(
+        method=settings.cuts,
+        seed=config.fleet_seed,
+        population=settings.population,
+        patience=settings.patience,
+        time_limit_s=settings.plan_time_limit_s,
+    )
+
+
+def shares_cuts(name: str) -> bool:
+    """Whether a policy has no cuts of its own and takes the proposed ones."""
+    from hsfl.allocation.policies import policy
+
+    return name == PAPER or policy(name).cuts == "optimised"
+
+
+def _solver(name: str, settings: AllocationConfig) -> Any:
     """(scenario, cuts) -> round_s."""
-    from hsfl.allocation.joint import solver_named
+    from hsfl.allocation.solvers import solver_named
 
     solve_one = solver_named("exact" if name == "proposed" else name)
-    return lambda scenario, cuts: solve_one(scenario, cuts, gap=gap, time_limit_s=limit_s).round_s
+    words = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}
+    return lambda scenario, cuts: solve_one(scenario, cuts, **words).round_s
 
 
 def read_point(folder: Path, name: str, seed: int) -> dict[str, Any]:

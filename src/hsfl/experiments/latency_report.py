@@ -68,56 +68,47 @@ class Row:
     value: float
     seed: int
     policy: str
-    plan_mean_s: float | None  # on the samples that the cuts were planned on
+    plan_mean_s: float  # on the samples that the cuts were planned on
     fresh_mean_s: float  # on channels that the plan never saw
     plan_draws: int
     fresh_draws: int
     plan_gap: float  # of the plan's cuts, proven
     cuts: str
     ratio: float  # to the proposed round on the same fresh draws
-    plan_ratio: float | None
+    plan_ratio: float
 
 
 def read_rows(study: Study, folder: Path) -> list[Row]:
     rows = []
     for axis in study.axes:
         for value in axis.values:
-            for fleet in range(study.num_fleets):
-                seed = study.base.seed + fleet
+            for seed in study.seeds:
                 point = read_point(folder, point_name(study, axis, value), seed)
-                rounds = point["rounds"]
-                rows += [_row(axis, value, point, name, rounds["proposed"]) for name in study.policies]
-                if fleet < study.paper_fleets:
-                    own = read_point(folder, point_name(study, axis, value, PAPER), seed)
-                    rows.append(_row(axis, value, own, PAPER, rounds["proposed"]))
+                rows += [_row(axis, value, point, name) for name in study.policies]
     return rows
 
 
-def _row(axis: Axis, value: float, point: dict[str, Any], name: str, proposed: dict[str, Any]) -> Row:
-    own = point["rounds"][name]
+def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> Row:
+    own, proposed = point["rounds"][name], point["rounds"]["proposed"]
     plan_s, fresh_s = own["plan_s"], own["fresh_s"]
     return Row(
         axis.field,
         value,
         point["seed"],
         name,
-        float(np.mean(plan_s)) if plan_s else None,
+        float(np.mean(plan_s)),
         float(np.mean(fresh_s)),
         len(plan_s),
         len(fresh_s),
         point["plan"]["gap"],
         " ".join(map(str, own["cuts"])),
-        float(np.mean(fresh_s) / np.mean(proposed["fresh_s"][: len(fresh_s)])),
-        float(np.mean(plan_s) / np.mean(proposed["plan_s"])) if plan_s else None,
+        float(np.mean(fresh_s) / np.mean(proposed["fresh_s"])),
+        float(np.mean(plan_s) / np.mean(proposed["plan_s"])),
     )
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> Path:
-    return write_csv(path, CSV_FIELDS, ([_plain(getattr(row, name)) for name in CSV_FIELDS] for row in rows))
-
-
-def _plain(value: Any) -> Any:
-    return "" if value is None else value
+    return write_csv(path, CSV_FIELDS, ([getattr(row, name) for name in CSV_FIELDS] for row in rows))
 
 
 def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
@@ -125,23 +116,13 @@ def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
 
 
 def mean_s(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
-    """Over fleets, on fresh channels. The paper's solver has few fleets: the proposed mean times its ratio on those."""
-    found = at(rows, axis, value, policy)
-    if policy != PAPER:
-        return estimate(row.fresh_mean_s for row in found)
-    ratio, proposed = estimate((row.ratio for row in found), ratio=True), mean_s(rows, axis, value, "proposed")
-    if ratio.mean is None or proposed.mean is None:
-        return Estimate(None, None, None, 0)
-    return Estimate(ratio.mean * proposed.mean, None, None, ratio.num)
+    """Over fleets, on fresh channels."""
+    return estimate(row.fresh_mean_s for row in at(rows, axis, value, policy))
 
 
 def series_s(rows: Sequence[Row], axis: Axis, policy: str = "proposed") -> np.ndarray:
     """The mean rounds along an axis."""
     return np.array([mean_s(rows, axis, value, policy).mean for value in axis.values], float)
-
-
-def drawn_policies(study: Study) -> list[str]:
-    return [*study.policies, *([PAPER] if study.paper_fleets else [])]
 
 
 # ---- tables
@@ -151,9 +132,9 @@ def value_tables(study: Study, rows: Sequence[Row]) -> str:
     """For each axis the mean round of every policy at every value."""
     parts = []
     for axis in study.axes:
-        header = [axis.title, *(NAMES[name] for name in drawn_policies(study))]
+        header = [axis.title, *(NAMES[name] for name in study.policies)]
         body = [
-            [f"{value / axis.unit:g}", *(say_mean(mean_s(rows, axis, value, name)) for name in drawn_policies(study))]
+            [f"{value / axis.unit:g}", *(say_mean(mean_s(rows, axis, value, name)) for name in study.policies)]
             for value in axis.values
         ]
         parts.append(table(header, body))
@@ -163,13 +144,12 @@ def value_tables(study: Study, rows: Sequence[Row]) -> str:
 def ratio_table(study: Study, rows: Sequence[Row]) -> str:
     """How much longer each policy's rounds are, in pairs fleet by fleet, each fleet's mean over all values first."""
     body = []
-    for name in drawn_policies(study)[1:]:
+    for name in study.policies[1:]:
         own = [row for row in rows if row.policy == name]
-        planned = [row.plan_ratio for row in own if row.plan_ratio is not None]
         body.append(
             [
                 NAMES[name],
-                _longer(_by_fleet(own, "plan_ratio")) if planned else "-",
+                _longer(_by_fleet(own, "plan_ratio")),
                 _longer(_by_fleet(own, "ratio")),
                 f"{100 * (min(row.ratio for row in own) - 1):+.1f} to {100 * (max(row.ratio for row in own) - 1):+.1f}",
                 str(len({row.seed for row in own})),
@@ -204,11 +184,11 @@ def figure(study: Study, rows: Sequence[Row], note: str) -> "Figure":
         panels = result.subplots(2, num, squeeze=False, sharex="col")
         for place, axis in enumerate(study.axes):
             above, below = panels[:, place]
-            for name in drawn_policies(study):
-                _curve(above, study, axis, name, [mean_s(rows, axis, value, name) for value in axis.values])
+            for name in study.policies:
+                _curve(above, axis, name, [mean_s(rows, axis, value, name) for value in axis.values])
                 if name != "proposed":
-                    _curve(below, study, axis, name, [longer(rows, axis, value, name) for value in axis.values])
-            highest = max(np.nanmax(series_s(rows, axis, name)) for name in drawn_policies(study))
+                    _curve(below, axis, name, [longer(rows, axis, value, name) for value in axis.values])
+            highest = max(np.nanmax(series_s(rows, axis, name)) for name in study.policies)
             above.set_ylim(0, 1.2 * highest)  # a band may leave the panel: fleets differ more than policies
             below.set_yscale("symlog", linthresh=10, linscale=1.2)
             below.set_ylim(bottom=-0.5)
@@ -231,15 +211,12 @@ def longer(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estima
     return Estimate(mean, low, high, ratio.num)
 
 
-def _curve(axes: "Axes", study: Study, axis: Axis, name: str, found: Sequence[Estimate]) -> None:
+def _curve(axes: "Axes", axis: Axis, name: str, found: Sequence[Estimate]) -> None:
     colour, marker, dashes = LOOKS[name]
     x = np.array(axis.values) / axis.unit
     low, high = (np.array([getattr(value, side) for value in found], float) for side in ("low", "high"))
     if np.isfinite(low).all():
         axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
-    label = NAMES[name]
-    if name == PAPER:
-        label += f" (ratio on {study.paper_fleets} fleet{'s' if study.paper_fleets > 1 else ''})"
     axes.plot(
         x,
         np.array([value.mean for value in found], float),
@@ -251,5 +228,5 @@ def _curve(axes: "Axes", study: Study, axis: Axis, name: str, found: Sequence[Es
         markeredgecolor=colour if marker == "x" else "white",
         markeredgewidth=1.4 if marker == "x" else 0.5,
         zorder=4 if name == "proposed" else 3,
-        label=label,
+        label=NAMES[name],
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hsfl.config import RunConfig
@@ -89,6 +90,11 @@ class State:
 
     units: dict[str, UnitState]
     tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def is_finite(self) -> bool:
+        """Whether everything in it is a number."""
+        every = [*(units.floats for units in self.units.values()), *self.tensors.values()]
+        return all(bool(torch.isfinite(tensor).all()) for tensor in every)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The Gantt chart of a round, in the manner of the paper's Fig. 1(b)."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,41 +39,58 @@ PHASE_NAMES = {
 MAX_ROWS = 50  # clients in a Gantt chart
 
 
+X_LABEL = "seconds from the start of the round; a bar is a phase in all mini-batches together"
+
+
 def gantt_figure(record: RoundRecord, title: str | None = None, pooled: bool | None = None) -> "Figure":
     """One round: a row for each client, a bar for each phase, hatched where the client waits.
 
     pooled: whether the data are on the server; by default as the built-in framework of the record has it.
     """
+    return gantt_page([record], [title], pooled=pooled)
+
+
+def gantt_page(
+    records: Sequence[RoundRecord], titles: Sequence[str | None], note: str | None = None, pooled: bool | None = None
+) -> "Figure":
+    """Several rounds below each other, on one time axis and with one legend."""
     mpl = matplotlib()
-    pooled = pools_data(record.framework) if pooled is None else pooled
-    clients = gantt_rows(record, pooled)
-    row_inches, font = (np.interp(len(clients), [1, 10, 50], sizes) for sizes in ([0.5, 0.36, 0.2], [9.5, 9.5, 7]))
+    every = [gantt_rows(record, pooled) for record in records]
+    longest_s = max(record.round_s for record in records) or 1.0
+    sizes = [np.interp(len(clients), [1, 10, 50], [0.5, 0.36, 0.2]) * len(clients) for clients in every]
     with mpl.rc_context(STYLE):
-        figure = mpl.figure.Figure(figsize=(10, 1.7 + row_inches * len(clients)), layout="constrained")
-        axes = figure.subplots()
-        _draw_phases(axes, record, clients)
-        _draw_waiting(axes, record, clients)
-        _name_rows(axes, record, clients, float(font), pooled)
-        _mark_dropped(axes, record, clients, float(font))
-        axes.axvline(record.round_s, color=INK, linewidth=1)
-        axes.set(xlim=(0, record.round_s or 1.0), ylim=(len(clients) - 0.4, -0.6))
-        axes.set_xlabel(
-            "seconds from the start of the round; a bar is a phase in all mini-batches together", fontsize=8.5
-        )
-        axes.grid(axis="y", visible=False)
-        axes.spines["left"].set_visible(False)
-        axes.set_title(_gantt_title(record, clients, title, pooled), loc="left", fontsize=10.5, fontweight="bold")
-        handles, names = axes.get_legend_handles_labels()
-        order = sorted(range(len(names)), key=lambda i: names[i].startswith("dropped"))  # stable: the others stay
-        figure.legend(
-            [handles[i] for i in order],
-            [names[i] for i in order],
-            loc="outside lower center",
-            ncols=5,
-            frameon=False,
-            fontsize=8.5,
-        )
+        height = 1.2 + sum(size + 0.5 for size in sizes)
+        figure = mpl.figure.Figure(figsize=(10, height), layout="constrained")
+        rows = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
+        for axes, record, clients, title in zip(rows, records, every, titles):
+            _draw_round(axes, record, clients, title, pools_data(record.framework) if pooled is None else pooled)
+        rows[-1].set_xlim(0, longest_s)
+        rows[-1].set_xlabel(X_LABEL if note is None else f"{X_LABEL}\n{note}", fontsize=8.5)
+        _legend(figure, rows)
     return figure
+
+
+def _draw_round(axes: "Axes", record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> None:
+    font = float(np.interp(len(clients), [1, 10, 50], [9.5, 9.5, 7]))
+    _draw_phases(axes, record, clients)
+    _draw_waiting(axes, record, clients)
+    _name_rows(axes, record, clients, font, pooled)
+    _mark_dropped(axes, record, clients, font)
+    axes.axvline(record.round_s, color=INK, linewidth=1)
+    axes.set_ylim(len(clients) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_title(_gantt_title(record, clients, title, pooled), loc="left", fontsize=10.5, fontweight="bold")
+
+
+def _legend(figure: "Figure", rows: Sequence["Axes"]) -> None:
+    """Every phase of any round once, in the order of the work; waiting and drops at the end."""
+    found = {name: handle for axes in rows for handle, name in zip(*axes.get_legend_handles_labels())}
+    order = [*PHASE_NAMES.values(), "waiting"]
+    names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    figure.legend(
+        [found[name] for name in names], names, loc="outside lower center", ncols=5, frameon=False, fontsize=8.5
+    )
 
 
 def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
@@ -146,9 +164,8 @@ def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: floa
         words = {"straggler": straggler, "dropped": dropped, "did not start": not started}
         axes.annotate(
             ", ".join(word for word, holds in words.items() if holds),
-            xy=(1, row),
+            xy=(record.round_s, row),
             xytext=(6, 0),
-            xycoords=("axes fraction", "data"),
             textcoords="offset points",
             va="center_baseline",
             fontsize=font,

@@ -1,10 +1,12 @@
 """A framework's state on disk: one safetensors file, never a pickle."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -15,6 +17,8 @@ from hsfl.files import write_atomic
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
+
+CHECKSUM = "blake2b"  # the note's name
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,34 @@ class Progress:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file with a checksum, on the disk before it replaces the old one."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    notes = {**(metadata or {}), CHECKSUM: checksum(whole, metadata or {})}
     try:
-        write_atomic(path, lambda scratch: save_file(whole, scratch, metadata))
+        write_atomic(path, lambda scratch: save_file(whole, scratch, notes), durable=True)
     except SafetensorError as error:  # what a full disk becomes in safetensors
         raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and notes of a file; one whose checksum is wrong is refused. Files of older versions have none."""
+    with safe_open(path, "pt") as file:
+        notes = file.metadata() or {}
+    tensors = load_file(path)
+    stored = notes.pop(CHECKSUM, None)
+    if stored is not None and stored != checksum(tensors, notes):
+        raise SafetensorError("its checksum is wrong: the file is damaged")
+    return tensors, notes
+
+
+def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """Of names, types, shapes, bytes and notes."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps(sorted(notes.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return digest.hexdigest()
 
 
 def save_checkpoint(path: Path, state: State, progress: Progress, config: RunConfig) -> None:
@@ -44,18 +71,12 @@ def save_checkpoint(path: Path, state: State, progress: Progress, config: RunCon
 def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Progress]:
     """The state saved by a run of the same config; `like` is that config's first state."""
     if not path.exists():
-        raise InputError(
-            f"{path} is missing: the run stopped before its first round ended; run again into a new folder"
-        )
+        raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
-        with safe_open(path, "pt") as file:
-            notes = file.metadata() or {}
-        stored, progress = (
-            parse_config(json.loads(notes["config"]), of_a_folder=True),
-            Progress(**json.loads(notes["progress"])),
-        )
+        tensors, notes = load_tensors(path)
+        stored = parse_config(json.loads(notes["config"]), of_a_folder=True)
+        progress = Progress(**json.loads(notes["progress"]))
         check_same_run(stored, config, path)
-        tensors = load_file(path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         reason = f"no {error} in it" if isinstance(error, KeyError) else error

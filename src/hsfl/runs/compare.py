@@ -138,11 +138,7 @@ def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Da
     """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
     check_plugins(path, config)
-    if folder.summary_path.exists() and json.loads(folder.summary_path.read_text())["status"] in ("finished", "budget"):
+    if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
         return
-    resume = folder.checkpoint_path.exists()
-    if path.exists() and not resume:  # it stopped before its first round ended
-        for name in ("config.json", "environment.json", "plugins.json", "clients.json", "rounds.jsonl", "summary.json"):
-            (path / name).unlink(missing_ok=True)
-    if run(config, path, resume, observer, dataset).status == "interrupted":
+    if run(config, path, None, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from hsfl.config import OWN_MODEL
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic
 from hsfl.models.units import SplitModel
-from hsfl.runs.checkpoint import save_tensors
+from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
@@ -40,7 +39,7 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     config = config.model_copy(update={"device": "cpu", "data": data, "model": model, "fleet": fleet})
     bench = prepare(config)
     try:
-        bench.task.model.load_state_dict(load_file(path))
+        bench.task.model.load_state_dict(load_tensors(path)[0])
     except (SafetensorError, RuntimeError, OSError) as error:
         raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
     return bench.task.model.eval(), bench

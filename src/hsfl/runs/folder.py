@@ -10,8 +10,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_atomic, write_json, writing
+from hsfl.files import clear_scratch, is_scratch, read_json, write_atomic, write_json, writing
 from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
 
@@ -29,6 +29,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 PACKAGES = ("hsfl", "torch", "numpy")
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,46 @@ class ClientsRecord:
     max_power_w: list[float]  # [K] uplink
 
 
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the file's lock. What the file holds stays (it may be a link to something else), and a lock that another process
+    has just removed counts for nothing."""
+    if fcntl is None:  # not on Windows
+        yield
+        return
+    busy = InputError(f"another run is writing to {path.parent}; wait for it, or choose another --out")
+    while True:
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise busy from None
+            if not _is_at(handle, path):  # its holder removed it between our opening and locking it
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)  # still locked: who opens it now, sees that it is gone
+            return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        here = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _is_ours_to_clear(path: Path) -> bool:
+    return path.name == LOCK or is_scratch(path)
+
+
 def input_digests(config: RunConfig) -> dict[str, str]:
     """What the files that a config names hold now, by the field's name: a run must not go on with other contents."""
     files = {
@@ -106,15 +147,27 @@ class RunFolder:
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients.json"
         self.plugins_path = self.path / PLUGINS_FILE
+        self.cuts_path = self.path / "cuts.json"
 
     def check_free(self) -> None:
-        """A folder that holds another run is not overwritten."""
+        """A folder that holds another run is not overwritten; a lock and scratch files are nobody's run."""
         with writing(self.path):
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
-            taken = self.path.exists() and any(path.name != ".lock" for path in self.path.iterdir())
+            taken = self.path.exists() and any(not _is_ours_to_clear(path) for path in self.path.iterdir())
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
+
+    def begin_anew(self) -> None:
+        """Forget a run that stopped before its first checkpoint: nothing of it can be gone on from."""
+        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path)
+        for path in (
+            *own,
+            self.last_model_path,
+            self.best_model_path,
+            self.path / "environment.json",
+            self.path / "report.html",
+            self.config_path,
+        ):
+            path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig) -> None:
         write_json(self.config_path, config.model_dump(mode="json"))
@@ -135,24 +188,37 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One run at a time writes here; the lock goes with the process that holds it."""
-        if fcntl is None:  # not on Windows
-            yield
-            return
+        """One run at a time writes here; the lock goes with the process that holds it.
+
+        Folders that were made for the lock and stay empty go with it.
+        """
         with writing(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+            made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("w")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(
-                    f"another run is writing to {self.path}; wait for it, or choose another --out"
-                ) from None
-            try:
+        try:
+            with _lock(self.path / LOCK):
+                clear_scratch(self.path)
                 yield
-            finally:
-                (self.path / ".lock").unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):  # not empty
+                for folder in made:
+                    folder.rmdir()
+
+    def write_cuts(self, cuts: Sequence[int]) -> None:
+        """The cuts that the run was given or chose: a search that ends by the clock may find others the next time."""
+        write_json(self.cuts_path, {"cuts": list(cuts)})
+
+    def planned_cuts(self) -> tuple[int, ...] | None:
+        """The cuts that the run began with; None for a run of an older version, which did not write them."""
+        if not self.cuts_path.exists():
+            return None
+        value = read_json(self.cuts_path)
+        cuts = value.get("cuts") if isinstance(value, dict) else None
+        if not isinstance(cuts, list) or not all(type(cut) is int and cut >= 0 for cut in cuts):
+            raise InputError(f"{self.cuts_path} does not hold cuts; it is damaged, run again into a new folder")
+        return tuple(cuts)
 
     def config(self) -> RunConfig:
         """The run's settings; plugins that the file may name are not loaded, and not kept."""

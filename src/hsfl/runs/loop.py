@@ -54,43 +54,70 @@ def _policy_notes(config: RunConfig) -> list[str]:
 
 
 class Diverged(Exception):
-    """The loss is no longer a number."""
+    """A loss or a weight is no longer a number."""
 
 
 def run(
     config: RunConfig,
     out: str | Path,
-    resume: bool = False,
+    resume: bool | None = False,
     observer: Observer | None = None,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
 ) -> Summary:
-    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on."""
-    observer = observer or Observer()
-    folder = RunFolder(out)
+    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on.
+
+    resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first; None goes on
+        where there is a checkpoint and begins otherwise; False begins in an empty folder.
+    """
+    observer, folder = observer or Observer(), RunFolder(out)
     plugins.load_all(config.plugins)
-    if resume:
+    if resume is not False:
         check_plugins(folder.path, config)
     method(config.framework)
     config = resolved(config)
     if model is not None:  # so that the folder says which commands cannot build it
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
-    if resume:
+    with folder.locked():
+        going_on = _going_on(folder, config, resume, observer)
+        bench = prepare(config, dataset, model, folder.planned_cuts() if going_on else None)
+        return _train(bench, folder, going_on, observer)
+
+
+def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
+    """Whether the run goes on from a checkpoint; what cannot be gone on from is cleared."""
+    if resume is False:
+        folder.check_free()
+        return False
+    if folder.config_path.exists() or resume:
         check_same_run(folder.config(), config, folder.path)
-        check_inputs(read_json(folder.path / "environment.json").get("inputs"), config, folder.path)
+        environment = folder.path / "environment.json"
+        if environment.exists():
+            check_inputs(read_json(environment).get("inputs"), config, folder.path)
+    if folder.checkpoint_path.exists() or folder.summary_path.exists():  # a run that ended had a checkpoint
+        return True
+    if folder.config_path.exists():
+        observer.warns(f"the run in {folder.path} had stopped before its first checkpoint; it begins anew")
+        folder.begin_anew()
     else:
         folder.check_free()
-    bench = prepare(config, dataset, model)
+    return False
+
+
+def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) -> Summary:
+    """All rounds, then the last model and the summary."""
+    config = bench.task.config
     framework = find_framework(config.framework)(bench.task)
     clock = make_clock(bench, framework)
-    if not resume:
+    if not going_on:
         clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
-    with folder.locked(), Interruptible() as interruptible:
-        _warn_of_threads(folder, resume, observer)
-        state, progress = _start(framework, folder, config, resume)
+    with Interruptible() as interruptible:
+        _warn_of_threads(folder, going_on, observer)
+        state, progress = _start(framework, folder, config, going_on)
+        folder.write_cuts(bench.task.cuts)
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
@@ -145,7 +172,6 @@ def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: b
         folder.keep_rounds(progress.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
-        folder.check_free()
         folder.create(config)
     return state, progress
 
@@ -199,7 +225,8 @@ def _round(
         observer.evaluation_starts()
         quality = assess(bench, framework, after)
     record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
-    if not all(math.isfinite(loss) for loss in (record.train_loss, record.test_loss) if loss is not None):
+    losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
+    if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged
     return after, record
 

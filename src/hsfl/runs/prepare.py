@@ -36,8 +36,14 @@ class Bench:
     num_samples: np.ndarray  # [K] of training, as the clock charges them
 
 
-def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel | None = None) -> Bench:
-    """Data, partition, model and cuts for a config; a data set or model of one's own may be given instead."""
+def prepare(
+    config: RunConfig,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+    cuts: tuple[int, ...] | None = None,
+) -> Bench:
+    """Data, partition, model and cuts for a config. A data set or model of one's own may be given instead, and the cuts
+    that a run chose before."""
     device = _device(config.device)
     row = method(config.framework)
     if config.train.proximal_mu and not row.copy_per_client:
@@ -63,7 +69,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: SplitModel
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
     num_batches = count_batches(config, num_samples)
-    cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
+    cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)

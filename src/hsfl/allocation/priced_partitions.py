@@ -13,10 +13,10 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.frequency import CURVE_ROWS
-from hsfl.allocation.partition import best_owner, complete, popcount
+from hsfl.allocation.curve import CURVE_ROWS
+from hsfl.allocation.partition import PROOF, best_owner, complete, popcount
 from hsfl.allocation.stage import Stage, needs_subchannel
-from hsfl.allocation.tangent import tangent
+from hsfl.allocation.tangent import ROUNDING, tangent
 
 Array = np.ndarray
 
@@ -24,7 +24,7 @@ Array = np.ndarray
 @compiled
 def _cut(row: Array, sums: Array, base: float, rent: Array, limit: float) -> None:
     """row[mask] = max(row[mask], base - rent(mask)); infinite where that passes `limit` (a deadline of c_k)."""
-    sums[0] = base
+    sums[0] = base * (1.0 - ROUNDING)
     for mask in range(1, row.shape[0]):
         rest = mask & (mask - 1)
         low, bit = mask ^ rest, 0
@@ -126,7 +126,7 @@ def least_sum(
     for _ in range(rounds):
         after = complete(needy, table)
         value = after[0, (1 << subs) - 1]
-        if value > 1.0 + 1e-11:
+        if value > PROOF:
             return value, owner, picks, False
         owner = best_owner(needy, table, after)
         exact = True

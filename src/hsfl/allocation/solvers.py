@@ -1,0 +1,73 @@
+"""Solvers by name, and `allocate`: one round from explicit numbers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation import scip
+from hsfl.allocation.answer import Allocation, with_gap
+from hsfl.allocation.cuts import CutSettings, choose_cuts
+from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
+from hsfl.allocation.paper import solve as solve_as_printed
+from hsfl.allocation.policies import POLICIES, policy
+from hsfl.allocation.scenario import Scenario
+from hsfl.errors import InputError
+
+Array = np.ndarray
+Solver = Callable[..., Allocation]
+
+
+def allocate(
+    scenario: Scenario | str | Path,
+    cuts: Any = None,
+    solver: str = "exact",
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    gap: float = DEFAULT_GAP,
+    seed: int = 0,
+) -> Allocation:
+    """Allocate one round (a scenario or its file) by a named solver. Without cuts, a baseline's rule for them is followed, or
+    the scenario itself is the one sample for choosing them."""
+    scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
+    check_settings(time_limit_s, gap)
+    if seed < 0:
+        raise InputError(f"seed is {seed}; give 0 or more")
+    solve = solver_named(solver)
+    if cuts is not None:
+        return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
+    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
+    ruled = _cuts_by_rule(solver, scenario, seed)
+    chosen = plan.cuts if ruled is None else ruled
+    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
+    bound_s = None  # it is one of a round with everyone
+    if answer.kept.all():
+        bound_s = with_gap(plan.lower_bound_s, answer.round_s)[0]
+    return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
+
+
+def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
+    """The cuts of a baseline that has a rule for them."""
+    if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
+        return None
+    return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
+
+
+def check_settings(time_limit_s: float, gap: float) -> None:
+    if not time_limit_s > 0:
+        raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
+    if not 0 <= gap < 1:
+        raise InputError(f"gap is {gap}; give a fraction from 0 to below 1, such as 0.001")
+
+
+def solver_named(name: str) -> Solver:
+    """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
+    own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve}
+    if name in own:
+        return own[name]
+    try:
+        return policy(name).allocate
+    except InputError:
+        rules = ", ".join(POLICIES)
+        raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -1,0 +1,84 @@
+"""A stage in its own units: seconds, cycles, bits and watts in which its numbers are near one.
+
+Every unit is a power of two, so that a change of units costs no digit. What is left after it are ratios between
+clients, which the solver has to live with.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hsfl.allocation.search import Goal
+from hsfl.allocation.stage import Stage
+
+Array = np.ndarray
+LEAST_LOAD = 1e-60  # of all the server can do in a unit of time; products of smaller ones would be lost
+
+
+class Units(NamedTuple):
+    """How much one of the stage's own units is."""
+
+    second_s: float
+    hz: float
+    bps: float
+    watt_w: float
+
+
+def own_units(stage: Stage) -> Units:
+    """The budgets and a band become one, the longest load of a client alone about one second."""
+    longest_s = max(
+        float(stage.fixed_s.max()),
+        float(stage.cycles.max()) / stage.hz,
+        float((stage.up_bits + stage.edge_bits + stage.down_bits + stage.given_bits).max()) / stage.subchannel_hz,
+    )
+    return Units(_power_of_two(longest_s), *map(_power_of_two, (stage.hz, stage.subchannel_hz, stage.power_w)))
+
+
+def _power_of_two(value: float) -> float:
+    return math.ldexp(1.0, math.frexp(value)[1] - 1) if value > 0.0 else 1.0
+
+
+def in_units(stage: Stage, units: Units) -> Stage:
+    """The stage's numbers in these units. Logarithms of starts stay: only their differences count."""
+    second_s, hz, bps, watt_w = units
+    per_bit, per_cycle, per_watt = 1.0 / bps / second_s, 1.0 / hz / second_s, 1.0 / watt_w
+    start_w = stage.start_w * per_watt
+    same = stage.edge_start_w is stage.start_w
+    return stage._replace(
+        fixed_s=stage.fixed_s / second_s,
+        up_bits=stage.up_bits * per_bit,
+        edge_bits=stage.edge_bits * per_bit,
+        up_power_w=stage.up_power_w * per_watt,
+        cycles=_load(stage.cycles * per_cycle),
+        down_bits=_load(stage.down_bits * per_bit),
+        given_bits=stage.given_bits * per_bit,
+        given_power_w=stage.given_power_w * per_watt,
+        start_w=start_w,
+        edge_start_w=start_w if same else stage.edge_start_w * per_watt,
+        hz=stage.hz / hz,
+        power_w=stage.power_w * per_watt,
+        subchannel_hz=stage.subchannel_hz / bps,
+    )
+
+
+def _load(amount: Array) -> Array:
+    return np.where(amount > 0.0, np.maximum(amount, LEAST_LOAD), 0.0)
+
+
+def solve_in_own_units(solve: Any, spend: Any, stage: Stage, goal: Goal, clock: Any) -> Any:
+    """A stage solver's answer, found in the stage's own units; `spend` gives the cycles and powers it leaves open."""
+    units = own_units(stage)
+    second_s, hz, _, watt_w = units
+    own = in_units(stage, units)
+    tau_s = None if goal.tau_s is None else goal.tau_s / second_s
+    answer = solve(own, replace(goal, spare_s=goal.spare_s / second_s, tau_s=tau_s), clock)
+    cycles, *powers = answer.spent or spend(own, answer)
+    return replace(
+        answer,
+        T_s=answer.T_s * second_s,
+        lower_bound_s=answer.lower_bound_s * second_s,
+        rho=answer.rho * hz / watt_w,
+        spent=(cycles * hz, *(power * watt_w for power in powers)),
+    )

@@ -1,0 +1,182 @@
+"""Fig. 1(b): a single round as a Gantt chart, and beside the paper's HSFL those of SL and SplitFed on the same fleet.
+
+An illustration: one fleet, one round, the same at every scale. How policies compare over fleets is Figs. 4 and 5.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hsfl.config import RunConfig, with_changes
+from hsfl.errors import known
+from hsfl.experiments.latency import SAMPLES_PER_CLIENT, paper_base
+from hsfl.experiments.shared import (
+    FORMATS,
+    SCALES,
+    Outcome,
+    Say,
+    Trend,
+    claim,
+    machine,
+    table,
+    trend_table,
+    write_csv,
+    write_text,
+)
+from hsfl.network.clock import PHASES, Timeline
+from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+from hsfl.report.figure import save
+from hsfl.report.gantt import gantt_page, say_s, waiting_spans
+from hsfl.report.runs import display_name
+from hsfl.runs.folder import RoundRecord
+
+SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")
+HOW = {
+    "sl": "one client after another, one cut, each with the whole band and server",
+    "splitfed_v1": "in parallel, one cut, everything divided evenly",
+    "hsfl": "in parallel, a cut for each client, optimised allocation",
+}
+TOGETHER = 0.01  # of the round: who waits less than this has ended with the others
+CSV_FIELDS = ("framework", "client", "cut", "phase", "start_s", "end_s")
+
+
+def config_of(framework: str) -> RunConfig:
+    """The paper's radio and servers with five clients; each framework divides them as its authors chose."""
+    return with_changes(paper_base(10), [*SMALL, f"framework={framework}"])
+
+
+def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+    known("scale", scale, SCALES)
+    claim(out, {"config": config_of("hsfl").model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
+    *records, even = rounds(say)
+    page = gantt_page(
+        records, [f"{display_name(one.framework)}: {HOW[one.framework]}" for one in records], fleet_note()
+    )
+    spans = [row for record in records for row in spans_of(record)]
+    files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save(page, out / "fig1", FORMATS)]
+    trends = find_trends(records, even)
+    text = (
+        "### Fig. 1(b): a single round\n\n![a round of SL, SplitFed V1 and HSFL](fig1.png)\n\n"
+        + trend_table(trends)
+        + f"\nAn illustration: n = 1 fleet, 1 round. {fleet_note()} {machine()}\n\n"
+        + summary_table(records)
+    )
+    return Outcome("fig1", write_text(out / "fig1.md", text), files, trends)
+
+
+def fleet_note() -> str:
+    config = config_of("hsfl")
+    return (
+        f"ResNet-18 on 3x32x32, {config.fleet.num_clients} clients of the paper's fleet (seed {config.fleet_seed}) with "
+        f"{SAMPLES_PER_CLIENT:,} samples each in batches of {config.train.batch_size}, "
+        f"{config.network.num_subchannels} subchannels."
+    )
+
+
+def rounds(say: Say) -> list[RoundRecord]:
+    """The first round of each framework, on one fleet and one draw of the channel; last, HSFL's with all divided evenly."""
+    base = config_of("hsfl")
+    states = OPTIMIZER_STATES[base.train.optimizer]
+    world = world_of(base, measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, states))
+    num_samples = np.full(base.fleet.num_clients, float(SAMPLES_PER_CLIENT))
+    num_batches = count_batches(base, num_samples)
+    say("choosing HSFL's cuts")
+    own = choose_cuts(base.fleet, base.allocation, world, base.train.batch_size, num_batches)
+    one = choose_one_cut(base.fleet, world, own, base.train.batch_size, num_batches)
+    cuts = {"sl": (one,) * len(own), "splitfed_v1": (one,) * len(own), "hsfl": own}
+    evenly = with_changes(base, ["allocation.policy=even"])
+    each = [*((config_of(name), cuts[name]) for name in HOW), (evenly, own)]
+    return [first_round(config, world, chosen, num_samples) for config, chosen in each]
+
+
+def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
+    everyone = tuple(range(len(cuts)))
+    line, says = RoundClock(config, world, cuts, num_samples).round(0, everyone)
+    return record_of(line, cuts, int(num_samples.sum()), says)
+
+
+def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[str, object]) -> RoundRecord:
+    """The record of a round that was timed and not trained. Where all end together, nobody is the straggler."""
+    waiting_s, (round_s,) = rounded(line.waiting_s), rounded([line.round_s])
+    together = max(waiting_s) < TOGETHER * round_s
+    return RoundRecord(
+        round=1,
+        framework=line.framework,
+        sim_time_s=round_s,
+        round_s=round_s,
+        wall_s=0.0,
+        num_samples=num_samples,
+        train_loss=None,
+        test_loss=None,
+        test_accuracy=None,
+        balanced_accuracy=None,
+        recall=None,
+        lr=0.0,
+        cuts=list(cuts),
+        started=np.flatnonzero(line.started).tolist(),
+        kept=np.flatnonzero(line.kept).tolist(),
+        dropped=np.flatnonzero(line.dropped).tolist(),
+        straggler=None if together else line.straggler,
+        waiting_s=waiting_s,
+        phases={
+            phase: {"start_s": rounded(start), "end_s": rounded(end)}
+            for phase, start, end in zip(PHASES, line.start_s, line.end_s)
+            if (end > start).any()
+        },
+        allocation=says,
+        bytes={},
+    )
+
+
+def rounded(seconds: Iterable[float]) -> list[float]:
+    """To seven digits, so that a phase ends where the next one begins."""
+    return [float(f"{value:.7g}") for value in seconds]
+
+
+def spans_of(record: RoundRecord) -> list[tuple[object, ...]]:
+    """(framework, client, cut, phase, start_s, end_s) of everything that takes time, waiting too."""
+    rows: list[tuple[object, ...]] = []
+    for k, cut in enumerate(record.cuts):
+        spans = [(phase, times["start_s"][k], times["end_s"][k]) for phase, times in record.phases.items()]
+        spans += [("waiting", *span) for span in waiting_spans(record, k)]
+        rows += [(record.framework, k, cut, *span) for span in sorted(spans, key=lambda s: s[1:]) if span[2] > span[1]]
+    return rows
+
+
+def idle(record: RoundRecord) -> float:
+    """The part of the round that a client waits, on average over the clients."""
+    return float(np.mean(record.waiting_s) / record.round_s)
+
+
+def summary_table(records: Sequence[RoundRecord]) -> str:
+    header = ["", "seconds of the round", "cuts", "straggler", "a client waits, mean"]
+    body = [
+        [
+            f"{display_name(record.framework)}: {HOW[record.framework]}",
+            f"{record.round_s:.1f}",
+            " ".join(map(str, record.cuts)),
+            "all end together" if record.straggler is None else f"client {record.straggler}",
+            f"{100 * idle(record):.0f} %",
+        ]
+        for record in records
+    ]
+    return table(header, body)
+
+
+def find_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
+    """The paper's words beside this round's numbers; one fleet shows them and decides nothing."""
+    *_, splitfed, hsfl = records
+    lengths = ", ".join(f"{display_name(record.framework)} {say_s(record.round_s)}" for record in records)
+    waits = ", ".join(f"{display_name(record.framework)} {100 * idle(record):.0f} %" for record in records)
+    matched = (
+        f"HSFL {say_s(hsfl.round_s)}, with its cuts and an even division {say_s(even.round_s)}; SplitFed V1 "
+        f"{say_s(splitfed.round_s)}"
+    )
+    return [
+        Trend("SL's sequential training takes longest", lengths, None),
+        Trend("cuts that match each client keep it from falling behind", matched, None),
+        Trend("in parallel, clients wait for the slowest", f"a client waits {waits} of the round", None),
+    ]

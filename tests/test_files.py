@@ -1,0 +1,87 @@
+"""Files that are there whole or not at all, whatever lies where they are to be."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hsfl.errors import InputError
+from hsfl.files import SCRATCH, clear_scratch, is_scratch, write_atomic, write_json
+
+
+def text(words: str):  # type: ignore[no-untyped-def]
+    return lambda scratch: scratch.write_text(words)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+    assert path.read_text() == '{\n "a": 1\n}\n'
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_mode_follows_the_umask(tmp_path: Path, durable: bool) -> None:
+    def careless(scratch: Path) -> None:
+        scratch.unlink()  # as a library does that writes a file of its own
+        scratch.write_text("x")
+        scratch.chmod(0o600)
+
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "x", careless, durable)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_atomic(link, text("new"))
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "there" / "later")
+    write_atomic(dangling, text("now"))
+    assert dangling.is_symlink()
+    assert (tmp_path / "there" / "later").read_text() == "now"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
+def test_a_device_is_written_to_and_stays_a_device() -> None:
+    with pytest.raises(InputError, match="/dev/full cannot be written"):
+        write_atomic(Path("/dev/full"), text("x"))
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    write_atomic(Path("/dev/null"), text("x"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_pipes_and_folders_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="no ordinary file"):
+        write_atomic(tmp_path / "pipe", text("x"))
+    with pytest.raises(InputError, match="a folder"):
+        write_atomic(tmp_path / "folder", text("x"))
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_what_a_killed_process_leaves_is_known_and_cleared(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from hsfl.files import write_atomic\n"
+        f"write_atomic(Path({str(tmp_path / 'x')!r}), lambda s: (s.write_text('half'), os.kill(os.getpid(), signal.SIGKILL)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode < 0
+    (left,) = tmp_path.iterdir()
+    assert is_scratch(left)
+    assert left.name.startswith(SCRATCH)
+    clear_scratch(tmp_path)
+    assert not list(tmp_path.iterdir())
