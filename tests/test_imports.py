@@ -15,6 +15,7 @@ FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != 
 CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
+    *("register_dataset", "register_framework", "register_model", "register_policy"),
 }
 REPORT_READS = {"hsfl.config", "hsfl.errors", "hsfl.files", "hsfl.methods", "hsfl.network.clock", "hsfl.runs.folder"}
 
@@ -106,7 +107,7 @@ def test_a_report_reads_folders_and_nothing_else(module: str) -> None:
 def test_no_torch_where_none_is_needed() -> None:
     modules = [
         "hsfl",
-        *(name for name in MODULES if package_of(name) in ("config", "errors", "rng", "files", "methods")),
+        *(name for name in MODULES if package_of(name) in ("config", "errors", "plugins", "rng", "files", "methods")),
     ]
     modules += ["hsfl.cli", "hsfl.models.cost", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
     code = f"import sys, {', '.join(modules)}\nassert 'torch' not in sys.modules\nprint(dir(hsfl))"
@@ -117,6 +118,7 @@ def test_no_torch_where_none_is_needed() -> None:
 
 def test_public_names_are_those_listed() -> None:
     assert set(hsfl.__all__) == PUBLIC
+    assert set(hsfl._HOMES) == PUBLIC
     for name in hsfl.__all__:
         assert getattr(hsfl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'rnu'"):

@@ -8,9 +8,37 @@ Names are loaded when they are first used, so that what needs no torch imports n
 
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # so that editors and type checkers know the names
+    from hsfl.allocation.policies import register_policy
+    from hsfl.allocation.scenario import Scenario
+    from hsfl.allocation.solvers import allocate
+    from hsfl.config import RunConfig, read_config
+    from hsfl.data.datasets import register_dataset
+    from hsfl.errors import InputError
+    from hsfl.methods import register_framework
+    from hsfl.models.units import SplitModel, split
+    from hsfl.models.zoo import register_model
+    from hsfl.planning.plan import plan
+    from hsfl.runs.loop import run
 
 __version__ = version("hsfl")
+__all__ = [
+    "InputError",
+    "RunConfig",
+    "Scenario",
+    "SplitModel",
+    "allocate",
+    "plan",
+    "read_config",
+    "register_dataset",
+    "register_framework",
+    "register_model",
+    "register_policy",
+    "run",
+    "split",
+]
 
 _HOMES = {
     "Scenario": "hsfl.allocation.scenario",
@@ -19,11 +47,14 @@ _HOMES = {
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
     "plan": "hsfl.planning.plan",
+    "register_dataset": "hsfl.data.datasets",
+    "register_framework": "hsfl.methods",
+    "register_model": "hsfl.models.zoo",
+    "register_policy": "hsfl.allocation.policies",
     "run": "hsfl.runs.loop",
     "split": "hsfl.models.units",
     "SplitModel": "hsfl.models.units",
 }
-__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

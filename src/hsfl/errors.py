@@ -8,11 +8,11 @@ class InputError(ValueError):
     """Wrong input. The message names the thing, shows the value and offers the way out; commands print it alone."""
 
 
-def known(what: str, name: str, choices: Iterable[str]) -> str:
-    """The name, if it is among the choices; else an error that suggests the nearest."""
+def known(what: str, name: str, choices: Iterable[str], way_out: str = "") -> str:
+    """The name, if it is among the choices; else an error that suggests the nearest, and another way out."""
     choices = list(choices)
     if name not in choices:
         near = get_close_matches(str(name).lower(), choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}")
+        raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}{way_out}")
     return name

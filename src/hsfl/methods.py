@@ -4,11 +4,16 @@ This is the only list of frameworks. It imports no torch: the clock, the planner
 is named by its place and imported when it is needed. A framework of one's own is one more row (`hsfl.register_framework`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from hsfl import plugins
 from hsfl.errors import InputError, known
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Style = tuple[str, str, Any]  # colour, marker, dashes: told apart by colour-blind eyes and without colour
 
@@ -37,6 +42,17 @@ class Timing:
     models_each_step: bool = False  # the head travels in every step, not once
 
 
+WORDS = {  # what each word of a Timing may be
+    "turns": ("together", "alone", "clusters"),
+    "server": ("divided", "whole", "own"),
+    "step": ("free", "queue", "joint", "local_loss", "pooled"),
+    "cut": ("any", "none", "whole"),
+    "batches": ("equal", "proportional"),
+    "tau": (False, True),
+    "models_each_step": (False, True),
+}
+
+
 @dataclass(frozen=True)
 class Method:
     """One framework.
@@ -63,6 +79,14 @@ class Method:
         """The data are on the server: no client has anything to train."""
         return self.timing.step == "pooled"
 
+    def plain(self) -> dict[str, Any]:
+        """The row without its code, as a run folder keeps it."""
+        colour, marker, dashes = self.style
+        style = [colour, marker, dashes if isinstance(dashes, str) else [dashes[0], list(dashes[1])]]
+        words = {name: getattr(self, name) for name in ("name", "title", "paper", "source", "pools_data")}
+        words |= {name: getattr(self, name) for name in ("own_cuts", "copy_per_client", "own_policy")}
+        return words | {"style": style, "timing": asdict(self.timing), "own_timeline": self.timeline is not None}
+
 
 METHODS: dict[str, Method] = {}
 
@@ -78,12 +102,126 @@ def register(method: Method) -> Method:
 
 def method(name: str) -> Method:
     """The row of a framework."""
-    return METHODS[known("framework", name, METHODS)]
+    return METHODS[known("framework", name, METHODS, plugins.WAY_OUT)]
 
 
 def copy_per_client_names() -> list[str]:
-    """Frameworks in which the main server has a copy of its side for each client: with nobody dropped, one algorithm."""
+    """Frameworks in which the main server has a copy of its side for each client; a policy allocates for them."""
     return [name for name, row in METHODS.items() if row.copy_per_client]
+
+
+NEEDED = {  # of a framework's class
+    "init": "init(self)",
+    "round": "round(self, state, kept, round_index)",
+    "models": "models(self, state)",
+    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.base.Base has it",
+    "extras": "extras(self), as hsfl.frameworks.base.Base has it",
+}
+FREE_STYLES: tuple[Style, ...] = (  # for frameworks of one's own: no two alike, and none like a built-in one
+    ("#117733", "h", (0, (8, 1.5, 1, 1.5))),
+    ("#AA4499", "p", (0, (4, 1.5, 4, 3))),
+    ("#332288", "8", (0, (10, 2, 1, 2, 1, 2))),
+    ("#AA7700", "d", (0, (2, 2, 6, 2))),
+    ("#44AA99", "X", (0, (1, 1, 5, 1))),
+    ("#CC6677", "H", (0, (6, 3, 2, 3))),
+)
+
+
+def register_framework(
+    name: str,
+    code: type[Any],
+    *,
+    title: str | None = None,
+    paper: str = "",
+    timing: Timing | Mapping[str, Any] | None = None,
+    timeline: Callable[..., Any] | None = None,
+    own_cuts: bool | None = None,
+    copy_per_client: bool | None = None,
+    own_policy: str = "even",
+    style: Style | None = None,
+    options: "type[BaseModel] | None" = None,
+) -> Method:
+    """Add a framework of one's own: its class, and what of its row differs from that of the framework it derives from.
+
+    Without a built-in framework among the class's parents the row is HSFL's where the class says `copy_per_client = True`,
+    else that of clients in parallel, each at its own pace. timing: the words of `Timing`, all or some. timeline: a function
+    instead of them, see `Method`. options: a pydantic model for `options.<name>`, which `Task.options` gives to the class.
+    """
+    _check_class(name, code)
+    rows: dict[str | type[Any], Method] = {row.code: row for row in METHODS.values()}
+    places = (place for kind in code.__mro__ for place in (kind, f"{kind.__module__}:{kind.__qualname__}"))
+    parent = next((rows[place] for place in places if place in rows), None)
+    if parent is None and getattr(code, "copy_per_client", False):
+        parent = METHODS["hsfl"]
+    row = Method(
+        name,
+        " ".join(str(title if title is not None else name).split()),
+        paper,
+        _timing(name, timing, parent.timing if parent is not None else Timing()),
+        code,
+        _free_style() if style is None else _checked_style(name, style),
+        _first(own_cuts, parent.own_cuts if parent is not None else False),
+        _first(copy_per_client, parent.copy_per_client if parent is not None else False),
+        own_policy,
+        timeline if timeline is not None or parent is None else parent.timeline,
+        plugins.source(),
+    )
+    plugins.add("framework", METHODS, name, row, options)
+    return row
+
+
+def _first(given: bool | None, usual: bool) -> bool:
+    return usual if given is None else bool(given)
+
+
+def _check_class(name: str, code: Any) -> None:
+    if not isinstance(code, type):
+        raise InputError(f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.base.Base")
+    for need, how in NEEDED.items():
+        if not callable(getattr(code, need, None)):
+            raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
+
+
+def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
+    """The words given, the others as usual."""
+    if given is None:
+        return usual
+    words = asdict(given) if isinstance(given, Timing) else dict(given)
+    for word, value in words.items():
+        known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
+        if value not in WORDS[word]:
+            known(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
+    return Timing(**(asdict(usual) | words))
+
+
+def _free_style() -> Style:
+    taken = [row.style for row in METHODS.values()]
+    free = [style for style in FREE_STYLES if style not in taken]
+    return free[0] if free else FREE_STYLES[len(taken) % len(FREE_STYLES)]
+
+
+def _checked_style(name: str, style: Any) -> Style:
+    if (found := read_style(style)) is None:
+        raise InputError(f"framework {name!r} has style {style!r}; give colour, marker and dashes as {FREE_STYLES[0]}")
+    return found
+
+
+MARKERS = "xsv^DP<>*ohp8dXH"  # that figures and pages know
+
+
+def read_style(value: Any) -> Style | None:
+    """A style from plain data; None if it is none: a colour such as #117733, a marker, "solid" or (0, (on, off, ...))."""
+    try:
+        colour, marker, dashes = value
+        if dashes != "solid":
+            offset, lengths = dashes
+            dashes = (float(offset), tuple(float(length) for length in lengths))
+            if not 2 <= len(dashes[1]) <= 8 or len(dashes[1]) % 2 or not all(0 < length < 100 for length in dashes[1]):
+                return None
+        good = re.fullmatch(r"#[0-9a-fA-F]{6}", colour) and len(marker) == 1 and marker in MARKERS
+    except (TypeError, ValueError):
+        return None
+    return (colour, marker, dashes) if good else None
 
 
 for _row in (

@@ -224,7 +224,7 @@ def mixtures(task: Task, smashed: dict[int, Tensor], batches: dict[int, Batch], 
         partner = int(rng.choice([j for j in batches if j != k]))
         theirs = batches[partner][1]
         rows = torch.from_numpy(rng.integers(len(theirs), size=len(smashed[k])))
-        lam = float(rng.beta(task.config.options.locfedmix_alpha, task.config.options.locfedmix_alpha))
+        lam = float(rng.beta(task.config.options.locfedmix_sl.alpha, task.config.options.locfedmix_sl.alpha))
         mixed = lam * smashed[k].detach() + (1 - lam) * smashed[partner].detach()[rows]
         made.append((mixed, batches[k][1], theirs[rows], lam))
     return made
@@ -248,7 +248,7 @@ def server_loss(task: Task, tail: nn.Module, sent: dict[int, Tensor], batches: d
 
 def plain_locfedmix(task: Task, rounds: list[list[int]]) -> tuple[UnitState, UnitState, list[float]]:
     """The model, the decoder and the clean losses."""
-    weight = task.config.options.locfedmix_reconstruction
+    weight = task.config.options.locfedmix_sl.reconstruction
     model, losses = copy.deepcopy(task.model).train(), []
     head, tail = model.head(task.one_cut), model.tail(task.one_cut)
     decoder = make_decoder(task.model, task.one_cut, SHAPE, task.config.seed).double()

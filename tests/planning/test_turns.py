@@ -115,7 +115,7 @@ def test_clients_that_stay_away_leave_their_band_to_the_others() -> None:
 def test_too_many_for_the_band() -> None:
     settings = config("allocation.policy=cpsl", "network.num_subchannels=1", "fleet.cuts=2")
     bench = prepare(settings)
-    with pytest.raises(InputError, match=r"raise options\.cpsl_clusters"):
+    with pytest.raises(InputError, match=r"raise options\.cpsl\.clusters"):
         make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3))
 
 

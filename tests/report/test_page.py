@@ -43,7 +43,7 @@ def decoded(encoded: dict, num_clients: int) -> dict[str, list[tuple[float, floa
 
 @pytest.mark.parametrize("name", METHODS)
 def test_bars_are_those_of_the_record_to_six_digits(name):
-    line = a_timeline(name, 5, tau_s=2.0 if METHODS[name].tau else np.inf)
+    line = a_timeline(name, 5, tau_s=2.0 if METHODS[name].timing.tau else np.inf)
     one = timed(line)
     spans = decoded(phases(one, range(5)), 5)
     assert set(spans) == set(one.phases)

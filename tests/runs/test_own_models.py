@@ -75,6 +75,6 @@ def test_commands_say_that_they_do_not_know_the_model(tmp_path: Path) -> None:
 
 def test_too_few_outputs_are_refused(tmp_path: Path) -> None:
     narrow = SplitModel([nn.Sequential(nn.Flatten(), nn.Linear(64, 3))])
-    with pytest.raises(InputError, match=r"gives \(3,\) numbers for an image, but there are 10 classes"):
+    with pytest.raises(InputError, match=r"gives \(3,\) numbers for a sample, but there are 10 classes"):
         run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
     assert not (tmp_path / "run").exists()

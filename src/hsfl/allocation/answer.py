@@ -16,6 +16,7 @@ from hsfl.models.cost import CostTable
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
 
 Array = np.ndarray
+POWER_NAMES = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 ROUNDING = 1e-9  # between a bound and the round that meets it
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
 
@@ -162,25 +163,40 @@ def with_gap(lower_bound_s: float, round_s: float) -> tuple[float, float]:
 
 def violation(scenario: Scenario, allocation: Allocation) -> float:
     """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where all hold exactly."""
+    return max(0.0, *breaches(scenario, allocation).values())
+
+
+def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
+    """How far each constraint is broken, relatively, by the constraint in words; at most 0 where it holds."""
     s, a = scenario, allocation
-    worst = [0.0]
-    if ((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any():
-        worst.append(np.inf)
-    for part in (a.server_hz, a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w, a.edge_down_power_w):
-        worst.append(np.inf if not np.isfinite(part).all() or (part < 0).any() else 0.0)
-    worst.append(a.server_hz.sum() / s.main_hz - 1)  # C2, C3
-    worst.append((a.main_up_power_w.sum(axis=1) / s.max_power_w - 1).max())  # C4
-    worst.append((a.edge_up_power_w.sum(axis=1) / s.max_power_w - 1).max())
-    worst.append(a.main_down_power_w.sum() / s.main_power_w - 1)  # C5
-    worst.append(a.edge_down_power_w.sum() / s.edge_power_w - 1)
+    powers = {name: getattr(a, name) for name in POWER_NAMES}
     training, distribution = _shares(a)
-    for share in (training, distribution):
-        worst.append((share.sum(axis=0) - 1).max())
-        worst.append(-share.min())
-    for power in (a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w):
-        worst.append(np.inf if (power[training == 0] > 0).any() else 0.0)
-    worst.append(np.inf if (a.edge_down_power_w[distribution == 0] > 0).any() else 0.0)
-    return float(max(worst))
+    found = {"C1, cuts from min_cut to max_cut": _either(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())}
+    for name, part in {"server_hz": a.server_hz, **powers}.items():
+        found[f"{name} is finite and not negative"] = _either(not np.isfinite(part).all() or (part < 0).any())
+    found |= {
+        "C2 and C3, the sum of server_hz within main_hz": a.server_hz.sum() / s.main_hz - 1,
+        "C4, main_up_power_w of each client within max_power_w": (
+            a.main_up_power_w.sum(axis=1) / s.max_power_w - 1
+        ).max(),
+        "C4, edge_up_power_w of each client within max_power_w": (
+            a.edge_up_power_w.sum(axis=1) / s.max_power_w - 1
+        ).max(),
+        "C5, the sum of main_down_power_w within main_power_w": a.main_down_power_w.sum() / s.main_power_w - 1,
+        "C5, the sum of edge_down_power_w within edge_power_w": a.edge_down_power_w.sum() / s.edge_power_w - 1,
+    }
+    for name, share in (("share", training), ("edge_down_share", distribution)):
+        found[f"{name} of a subchannel within 1"] = (share.sum(axis=0) - 1).max()
+        found[f"{name} is not negative"] = -share.min()
+    for name, power in powers.items():
+        owned = distribution if name == "edge_down_power_w" else training
+        found[f"{name} on owned subchannels alone"] = _either((power[owned == 0] > 0).any())
+    return {name: float(by) for name, by in found.items()}
+
+
+def _either(broken: Any) -> float:
+    """A constraint that holds or does not."""
+    return np.inf if broken else 0.0
 
 
 def _shares(a: Allocation) -> tuple[Array, Array]:

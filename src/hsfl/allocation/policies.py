@@ -10,12 +10,14 @@ What it does not decide by rule stays optimal given the rules.
     splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl import plugins
 from hsfl import rng as streams
 from hsfl.allocation import bandwidth
 from hsfl.allocation.answer import Allocation, SolveStatus, with_gap
@@ -23,12 +25,16 @@ from hsfl.allocation.cuts import CutSettings, Progress, choose_cuts, rcls, scls
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
+from hsfl.allocation.own import Allocate, allocate_own
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError, known
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Array = np.ndarray
 RULES = {
@@ -45,20 +51,35 @@ class Policy:
     """Decisions by name. Fields that are `optimal` (cuts: `optimised`) are left to the solver."""
 
     name: str
-    cuts: str = "optimised"
+    cuts: str | Callable[..., Any] = "optimised"  # a function takes the samples and gives a cut for each client
     cycles: str = "optimal"
     subchannels: str = "optimal"
     power: str = "optimal"
+    allocator: Allocate | None = None  # decides cycles, subchannels and power itself, instead of the rules
 
     def __post_init__(self) -> None:
         for field, rules in RULES.items():
-            known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
+            if not (field == "cuts" and callable(self.cuts)):
+                known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
+
+    @property
+    def cuts_rule(self) -> str:
+        """The rule for cuts in words: a function goes by the policy's name."""
+        return self.cuts if isinstance(self.cuts, str) else self.name
+
+    def with_radio(self) -> "Policy":
+        """Itself, unless it needs a radio's scenarios, which measured links have not."""
+        if callable(self.cuts) or self.allocator is not None:
+            raise InputError(f"policy {self.name} is for a radio but network.kind is 'measured'; choose another policy")
+        return self
 
     def choose(
         self, samples: Sequence[Scenario], settings: CutSettings | None = None, progress: Progress | None = None
     ) -> Array:
         """Cuts [K], once for all rounds."""
         settings = settings or CutSettings()
+        if callable(self.cuts):
+            return _checked_cuts(self.name, samples[0], self.cuts(list(samples)))
         if self.cuts == "random":
             return rcls(samples[0], streams.stream(settings.seed, "rcls"))
         if self.cuts == "smallest":
@@ -71,6 +92,9 @@ class Policy:
         self, scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
     ) -> Allocation:
         """One round. A rule proves nothing itself: the bound is the exact solver's, of any allocation for these cuts."""
+        if self.allocator is not None:
+            _compile()
+            return _with_bound(allocate_own(self.name, self.allocator, scenario, cuts), scenario, gap, time_limit_s)
         if (self.cycles, self.subchannels, self.power) == ("optimal", "optimal", "optimal"):
             return exact(scenario, cuts, gap, time_limit_s)
         if scenario.sharing == "bandwidth" and self.subchannels == "greedy":
@@ -84,12 +108,7 @@ class Policy:
             return self._solve(scenario, stage, goal, clock)
 
         answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
-        if not answer.kept.all():
-            return answer
-        best = exact(replace(scenario, tau_s=None), cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
-        bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
-        seconds = answer.seconds + best.seconds
-        return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
+        return _with_bound(answer, scenario, gap, time_limit_s) if answer.kept.all() else answer
 
     def _solve(
         self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit
@@ -124,6 +143,21 @@ class Policy:
         return hz, up, down, edge
 
 
+def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s: float) -> Allocation:
+    """The answer of a rule beside the exact solver's bound for the same cuts."""
+    best = exact(replace(scenario, tau_s=None), answer.cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
+    bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
+    seconds = answer.seconds + best.seconds
+    return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
+
+
+def _checked_cuts(name: str, scenario: Scenario, cuts: Any) -> Array:
+    try:
+        return scenario.check_cuts(cuts)
+    except InputError as error:
+        raise InputError(f"policy {name!r}: {error}") from None
+
+
 @cache
 def _compile() -> None:
     """Compile (or load) what only rules need, before any clock runs."""
@@ -147,19 +181,60 @@ POLICIES = {
 }
 
 
-def policy(name: str) -> Policy:
-    """A policy by name; `scls+ecfa` takes the decisions of both."""
+def register_policy(
+    name: str,
+    *,
+    cuts: str | Callable[..., Any] = "optimised",
+    cycles: str = "optimal",
+    subchannels: str = "optimal",
+    power: str = "optimal",
+    allocate: Allocate | None = None,
+    options: "type[BaseModel] | None" = None,
+) -> None:
+    """Add a policy of one's own, made of rules, of functions, or of both.
+
+    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. allocate: a
+    function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
+    for cycles, subchannels and power; `allocation.own` says what else it may give. With `options`, a pydantic model, both
+    functions are called with `options=`, what stands under `options.<name>`.
+    """
+    made = Policy(name, cuts, cycles, subchannels, power, allocate)
+    if allocate is not None and not callable(allocate):
+        raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
+    if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
+        raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
+    plugins.add("policy", POLICIES, name, made, options)
+
+
+def policy(name: str, options: Any = None) -> Policy:
+    """A policy by name; `scls+ecfa` takes the decisions of both. options: a config's, for policies of one's own."""
     plain = Policy(name)
     result = plain
     for part in name.split("+"):
         if part not in POLICIES:
             raise InputError(f"policy is {name!r}; choose from {', '.join(POLICIES)}, or join names with +")
-        for field in RULES:
-            if getattr(POLICIES[part], field) != getattr(plain, field):
-                if getattr(result, field) not in (getattr(plain, field), getattr(POLICIES[part], field)):
+        decided = _with_options(POLICIES[part], options)
+        for field in (*RULES, "allocator"):
+            if getattr(decided, field) != getattr(plain, field):
+                if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):
                     raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")
-                result = replace(result, **{field: getattr(POLICIES[part], field)})
+                result = replace(result, **{field: getattr(decided, field)})
+    if result.allocator is not None and (result.cycles, result.subchannels, result.power) != ("optimal",) * 3:
+        raise InputError(f"policy is {name!r}, but one of these allocates cycles, subchannels and power itself")
     return result
+
+
+def _with_options(own: Policy, options: Any) -> Policy:
+    """A policy of one's own with its options; a built-in one as it is."""
+    if own.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", own.name)) is None:
+        return own
+    value = plugins.default_options(own.name) if options is None else options.of(own.name)
+    bound: dict[str, Any] = {
+        field: partial(function, options=value)
+        for field in ("cuts", "allocator")
+        if callable(function := getattr(own, field))
+    }
+    return replace(own, **bound)
 
 
 def best_single_cut(samples: Sequence[Scenario]) -> Array:

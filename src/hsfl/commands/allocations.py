@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from hsfl.commands.shared import need_plan_extra, one_line_errors, out_console, print_json
+from hsfl.commands.shared import Plugins, load_plugins, need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def allocate_command(
     time_limit_s: Annotated[float, typer.Option(help="stop then, with the best and its proven gap")] = 10.0,
     gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = 1e-3,
     seed: Annotated[int, typer.Option(help="for choosing cuts; 0 or more")] = 0,
+    plugin: Plugins = None,
     json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
 ) -> None:
@@ -116,6 +117,7 @@ def allocate_command(
         from hsfl.allocation.scenario import Scenario
         from hsfl.allocation.solvers import allocate
 
+        load_plugins(plugin)
         one_round = Scenario.read(scenario)
         answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed)
         if out is not None:

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.commands.shared import (
+    Changes,
+    DataDir,
+    Json,
+    Plugins,
+    err_console,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
 
 commands = typer.Typer()
 
@@ -17,7 +27,7 @@ DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
-    "- `hsfl compare demo -f fl -f fl,options.fl_needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
+    "- `hsfl compare demo -f fl -f fl,options.fl.needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
     "with and without the clients that cannot hold the model"
 )
 def compare(
@@ -32,6 +42,7 @@ def compare(
         ),
     ] = None,
     changes: Changes = None,
+    plugin: Plugins = None,
     out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not run again.")] = Path(
         "runs/compare"
     ),
@@ -60,7 +71,7 @@ def compare(
         check_target(target)
         matplotlib()  # before hours of training, not after
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
-        base = read_config(config, words)
+        base = read_config(config, words, plugin or ())
         try:
             comparing.compare(
                 base, labels, out, seeds, lambda label, seed: observer(console, quiet, f"{label}, seed {seed}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import DataDir, Json, one_line_errors, out_console, print_json
+from hsfl.commands.shared import DataDir, Json, Plugins, load_plugins, one_line_errors, out_console, print_json
 
 commands = typer.Typer(no_args_is_help=True, help="Look at data sets and download them.")
 
@@ -28,19 +28,23 @@ def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | No
 
 
 @commands.command("list", epilog="Example: `hsfl data list --data-dir DIR`")
-def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = False) -> None:
     """The data sets that HSFL reads, and which of them are here."""
     with one_line_errors():
         from hsfl.data.datasets import find_data_dir
+        from hsfl.plugins import REGISTERED
 
+        load_plugins(plugin)
         where = find_data_dir(data_dir)
-        here = {name: _is_here(name, marks, where) for name, (_, marks) in DATA_SETS.items()}
+        own = {name: "your own" for kind, name in REGISTERED if kind == "data set"}
+        here = {name: _is_here(name, marks, where) for name, (_, marks) in DATA_SETS.items()} | dict.fromkeys(own)
+        words = {name: what for name, (what, _) in DATA_SETS.items()} | own
     if as_json:
-        rows = [{"name": name, "here": here[name], "what": what} for name, (what, _) in DATA_SETS.items()]
+        rows = [{"name": name, "here": here[name], "what": what} for name, what in words.items()]
         print_json({"dir": str(where), "data": rows})
         return
     table = Table("name", "here", "what", title=f"in {where}", title_justify="left")
-    for name, (what, _) in DATA_SETS.items():
+    for name, what in words.items():
         table.add_row(name, {True: "yes", False: "no", None: "-"}[here[name]], what)
     out_console.print(table)
 
@@ -48,6 +52,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 @commands.command("show", epilog="Example: `hsfl data show ham10000 --data-dir DIR`")
 def data_show(
     name: Annotated[str, typer.Argument(help="mnist, cifar10, ham10000, digits, idx:PATH or folder:PATH")],
+    plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -55,6 +60,7 @@ def data_show(
     with one_line_errors():
         from hsfl.data.datasets import describe, load
 
+        load_plugins(plugin)
         dataset = load(name, data_dir)
         counts = describe(dataset)
     shape = "x".join(map(str, dataset.train_x.shape[1:]))

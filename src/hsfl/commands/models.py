@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import Json, one_line_errors, out_console, print_json
+from hsfl.commands.shared import Json, Plugins, load_plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 
 commands = typer.Typer()
@@ -23,6 +23,7 @@ def cost(
     batch_size: Annotated[int, typer.Option(help="Mini-batch that the memory is for.")] = 256,
     norm: Annotated[str, typer.Option(help="batch, group or none")] = "batch",
     stem: Annotated[str, typer.Option(help="imagenet or cifar")] = "imagenet",
+    plugin: Plugins = None,
     save: Annotated[Path | None, typer.Option(help="Write the table as JSON, for hsfl plan.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -34,6 +35,7 @@ def cost(
         for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", classes, 10**6)):
             if not 1 <= value <= most:
                 raise InputError(f"{name} is {value}; choose 1..{most}")
+        load_plugins(plugin)
         shape = read_shape(input)
         split_model = build(model, shape, classes, norm, stem)
         table = measure(split_model, shape, batch_size)

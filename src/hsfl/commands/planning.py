@@ -12,7 +12,16 @@ from hsfl.commands.allocations import brief, show_table
 from hsfl.commands.devices import device_assumptions, read_device, show_device
 from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Changes, Json, err_console, need_plan_extra, one_line_errors, out_console, print_json
+from hsfl.commands.shared import (
+    Changes,
+    Json,
+    Plugins,
+    err_console,
+    need_plan_extra,
+    one_line_errors,
+    out_console,
+    print_json,
+)
 from hsfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ commands = typer.Typer()
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     changes: Changes = None,
+    plugin: Plugins = None,
     device: Annotated[
         str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
     ] = None,
@@ -59,7 +69,7 @@ def plan(
         from hsfl.planning.world import world_of
         from hsfl.report.page_words import describe_plan
 
-        settings = read_config(config, changes or [])
+        settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
@@ -99,7 +109,7 @@ def _step(what: str, step: int, best_s: float) -> str:
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
     """The saved table, or the model measured, which takes torch."""
     from hsfl.models.cost import CostTable
-    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
+    from hsfl.planning.world import model_cost
 
     if saved is not None:
         for option, value in (("--input", shape), ("--classes", classes)):
@@ -108,12 +118,9 @@ def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, cla
                     f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
                 )
         return CostTable.load(saved)
-    states = OPTIMIZER_STATES[settings.train.optimizer]
     size = read_shape("3,32,32" if shape is None else shape)
     try:
-        return measured_cost(
-            settings.model, size, 10 if classes is None else classes, settings.train.batch_size, states
-        )
+        return model_cost(settings, size, 10 if classes is None else classes)
     except ImportError as error:
         raise InputError(
             f"measuring {settings.model.name} needs torch ({error}); pip install torch, or give --cost with a table "

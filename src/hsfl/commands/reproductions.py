@@ -11,7 +11,9 @@ from rich.table import Table
 from hsfl.commands.shared import (
     DataDir,
     Json,
+    Plugins,
     err_console,
+    load_plugins,
     need_plan_extra,
     one_line_errors,
     out_console,
@@ -51,7 +53,11 @@ def reproduce(
         typer.Option(min=1, help="Repeat training with so many seeds; figures 4 and 5 take at least so many fleets."),
     ] = None,
     columns: Annotated[
-        str, typer.Option(help="Of table1 and fig3: seven (the default), all, or names joined by commas.")
+        str,
+        typer.Option(
+            help="Of table1 and fig3: seven (the default), all, or names joined by commas; a framework's name may be followed by "
+            "settings of its own, NAME,SECTION.FIELD=VALUE, as hsfl compare -f takes them."
+        ),
     ] = "seven",
     datasets: Annotated[
         str, typer.Option(help="Of table1 and gains: names joined by commas.")
@@ -60,6 +66,7 @@ def reproduce(
         str | None,
         typer.Option(help="A folder whose traces count as trained. Else docs/results, where it is here; none: train."),
     ] = None,
+    plugin: Plugins = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
@@ -77,6 +84,7 @@ def reproduce(
 
         chosen = WHAT if known("what", what, (*WHAT, "all")) == "all" else (what,)
         known("--scale", scale, SCALES)
+        load_plugins(plugin)
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
         words = {

@@ -10,7 +10,18 @@ import typer
 from rich.table import Table
 
 from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Changes, DataDir, Json, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.commands.shared import (
+    Changes,
+    DataDir,
+    Json,
+    Plugins,
+    err_console,
+    load_plugins,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
 from hsfl.errors import InputError
 
 commands = typer.Typer()
@@ -21,7 +32,8 @@ commands = typer.Typer()
     "- `hsfl run demo` trains ten clients with different cuts on scikit-learn's digits\n"
     "- `hsfl run paper-cifar10 --framework fl --out runs/fl --data-dir DIR`\n"
     "- `hsfl run my.toml --set train.rounds=20 --set fleet.cuts=[3,3,5,10]`\n"
-    "- `hsfl run --resume --out runs/fl` goes on where that run stopped"
+    "- `hsfl run --resume --out runs/fl` goes on where that run stopped\n"
+    "- `hsfl run my.toml --plugin my_method.py` trains with a method of your own"
 )
 def run(
     config: Annotated[
@@ -36,6 +48,7 @@ def run(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one under runs/.")] = None,
+    plugin: Plugins = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -55,7 +68,7 @@ def run(
         if resume and out is not None and not (out / "config.json").is_file():
             raise InputError(f"{out} holds no run to go on with; leave out --resume to begin one there")
         source = str(out / "config.json") if out and resume and config is None else config
-        settings = read_config(source, words)
+        settings = read_config(source, words, plugin or ())
         folder = (
             out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{settings.framework}-{Path(settings.data.name).name}"
         )
@@ -87,6 +100,7 @@ def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     which: Annotated[str, typer.Option(help="best or last")] = "last",
+    plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -94,6 +108,7 @@ def evaluate(
     with one_line_errors():
         from hsfl.runs.export import evaluate_folder
 
+        load_plugins(plugin)
         quality, classes = evaluate_folder(folder, which, data_dir)
     if as_json:
         print_json(asdict(quality) | {"classes": list(classes), "which": which})
@@ -115,6 +130,7 @@ def export(
     format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx")] = "safetensors",
     to: Annotated[Path | None, typer.Option(help="The file to write; by default in the run's folder.")] = None,
     which: Annotated[str, typer.Option(help="best or last")] = "last",
+    plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -122,5 +138,6 @@ def export(
     with one_line_errors():
         from hsfl.runs.export import export_folder
 
+        load_plugins(plugin)
         path = export_folder(folder, format, to, which, data_dir)
     print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True, highlight=False)

@@ -24,6 +24,25 @@ Changes = Annotated[
     typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given many times."),
 ]
 
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="A Python file of yours that registers frameworks, policies, models or data sets (docs/extend.md); may be "
+        "given many times.",
+    ),
+]
+
+
+def load_plugins(files: list[str] | None) -> list[str]:
+    """Run the user's own files, so that what they register has its name."""
+    if files:
+        from hsfl import plugins
+
+        plugins.load_all(files)
+    return files or []
+
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:

@@ -35,9 +35,14 @@ def flip_crop(x: torch.Tensor, rng: np.random.Generator, pad: int = PAD) -> torc
 AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip_crop": flip_crop}
 
 
-def check(name: str, image_shape: tuple[int, int, int]) -> None:
+def check(name: str, image_shape: tuple[int, ...]) -> None:
     """Whether this augmentation exists and suits images of shape (C, H, W)."""
-    known("augmentation", name, AUGMENTATIONS)
+    if known("augmentation", name, AUGMENTATIONS) == "none":
+        return
+    if len(image_shape) != 3:
+        raise InputError(
+            f"data.augment is {name!r} but the samples have shape {image_shape}; it is for images: set 'none'"
+        )
     channels, height, width = image_shape
     if name == "flip_crop" and channels != 3:
         raise InputError(

@@ -11,15 +11,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hsfl import plugins
+from hsfl.data.own import OwnReader, feature_statistics
 from hsfl.data.readers import cifar10, digits, folder, ham10000, idx
 from hsfl.data.readers.base import Arrays, Request
 from hsfl.data.readers.images import resized
 from hsfl.errors import InputError, known
 from hsfl.rng import stream
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Reader = Callable[[Request], Arrays]
 
@@ -35,17 +40,37 @@ WITH_PATH = {"idx", "folder"}
 SPLITS = ("lesion", "image")
 
 
+def register_dataset(
+    name: str,
+    read: Callable[[Request], Any],
+    *,
+    normalise: bool = False,
+    options: "type[BaseModel] | None" = None,
+) -> None:
+    """Add a data set of one's own. `read(request)` answers train_x, train_y, test_x, test_y and, if it likes, class names.
+
+    x is uint8 [n, C, H, W], images in 0..255, or floats of any shape [n, ...], with `normalise` brought to mean 0 and
+    std 1 for each feature (or channel). y is 0, 1, ... [n]. `request.data_dir` is the data directory, `request.options` what
+    stands under `options.<name>`, checked by the pydantic model given here.
+    """
+    if not callable(read):
+        raise InputError(f"data set {name!r} is read by {read!r}; give a function of one argument, the request")
+    plugins.add("data set", READERS, name, OwnReader(name, read, normalise), options)
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Images in 0..255 and the index of their class."""
+    """Images in 0..255, or numbers of any shape, and the index of their class."""
 
     name: str
-    train_x: np.ndarray  # [n, C, H, W] uint8
+    train_x: np.ndarray  # [n, C, H, W] uint8, or [n, ...] float32
     train_y: np.ndarray  # [n] int64
     test_x: np.ndarray
     test_y: np.ndarray
     classes: tuple[str, ...]
-    mean: tuple[float, ...]  # [C], of training pixels scaled to 0..1
+    mean: tuple[
+        float, ...
+    ]  # [C], of training pixels scaled to 0..1, or of features; empty: floats are taken as they are
     std: tuple[float, ...]  # [C]
 
     @property
@@ -53,10 +78,9 @@ class Dataset:
         return len(self.classes)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)"""
-        channels, height, width = self.train_x.shape[1:]
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of images, else the shape of a sample."""
+        return self.train_x.shape[1:]
 
 
 class ClassCount(NamedTuple):
@@ -75,23 +99,29 @@ def load(
     image_size: int | None = None,
     split: str = "lesion",
     limit_test: int | None = None,
+    options: Any = None,
 ) -> Dataset:
     """Read a data set: a name of READERS, `idx:PATH` or `folder:PATH`.
 
     `limit` and `limit_test` keep a random part, class by class in proportion, drawn from `rng`; which images are test
-    images never depends on `rng`. `image_size` resizes to squares. `split` matters to HAM10000 only.
+    images never depends on `rng`. `image_size` resizes to squares. `split` matters to HAM10000 only. `options` are
+    for data sets of one's own; theirs by default where none are given.
     """
     _check_options(limit, limit_test, image_size, split)
     kind, _, path = name.partition(":")
-    reader = READERS[known("data set", kind, READERS)]
-    if bool(path) != (kind in WITH_PATH):
+    reader = READERS[known("data set", kind, READERS, plugins.WAY_OUT)]
+    if not isinstance(reader, OwnReader) and bool(path) != (kind in WITH_PATH):
         raise InputError(
             f"data set '{name}' needs a path: write {kind}:PATH"
             if kind in WITH_PATH
             else f"data set '{name}' takes no path; write {kind} and name the folder with --data-dir or HSFL_DATA"
         )
-    arrays = _finished(reader(Request(find_data_dir(data_dir), path, image_size, split)), image_size)
-    mean, std = channel_statistics(arrays.train_x)
+    options = plugins.default_options(kind) if options is None else options
+    arrays = reader(Request(find_data_dir(data_dir), path, image_size, split, options))
+    if arrays.train_x.dtype != np.uint8 and image_size is not None:
+        raise InputError(f"data.image_size is {image_size} but {name} holds numbers, not images; leave it out")
+    arrays = _finished(arrays, image_size)
+    mean, std = _statistics(reader, arrays.train_x)
     train_rng, test_rng = (stream(0, "limit") if rng is None else rng).spawn(2)
     train = stratified_subset(arrays.train_y, limit, train_rng)
     test = stratified_subset(arrays.test_y, limit_test, test_rng)
@@ -122,6 +152,13 @@ def describe(dataset: Dataset) -> list[ClassCount]:
     train = np.bincount(dataset.train_y, minlength=dataset.num_classes)
     test = np.bincount(dataset.test_y, minlength=dataset.num_classes)
     return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
+
+
+def _statistics(reader: Reader, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std that samples are normalised by; none for floats that are taken as they are."""
+    if x.dtype == np.uint8:
+        return channel_statistics(x)
+    return feature_statistics(x) if isinstance(reader, OwnReader) and reader.normalise else ((), ())
 
 
 def channel_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -157,8 +194,8 @@ def _finished(arrays: Arrays, image_size: int | None) -> Arrays:
     if image_size is not None:
         train_x, test_x = resized(train_x, image_size), resized(test_x, image_size)
     return arrays._replace(
-        train_x=np.require(train_x, np.uint8, ["C", "W"]),
-        test_x=np.require(test_x, np.uint8, ["C", "W"]),
+        train_x=np.require(train_x, train_x.dtype, ["C", "W"]),
+        test_x=np.require(test_x, test_x.dtype, ["C", "W"]),
         train_y=np.require(arrays.train_y, np.int64, ["C", "W"]),
         test_y=np.require(arrays.test_y, np.int64, ["C", "W"]),
     )

@@ -28,7 +28,7 @@ from hsfl.network.clock import framework_cuts
 from hsfl.planning.clusters import choose_clusters
 from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
 from hsfl.planning.round_clock import Extras, RoundClock
-from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
+from hsfl.planning.world import World, count_batches, model_cost, world_of
 
 Array = np.ndarray
 Cuts = Mapping[str, Sequence[int]]  # by column
@@ -133,8 +133,7 @@ def _solve_and_write(
 def cost_of(config: RunConfig) -> CostTable:
     """The cost table of the config's model on its data set."""
     _, shape, num_classes = WHOLE[config.data.name]
-    states = OPTIMIZER_STATES[config.train.optimizer]
-    return measured_cost(config.model, config.model.input or shape, num_classes, PAPER_BATCH, states)
+    return model_cost(config, config.model.input or shape, num_classes, PAPER_BATCH)
 
 
 def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: float = float("nan")) -> Answer:

@@ -5,7 +5,7 @@ A framework holds working memory between rounds, but nothing that decides a numb
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -56,6 +56,11 @@ class Task:
     @property
     def num_units(self) -> int:
         return self.layout.num_units
+
+    @property
+    def options(self) -> Any:
+        """What stands under `options.<framework>`, checked by the framework's own model."""
+        return self.config.options.of(self.config.framework)
 
     def part(self, start: int, stop: int) -> Part:
         return Part(self.model, self.layout, start, stop, self.config.train)
@@ -110,6 +115,8 @@ class Arrangement:
 
 class Base:
     """What most frameworks need not say."""
+
+    copy_per_client = False  # the main server keeps a copy of its side for each client and averages once a round
 
     @classmethod
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:

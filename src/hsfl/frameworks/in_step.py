@@ -168,13 +168,13 @@ class SplitFedV2(InStep):
 class PSL(InStep):
     """Batch sizes in proportion to samples; the heads' weight gradients averaged in every step: heads stay identical.
 
-    With `psl_cut_gradient` the gradient at the cut is averaged instead, position by position in the batch; clients
+    With `options.psl.cut_gradient` the gradient at the cut is averaged instead, position by position in the batch; clients
     then keep heads of their own.
     """
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.own_heads = task.config.options.psl_cut_gradient
+        self.own_heads = task.config.options.psl.cut_gradient
         counts = [task.feed.num_samples(k) for k in range(task.num_clients)]
         whole = task.num_clients * task.config.train.batch_size / sum(counts)
         self.batch_sizes = [max(2, round(whole * n)) for n in counts]  # BatchNorm needs two
@@ -291,7 +291,7 @@ class CPSL(InStep):
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         cuts = [shared_cut(task)] * task.num_clients
-        if task.config.options.cpsl_cut == "cluster":
+        if task.config.options.cpsl.cut == "cluster":
             for cluster in self.clusters:
                 for k in cluster:
                     cuts[k] = min(*(task.cuts[j] for j in cluster), task.num_units - 1)
@@ -316,7 +316,7 @@ def clusters_of(task: Task) -> list[list[int]]:
     """The clients of each cluster, the same in every round; random ones where the task names none."""
     numbers = task.clusters
     if numbers is None:
-        num_clusters = min(task.config.options.cpsl_clusters, task.num_clients)
+        num_clusters = min(task.config.options.cpsl.clusters, task.num_clients)
         rng = stream(task.config.seed, "clusters")
         numbers = tuple(random_clusters(task.num_clients, num_clusters, rng).tolist())
     return [[k for k in range(task.num_clients) if numbers[k] == number] for number in sorted(set(numbers))]

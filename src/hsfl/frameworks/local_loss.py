@@ -63,7 +63,7 @@ class LocFedMix(InStep):
             return 0.0
         rng = stream(self.task.config.seed, "mix", round_index, step)
         clients, num_samples = list(smashed), sum(len(y) for y in labels.values())
-        alpha = self.task.config.options.locfedmix_alpha
+        alpha = self.task.config.options.locfedmix_sl.alpha
         mixed, targets, weights = [], [], []
         for k in clients:
             partner = int(rng.choice([j for j in clients if j != k]))
@@ -83,7 +83,7 @@ class LocFedMix(InStep):
     def update_heads(
         self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
     ) -> None:
-        weight = self.task.config.options.locfedmix_reconstruction
+        weight = self.task.config.options.locfedmix_sl.reconstruction
         for k, gradient in gradients.items():
             key = StepKey(self.task.config.seed, k, 0, 0)  # decoders draw nothing
             local = weight * F.mse_loss(self.decoders[k].forward(smashed[k], key), inputs[k])
@@ -95,7 +95,7 @@ class LocFedMix(InStep):
             self.decoders[k].update()
 
 
-def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, int, int]) -> tuple[int, ...]:
+def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of one sample's smashed data."""
     first = next(model.parameters(), torch.zeros(0))
     with torch.no_grad():
@@ -103,12 +103,12 @@ def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, int, int]
     return tuple(smashed.shape[1:])
 
 
-def make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, int, int], seed: int) -> SplitModel:
+def make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, ...], seed: int) -> SplitModel:
     """From smashed data back to the input: two convolutions around an up-sampling, or one dense layer."""
     smashed, channels = smashed_shape(model, cut, input_shape), input_shape[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "decoder"))
-        if len(smashed) == 3:
+        if len(smashed) == len(input_shape) == 3:
             decoder = nn.Sequential(
                 nn.Conv2d(smashed[0], DECODER_CHANNELS, 3, padding=1),
                 nn.ReLU(),

@@ -24,6 +24,7 @@ from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
 class CopyPerClient(Base):
     """The round that HSFL, SplitFed V1, FSL and FL share."""
 
+    copy_per_client = True
     average_heads = True  # False: clients keep their heads (FSL, `server`)
 
     def __init__(self, task: Task) -> None:
@@ -130,5 +131,5 @@ class FSL(SplitFedV1):
     """As SplitFed V1, each client's server side on a server of its own; heads averaged or not."""
 
     def __init__(self, task: Task) -> None:
-        self.average_heads = task.config.options.fsl_average == "both"
+        self.average_heads = task.config.options.fsl.average == "both"
         super().__init__(task)

@@ -1,7 +1,7 @@
 """SL: Gupta, Raskar, "Distributed learning of deep neural network over multiple agents" (2018).
 
 One server side; clients train one after another and hand the head's weights on. The main server's optimiser lasts the
-run; the head's starts anew with every client, unless `options.sl_hand_optimizer` sends its state along with the weights.
+run; the head's starts anew with every client, unless `options.sl.hand_optimizer` sends its state along with the weights.
 With that option and one client this is centralised learning.
 """
 
@@ -20,7 +20,7 @@ class SL(Base):
         self.cut = shared_cut(task)
         self.cuts = (self.cut,) * task.num_clients
         self.head, self.tail = task.part(0, self.cut), task.part(self.cut, task.num_units)
-        self.hands_optimizer = task.config.options.sl_hand_optimizer
+        self.hands_optimizer = task.config.options.sl.hand_optimizer
         self.head.begin(task.initial[0 : self.cut], task.lr(0))
         self.handed_bytes = self.head.optimizer_bytes if self.hands_optimizer else 0  # beside the weights, each way
 

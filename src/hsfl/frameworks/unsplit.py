@@ -25,12 +25,12 @@ class FL(CopyPerClient):
 
     @classmethod
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
-        """With `fl_needs_storage`, clients that cannot hold the whole model stay away."""
+        """With `options.fl.needs_storage`, clients that cannot hold the whole model stay away."""
         num_units, fleet = world.cost.num_units, world.fleet
-        away = np.flatnonzero(~fleet.can_hold(num_units)) if config.options.fl_needs_storage else np.empty(0, int)
+        away = np.flatnonzero(~fleet.can_hold(num_units)) if config.options.fl.needs_storage else np.empty(0, int)
         if len(away) == fleet.num_clients:
             raise InputError(
-                f"options.fl_needs_storage is true but nobody can hold all {num_units} units (max_cut is at most "
+                f"options.fl.needs_storage is true but nobody can hold all {num_units} units (max_cut is at most "
                 f"{fleet.max_cut.max()}); leave it out, or give the clients more storage"
             )
         return Arrangement(one_cut, away=tuple(away.tolist()))

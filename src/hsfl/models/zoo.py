@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
+from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.mobilenet import mobilenet_v2
 from hsfl.models.resnet import resnet18
-from hsfl.models.units import SplitModel
+from hsfl.models.units import SplitModel, split
 from hsfl.models.vgg import vgg11_bn
 
-Shape = tuple[int, int, int]  # channels, height, width
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Shape = tuple[int, ...]  # of a sample: channels, height and width of an image
 
 NORMS = ("batch", "group", "none")
 STEMS = ("imagenet", "cifar")
@@ -55,8 +60,7 @@ def mlp(
     input_shape: Shape, num_classes: int, *, stem: str, dropout: float, hidden: Iterable[int] = (200, 200)
 ) -> SplitModel:
     """Hidden layers, each a unit, and a classifier; by default the 2NN of McMahan et al. (2017), without norm."""
-    channels, height, width = input_shape
-    inputs = channels * height * width
+    inputs = prod(input_shape)
     units: dict[str, nn.Module] = {}
     for i, outputs in enumerate(hidden, start=1):
         units[f"hidden{i}"] = _dense(inputs, outputs, dropout)
@@ -79,15 +83,34 @@ class Recipe:
     make: Callable[..., SplitModel]
     norms: tuple[str, ...] = ("batch", "group")
     dropout: float | None = None  # as published; None where the model has no dropout
+    any_shape: bool = False  # takes samples of any shape, else images alone
+    own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
 
 
 MODELS = {
     "resnet18": Recipe(resnet18),
     "cnn": Recipe(cnn, norms=NORMS, dropout=0.0),
-    "mlp": Recipe(mlp, norms=NORMS, dropout=0.0),
+    "mlp": Recipe(mlp, norms=NORMS, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe(vgg11_bn, dropout=0.5),
     "mobilenet_v2": Recipe(mobilenet_v2, dropout=0.2),
 }
+
+
+def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseModel] | None" = None) -> None:
+    """Add a model of one's own. `make(input_shape, num_classes)` gives its units in order: a list, a mapping of names, an
+    `nn.Sequential` or a `SplitModel`. With `options`, a pydantic model, it is called with what stands under
+    `options.<name>` as a third argument. First weights are drawn from the run's seed."""
+    if not callable(make):
+        raise InputError(f"model {name!r} is made by {make!r}; give a function of the input's shape and the classes")
+
+    def units(shape: Shape, num_classes: int, *, own: Any, **_: Any) -> SplitModel:
+        made = make(shape, num_classes) if options is None else make(shape, num_classes, own)
+        try:
+            return split(made)
+        except (TypeError, AttributeError):
+            raise InputError(f"model {name!r} is a {type(made).__name__}; make a list of modules") from None
+
+    plugins.add("model", MODELS, name, Recipe(units, NORMS, any_shape=True, own=True), options)
 
 
 def build(
@@ -98,14 +121,16 @@ def build(
     stem: str = "imagenet",
     seed: int = 0,
     dropout: float | None = None,
+    options: Any = None,
 ) -> SplitModel:
-    """The model `name` for images of `input_shape`, on the CPU, weights drawn from `seed` alone.
+    """The model `name` for samples of `input_shape`, on the CPU, weights drawn from `seed` alone.
 
     `norm` is "batch", "group" (every BatchNorm swapped for GroupNorm) or, for cnn and mlp, "none". `stem` "cifar"
     keeps small images large in resnet18 and mobilenet_v2. A model without norm layers or without a stem that shrinks
-    has nothing to change and takes either. `dropout` None is the model's own.
+    has nothing to change and takes either. `dropout` None is the model's own. `options`
+    are for models of one's own; theirs by default where none are given.
     """
-    recipe = MODELS[known("model", name, MODELS)]
+    recipe = MODELS[known("model", name, MODELS, plugins.WAY_OUT)]
     known("stem", stem, STEMS)
     if known("norm", norm, NORMS) not in recipe.norms:
         raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
@@ -115,14 +140,17 @@ def build(
         dropout = recipe.dropout or 0.0
     if not 0 <= dropout < 1:
         raise InputError(f"dropout is {dropout}; choose a number from 0 up to, not including, 1")
-    if len(input_shape) != 3 or min(input_shape) < 1:
-        raise InputError(f"input_shape is {tuple(input_shape)}; give channels, height and width, each at least 1")
+    if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not recipe.any_shape):
+        wanted = "numbers of at least 1" if recipe.any_shape else "channels, height and width, each at least 1"
+        raise InputError(f"input_shape is {tuple(input_shape)}; give {name} {wanted}, or choose another model")
     if num_classes < 1:
         raise InputError(f"num_classes is {num_classes}; a classifier needs at least 1")
 
+    more = {"own": plugins.default_options(name) if options is None else options} if recipe.own else {}
+
     def make(shape: Shape, device: str) -> SplitModel:
         with torch.device(device):  # whatever the default device, since each has a generator of its own
-            return _with_norm(recipe.make(shape, num_classes, stem=stem, dropout=dropout), norm)
+            return _with_norm(recipe.make(shape, num_classes, stem=stem, dropout=dropout, **more), norm)
 
     def misfit(shape: Shape) -> str | None:
         """Why images of this shape do not pass, tried on tensors without data; None if they do."""
@@ -132,7 +160,7 @@ def build(
             return str(error).splitlines()[0]
         return None
 
-    if reason := misfit(input_shape):
+    if not recipe.any_shape and (reason := misfit(input_shape)):
         channels, height, width = input_shape
         least = next((side for side in range(1, LARGEST_SIDE) if not misfit((channels, side, side))), None)
         way_out = f"resize to {least}x{least} or more" if least else reason

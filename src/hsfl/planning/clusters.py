@@ -14,9 +14,9 @@ Array = np.ndarray
 def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
     """CPSL's cluster of each client [K]: random, or by Gibbs sampling over the first round's latency."""
     num_clients = len(num_samples)
-    num_clusters = min(config.options.cpsl_clusters, num_clients)
+    num_clusters = min(config.options.cpsl.clusters, num_clients)
     rng = stream(config.seed, "clusters")
-    if config.options.cpsl_clustering == "random":
+    if config.options.cpsl.clustering == "random":
         return random_clusters(num_clients, num_clusters, rng)
     num_batches = count_batches(config, num_samples)
     cuts, draw = np.full(num_clients, cut), world.draw(0)
@@ -34,7 +34,7 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
 def plans_one_cut(config: RunConfig) -> bool:
     """CPSL under its own policy, where no cut is given, chooses the best one for all."""
     fleet, own = config.fleet, config.framework == "cpsl" and config.allocation.policy in ("cpsl", "own")
-    return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl_cut == "one"
+    return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl.cut == "one"
 
 
 def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hsfl.config import AllocationConfig, FleetConfig
+from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig
 from hsfl.errors import InputError
 from hsfl.network.clock import even_phases
 from hsfl.network.devices import Fleet
@@ -14,11 +14,16 @@ SAMPLES = 50  # rounds that a search looks at; none of them is one that the run 
 
 
 def choose_cuts(
-    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+    config: FleetConfig,
+    allocation: AllocationConfig,
+    world: World,
+    batch_size: int,
+    num_batches: Array,
+    options: OptionsConfig | None = None,
 ) -> tuple[int, ...]:
-    """The cut of each client [K]."""
+    """The cut of each client [K]. options: those of policies of one's own."""
     if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches)
+        return planned_cuts(config, allocation, world, batch_size, num_batches, options)
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
@@ -30,13 +35,19 @@ def choose_cuts(
 
 
 def planned_cuts(
-    config: FleetConfig, allocation: AllocationConfig, world: World, batch_size: int, num_batches: Array
+    config: FleetConfig,
+    allocation: AllocationConfig,
+    world: World,
+    batch_size: int,
+    num_batches: Array,
+    options: OptionsConfig | None = None,
 ) -> tuple[int, ...]:
     if allocation.policy == "even":
         raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
     from hsfl.planning.optimised import plan_cuts  # here, because compiling takes seconds
 
-    return tuple(plan_cuts(world, allocation, batch_size, num_batches, config.min_cut).cuts.tolist())
+    plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options)
+    return tuple(plan.cuts.tolist())
 
 
 def choose_one_cut(

@@ -65,7 +65,9 @@ def plan_measured_cuts(
     cuts = ruled_cuts(chosen, rounds, settings.seed)
     round_s = rounds.round_s(cuts)
     gap = 1 - plan.lower_bound_s / round_s.mean()
-    return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts)
+    return replace(
+        plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule
+    )
 
 
 def ruled_cuts(chosen: Policy, rounds: MeasuredRounds, seed: int) -> Array:

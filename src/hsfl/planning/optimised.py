@@ -16,7 +16,7 @@ from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig, RunConfig
+from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import copy_per_client_names, method
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
@@ -35,7 +35,7 @@ def allocator(config: RunConfig) -> Allocator:
     """What divides the rounds of the config's framework; an unknown policy is an error in every framework."""
     name = own_policy(config.allocation.policy, config.framework)
     settings = config.allocation.model_copy(update={"policy": name})
-    optimised = Optimised(settings)
+    optimised = Optimised(settings, config.options)
     if method(config.framework).copy_per_client and name != "even":
         return optimised
     return GreedyTurns() if _takes_turns(config, name) else Even()
@@ -127,9 +127,10 @@ def plan_cuts(
     num_batches: Array,
     min_cut: int,
     progress: Progress | None = None,
+    options: OptionsConfig | None = None,
 ) -> CutPlan:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
-    chosen = policy_named(own_policy(settings.policy, "hsfl"))  # who has a cut for each client is HSFL
+    chosen = policy_named(own_policy(settings.policy, "hsfl"), options)  # who has a cut for each client is HSFL
     how = CutSettings(
         method=settings.cuts,
         seed=world.seed,
@@ -140,7 +141,7 @@ def plan_cuts(
     )
     if isinstance(world.links, Measured):
         sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
-        return plan_measured_cuts(world, sampled, chosen, how, batch_size, num_batches, progress)
+        return plan_measured_cuts(world, sampled, chosen.with_radio(), how, batch_size, num_batches, progress)
     rounds = samples(world, settings, batch_size, num_batches, min_cut)
     plan = choose_cuts(rounds, how, progress)
     if chosen.cuts == "optimised":
@@ -148,19 +149,21 @@ def plan_cuts(
     cuts = chosen.choose(rounds, how, progress)
     round_s = exact_rounds(rounds, cuts)
     gap = 1 - plan.lower_bound_s / round_s.mean()
-    return replace(plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts)
+    return replace(
+        plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule
+    )
 
 
 class Optimised:
     """Allocates each round by a policy; clients that cannot keep tau are left out of it."""
 
-    def __init__(self, settings: AllocationConfig) -> None:
-        self.settings, self.policy = settings, policy_named(settings.policy)
+    def __init__(self, settings: AllocationConfig, options: OptionsConfig | None = None) -> None:
+        self.settings, self.policy = settings, policy_named(settings.policy, options)
 
     def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
         """Training for the clients that start, distribution for all that receive the model."""
         if isinstance(job.world.links, Measured):
-            return share_measured(self.policy, job, draw, started)
+            return share_measured(self.policy.with_radio(), job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))

@@ -14,14 +14,14 @@ from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig, RunConfig
+from hsfl.config import AllocationConfig, RunConfig, resolved
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.optimised import Progress, plan_cuts, samples
 from hsfl.planning.resources import POWERS
-from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, sample_draws, world_of
+from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -70,9 +70,9 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Plan for the config's model and fleet; the model is measured (with torch) unless its cost table is given."""
+    config = resolved(config)
     if cost is None:
-        states = OPTIMIZER_STATES[config.train.optimizer]
-        cost = measured_cost(config.model, input_shape, num_classes, config.train.batch_size, states)
+        cost = model_cost(config, input_shape, num_classes)
     samples_of = np.full(config.fleet.num_clients, float(samples_per_client))
     return make_plan(config, world_of(config, cost), samples_of, progress)
 
@@ -82,12 +82,12 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
     num_batches = count_batches(config, num_samples)
     name = config.allocation.policy
     name = "proposed" if name in ("even", "own") else name  # even plans nothing, and HSFL's own is proposed
-    chosen, settings = policy(name), config.allocation.model_copy(update={"policy": "proposed"})
+    chosen, settings = policy(name, config.options), config.allocation.model_copy(update={"policy": "proposed"})
     batch_size, min_cut = config.train.batch_size, config.fleet.min_cut
     proposed = plan_cuts(world, settings, batch_size, num_batches, min_cut, progress)
     if isinstance(world.links, Measured):
         draws = sample_draws(world, settings.samples).sample(slice(settings.samples))
-        every = measured_rounds(world, draws, batch_size, num_batches, min_cut)
+        every, chosen = measured_rounds(world, draws, batch_size, num_batches, min_cut), chosen.with_radio()
         cuts = proposed.cuts if chosen.cuts == "optimised" else ruled_cuts(chosen, every, world.seed)
         clients = _measured_clients(config, chosen, world, cuts, every, draws.sample(0), num_batches)
         means = _measured_means(name, proposed.cuts, every, world.seed)
@@ -96,8 +96,9 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         cuts = proposed.cuts if chosen.cuts == "optimised" else chosen.choose(rounds, CutSettings(seed=world.seed))
         answer = chosen.allocate(rounds[0], cuts, settings.gap, settings.time_limit_s)
         times = phases_of(rounds[0], answer)
-        clients = _clients(cuts, answer.server_hz, times, num_batches, answer, chosen.cycles == "optimal")
-        means = _means(name, proposed.cuts, rounds, settings, world.seed)
+        optimal = chosen.cycles == "optimal" and chosen.allocator is None
+        clients = _clients(cuts, answer.server_hz, times, num_batches, answer, optimal)
+        means = _means(chosen, proposed.cuts, rounds, settings, world.seed)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
     return Plan(
         policy=name,
@@ -128,12 +129,12 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
 
 
 def _means(
-    name: str, proposed: Array, rounds: list[Scenario], settings: AllocationConfig, seed: int
+    chosen: Policy, proposed: Array, rounds: list[Scenario], settings: AllocationConfig, seed: int
 ) -> dict[str, float]:
     """The mean round of each policy; one without a rule for cuts takes the proposed ones."""
     means = {}
-    for one in dict.fromkeys((*BASELINES, name)):
-        rule = policy(one)
+    for one in dict.fromkeys((*BASELINES, chosen.name)):
+        rule = chosen if one == chosen.name else policy(one)
         if rounds[0].sharing == "bandwidth" and rule.subchannels == "greedy":
             continue
         cuts = proposed if rule.cuts == "optimised" else rule.choose(rounds, CutSettings(seed=seed))

@@ -54,7 +54,7 @@ class Turn:
         if len(members) > links.num_subchannels:
             raise InputError(
                 f"network.num_subchannels is {links.num_subchannels} but {len(members)} clients share a turn, and policy "
-                "cpsl deals whole subchannels; raise options.cpsl_clusters"
+                "cpsl deals whole subchannels; raise options.cpsl.clusters"
             )
         self.members, self.width_hz, self.up_w = members, links.subchannel_hz, job.world.fleet.max_power_w[members]
         self.main_w, self.edge_w = servers.main_power_w / len(members), servers.edge_power_w / len(members)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
 
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # tensors of the weights' size that each keeps
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]  # of a sample
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,10 @@ class World:
 
 def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "SplitModel | None" = None) -> World:
     """`model` where it is not the one that the config names."""
-    states = OPTIMIZER_STATES[config.train.optimizer]
     if model is None:
-        cost = measured_cost(config.model, input_shape, num_classes, config.train.batch_size, states)
-    else:
-        cost = measure(model, input_shape, config.train.batch_size, optimizer_states=states)
-    return world_of(config, cost)
+        return world_of(config, model_cost(config, input_shape, num_classes))
+    states = OPTIMIZER_STATES[config.train.optimizer]
+    return world_of(config, measure(model, input_shape, config.train.batch_size, optimizer_states=states))
 
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
@@ -62,13 +60,33 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 
 
+def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:
+    """The cost table of the model that the config names, for the config's batches unless others are given."""
+    options, states = config.options.of(config.model.name), OPTIMIZER_STATES[config.train.optimizer]
+    given = None if options is None else Given(options)
+    return measured_cost(config.model, input_shape, num_classes, batch_size or config.train.batch_size, states, given)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Options of a plugin's model; two are equal if they say the same."""
+
+    options: Any
+
+    def __hash__(self) -> int:
+        return hash(type(self.options).__qualname__)
+
+
 @lru_cache(maxsize=8)
-def measured_cost(model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int) -> CostTable:
+def measured_cost(
+    model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int, own: Given | None = None
+) -> CostTable:
     """The cost table of a model of the zoo; ResNet-18 takes some seconds, so it is remembered."""
     from hsfl.models.zoo import build  # here, so that a world from a saved cost table needs no torch
 
-    split_model = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout)
-    return measure(split_model, input_shape, batch_size, optimizer_states=states)
+    options = own.options if own is not None else None
+    made = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout, options=options)
+    return measure(made, input_shape, batch_size, optimizer_states=states)
 
 
 def count_batches(config: RunConfig, num_samples: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from rich.text import Text
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.runs import Run, display_name, read_runs
+from hsfl.report.runs import Run, read_runs
 from hsfl.runs.folder import RoundRecord
 
 CSV_FIELDS = (
@@ -88,6 +88,10 @@ class Comparison:
     def runs_of(self, label: str) -> list[Run]:
         return [run for run in self.runs if run.label == label]
 
+    def name(self, label: str) -> str:
+        """The label as people read it."""
+        return self.runs_of(label)[0].name
+
     def to_json(self) -> dict[str, Any]:
         return {
             "target": self.target,
@@ -124,7 +128,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         parts = [_markdown_table(*table) for table in self.tables()]
-        parts += ["\n".join(f"- {note}" for note in self.notes) + "\n"] if self.notes else []
+        parts += ["\n".join(f"- {_escaped(note)}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -232,18 +236,19 @@ def _ratio(reference_s: float, other_s: float) -> float | None:
 
 def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], target: float | None) -> list[str]:
     """What a reader must know to read the numbers rightly."""
+    names = {run.label: run.name for run in runs}
     notes = ["Mean over seeds ± half of the 95 % confidence interval (Student t)."]
     if max(len(result.seeds) for result in results) < 2:
         notes = ["One seed: no confidence interval; differences may be luck."]
     for result in results:
         ends = Counter(run.status for run in runs if run.label == result.label and not run.spent_its_time)
         notes += [
-            f"{display_name(result.label)}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
+            f"{names[result.label]}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
             for end, num in ends.items()
         ]
         if target is not None and 0 < result.reached < len(result.seeds):
             notes.append(
-                f"{display_name(result.label)}: {result.reached} of {len(result.seeds)} seeds reached the target; "
+                f"{names[result.label]}: {result.reached} of {len(result.seeds)} seeds reached the target; "
                 "its time is the mean over those alone, so too short, and has no interval."
             )
     if any(pair.speedup.num < len(pair.seeds) for pair in pairs) and target is not None:
@@ -266,7 +271,11 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
         header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
     header, columns = [*header, "balanced"], [*columns, "final_balanced_accuracy"]
     rows = [
-        [display_name(result.label), str(len(result.seeds)), *(say(getattr(result, name), 100, 1) for name in columns)]
+        [
+            comparison.name(result.label),
+            str(len(result.seeds)),
+            *(say(getattr(result, name), 100, 1) for name in columns),
+        ]
         for result in comparison.results
     ]
     when = f" after {say_s(comparison.common_s)} simulated seconds" if comparison.end_together else ""
@@ -279,7 +288,7 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
     some_left_out = any(result.left_out.mean for result in comparison.results)
     rows = [
         [
-            display_name(result.label),
+            comparison.name(result.label),
             *(say(result.rounds), say(result.sim_time_s)),
             *([say_time(result)] if target is not None else []),
             say(result.drops),
@@ -300,7 +309,7 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     for result in comparison.results:
         means = [Estimate(result.bytes[link].mean, None, None, 1) if link in result.bytes else None for link in links]
         cells = ["0" if mean is None else say(mean, 1 / power) for mean in means]  # intervals are in the JSON
-        rows.append([display_name(result.label), *cells, say(result.total_bytes, 1 / power)])
+        rows.append([comparison.name(result.label), *cells, say(result.total_bytes, 1 / power)])
     return (
         f"{SENT} in a run, {unit}",
         ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"],
@@ -309,14 +318,14 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
 
 
 def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    name, target = display_name(comparison.reference), comparison.target
+    name, target = comparison.name(comparison.reference), comparison.target
     header, columns = ["against", "seeds", "final"], ["final_accuracy"]
     if not comparison.end_together:
         header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
     header += [f"faster to {100 * target:.4g} %, times"] if target is not None else []
     rows = [
         [
-            *(display_name(pair.other), str(len(pair.seeds))),
+            *(comparison.name(pair.other), str(len(pair.seeds))),
             *(say(getattr(pair, column), 100, 2, sign=True) for column in columns),
             *([say_ratio(pair.speedup, len(pair.seeds))] if target is not None else []),
         ]
@@ -365,5 +374,10 @@ def _rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
 
 def _markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
     align = [":--", *("--:" for _ in header[1:])]
-    lines = [header, align, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return f"**{title}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [header, align, *([_escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return f"**{_escaped(title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """Words from folders as words: no markup of HTML, which Markdown would let through."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

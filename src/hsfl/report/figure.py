@@ -54,3 +54,8 @@ def save(figure: "Figure", path: str | Path, formats: Iterable[str] = ("png", "s
             write_atomic(target, partial(figure.savefig, **words, facecolor="white"))
         written.append(target)
     return written
+
+
+def plain(text: str) -> str:
+    """Words as words: matplotlib would read what stands between dollar signs as mathematics."""
+    return text.replace("$", r"\$")

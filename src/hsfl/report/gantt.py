@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.network.clock import PHASES
-from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib
+from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.report.runs import display_name, pools_data
 from hsfl.runs.folder import RoundRecord
 
@@ -42,15 +42,20 @@ MAX_ROWS = 50  # clients in a Gantt chart
 X_LABEL = "seconds from the start of the round; a bar is a phase in all mini-batches together"
 
 
-def gantt_figure(record: RoundRecord, title: str | None = None) -> "Figure":
-    """One round: a row for each client, a bar for each phase, hatched where the client waits."""
-    return gantt_page([record], [title])
+def gantt_figure(record: RoundRecord, title: str | None = None, pooled: bool | None = None) -> "Figure":
+    """One round: a row for each client, a bar for each phase, hatched where the client waits.
+
+    pooled: whether the data are on the server; by default as the built-in framework of the record has it.
+    """
+    return gantt_page([record], [title], pooled=pooled)
 
 
-def gantt_page(records: Sequence[RoundRecord], titles: Sequence[str | None], note: str | None = None) -> "Figure":
+def gantt_page(
+    records: Sequence[RoundRecord], titles: Sequence[str | None], note: str | None = None, pooled: bool | None = None
+) -> "Figure":
     """Several rounds below each other, on one time axis and with one legend."""
     mpl = matplotlib()
-    every = [gantt_rows(record) for record in records]
+    every = [gantt_rows(record, pooled) for record in records]
     longest_s = max(record.round_s for record in records) or 1.0
     sizes = [np.interp(len(clients), [1, 10, 50], [0.5, 0.36, 0.2]) * len(clients) for clients in every]
     with mpl.rc_context(STYLE):
@@ -58,24 +63,24 @@ def gantt_page(records: Sequence[RoundRecord], titles: Sequence[str | None], not
         figure = mpl.figure.Figure(figsize=(10, height), layout="constrained")
         rows = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
         for axes, record, clients, title in zip(rows, records, every, titles):
-            _draw_round(axes, record, clients, title)
+            _draw_round(axes, record, clients, title, pools_data(record.framework) if pooled is None else pooled)
         rows[-1].set_xlim(0, longest_s)
         rows[-1].set_xlabel(X_LABEL if note is None else f"{X_LABEL}\n{note}", fontsize=8.5)
         _legend(figure, rows)
     return figure
 
 
-def _draw_round(axes: "Axes", record: RoundRecord, clients: list[int], title: str | None) -> None:
+def _draw_round(axes: "Axes", record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> None:
     font = float(np.interp(len(clients), [1, 10, 50], [9.5, 9.5, 7]))
     _draw_phases(axes, record, clients)
     _draw_waiting(axes, record, clients)
-    _name_rows(axes, record, clients, font)
+    _name_rows(axes, record, clients, font, pooled)
     _mark_dropped(axes, record, clients, font)
     axes.axvline(record.round_s, color=INK, linewidth=1)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set_title(_gantt_title(record, clients, title), loc="left", fontsize=10.5, fontweight="bold")
+    axes.set_title(_gantt_title(record, clients, title, pooled), loc="left", fontsize=10.5, fontweight="bold")
 
 
 def _legend(figure: "Figure", rows: Sequence["Axes"]) -> None:
@@ -88,9 +93,9 @@ def _legend(figure: "Figure", rows: Sequence["Axes"]) -> None:
     )
 
 
-def gantt_rows(record: RoundRecord) -> list[int]:
+def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
-    if pools_data(record.framework):
+    if pools_data(record.framework) if pooled is None else pooled:
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:
@@ -149,9 +154,8 @@ def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None
         )  # fmt: skip
 
 
-def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float) -> None:
+def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float, pooled: bool) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
-    pooled = pools_data(record.framework)
     names = ["main server"] if pooled else [f"client {k}   cut {record.cuts[k]}" for k in clients]
     axes.set_yticks(range(len(clients)), names, fontsize=font)
     axes.tick_params(axis="y", length=0)
@@ -188,10 +192,10 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
     axes.plot([tau_s] * len(rows), rows, **look, label=f"dropped at tau = {say_s(tau_s)}", zorder=5, clip_on=False)
 
 
-def _gantt_title(record: RoundRecord, clients: list[int], title: str | None) -> str:
-    name = title or display_name(record.framework)
+def _gantt_title(record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> str:
+    name = plain(title or display_name(record.framework))
     words = f"{name}, round {record.round}: {say_s(record.round_s)}"
-    if len(clients) < len(record.cuts) and not pools_data(record.framework):
+    if len(clients) < len(record.cuts) and not pooled:
         words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
     return words
 

@@ -1,7 +1,7 @@
 """All that a page shows, read from run folders, comparisons and plans: one JSON value."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.files import read_json
-from hsfl.methods import METHODS
+from hsfl.methods import METHODS, Style
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
-from hsfl.report.plots import label_band
-from hsfl.report.runs import Run, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.report.plots import foreign_styles, label_band
+from hsfl.report.runs import Run, built_in, display_name, how_ended, read_object, read_run, run_places, usual_order
 from hsfl.runs.folder import ClientsRecord, RunFolder
 
 MAX_POINTS = 1000  # of a curve
@@ -112,6 +112,7 @@ def _read(path: Path, label: str) -> PageRun:
         run = replace(run, status="unfinished")  # resumed
     environment = path / "environment.json"
     about = read_object(environment) if environment.exists() else {}
+    about |= {"plugins": run.look.files} if run.look is not None else {}
     trace = path / "trace.json"
     trained_as = str(read_object(trace).get("trained_as")) if trace.exists() else None
     return PageRun(run, path, config, about, folder.clients(), trained_as)
@@ -162,18 +163,22 @@ def page_data(sources: Sources) -> dict[str, Any]:
     runs = [one.run for one in sources.runs]
     strides = gantt_strides(runs)
     labels = list(dict.fromkeys(run.label for run in runs))
-    configs = {display_name(label): next(o.config for o in sources.runs if o.run.label == label) for label in labels}
+    names = {run.label: run.name for run in runs}
+    configs = {names[label]: next(o.config for o in sources.runs if o.run.label == label) for label in labels}
     if not runs:
-        configs = {folder: parse_config(plan["config"]) for folder, plan in sources.plans if "config" in plan}
+        configs = {
+            folder: parse_config(plan["config"], of_a_folder=True) for folder, plan in sources.plans if "config" in plan
+        }
     return {
         "title": title(sources),
         "target": sources.target,
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
-        "series": [_series(label, slot, [run for run in runs if run.label == label]) for label, slot in slots(labels)],
+        "series": [
+            _series(label, slot, style, [run for run in runs if run.label == label])
+            for label, slot, style in slots(labels, foreign_styles(runs))
+        ],
         "tables": _tables(sources),
-        "sharing": sharing(
-            [(display_name(one.run.label), one.config.framework, one.trained_as) for one in sources.runs]
-        ),
+        "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
@@ -181,10 +186,9 @@ def page_data(sources: Sources) -> dict[str, Any]:
 
 
 def title(sources: Sources) -> str:
-    labels = list(dict.fromkeys(one.run.label for one in sources.runs))
-    if not labels:
+    names = list({one.run.label: one.run.name for one in sources.runs}.values())
+    if not names:
         return "A plan for HSFL"
-    names = [display_name(label) for label in labels]
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     who = who if len(who) <= 60 else f"{len(names)} contenders"
     tasks = _tasks(sources)
@@ -195,13 +199,28 @@ def _tasks(sources: Sources) -> list[str]:
     return list(dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs))
 
 
-def slots(labels: Sequence[str]) -> list[tuple[str, int]]:
-    """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left."""
-    own = {label: list(METHODS).index(label) for label in labels if label in METHODS}
-    free = [slot for slot in reversed(range(len(METHODS))) if slot not in own.values()] or list(range(len(METHODS)))
+def slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
+    """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left.
+
+    A framework that is not built in has the place after the last one, and its style goes with it.
+    """
+    page = [name for name in METHODS if built_in(name) is not None]  # what the page's style sheet has places for
+    own = {label: page.index(label) for label in labels if label in page}
+    own |= {label: len(page) + place for place, label in enumerate(label for label in labels if label in foreign)}
+    free = [slot for slot in reversed(range(len(page))) if slot not in own.values()] or list(range(len(page)))
     others = [label for label in labels if label not in own]
     given = own | {label: free[place % len(free)] for place, label in enumerate(others)}
-    return [(label, given[label]) for label in labels]
+    return [(label, given[label], _page_style(foreign[label]) if label in foreign else None) for label in labels]
+
+
+SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6, ">": 7, "*": 8, "p": 3}  # else a dot
+
+
+def _page_style(style: Style) -> dict[str, Any]:
+    """As the page draws it: a colour, the number of a shape, and dashes in pixels."""
+    colour, marker, dashes = style
+    lengths = () if dashes == "solid" else dashes[1]
+    return {"colour": colour, "shape": SHAPES.get(marker, 9), "dashes": " ".join(f"{2 * n:g}" for n in lengths)}
 
 
 def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
@@ -211,13 +230,14 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     clients = None if one.clients is None else asdict(one.clients)
     return {
         "label": run.label,
-        "name": display_name(run.label) + (f", seed {run.seed}" if run.seed is not None else ""),
+        "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
         "framework": config.framework,
-        "framework_name": display_name(config.framework),
+        "framework_name": display_name(config.framework, run.look),
+        "pooled": run.pools_data,
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config),
+        "words": describe(config, run.look),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,
@@ -240,19 +260,20 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         else {k: v if k == "class_names" else v[:MAX_CLIENTS] for k, v in clients.items()},
         "counts": client_counts(records),
         "gantt_every": every,
-        "rounds": round_columns(records, list(run.bytes), every),
+        "rounds": round_columns(records, list(run.bytes), every, run.pools_data),
     }
 
 
-def _series(label: str, slot: int, runs: list[Run]) -> dict[str, Any]:
+def _series(label: str, slot: int, style: dict[str, Any] | None, runs: list[Run]) -> dict[str, Any]:
     curves = {
         quantity: {over: _points(label_band(runs, quantity, over)) for over in ("time", "rounds")}
         for quantity in QUANTITIES
     }
     return {
         "label": label,
-        "name": display_name(label),
+        "name": runs[0].name,
         "slot": slot,
+        "style": style,
         "num_seeds": len(runs),
         "steps": len(runs) == 1,
         "curves": curves,
@@ -280,7 +301,7 @@ def _tables(sources: Sources) -> dict[str, Any] | None:
             f"These are runs of {len(tasks)} tasks ({', '.join(tasks)}), which are not to be set against each other: "
             "the table of differences in accuracy and speed is left out."
         )
-    subset = [(display_name(one.run.label), one.config.network.sample_scale) for one in sources.runs]
+    subset = [(one.run.name, one.config.network.sample_scale) for one in sources.runs]
     tables: list[dict[str, Any]] = [
         {"title": name, "header": header, "rows": rows, "notes": subset_notes(subset) if name.startswith(SENT) else []}
         for name, header, rows in compared.tables()

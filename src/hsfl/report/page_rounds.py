@@ -33,8 +33,13 @@ def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | Non
     return [short(float(value), digits) for value in values]
 
 
-def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: int | None) -> dict[str, list[Any]]:
-    """Columns [R]. `every`: a Gantt chart for each so many rounds, first and last included; None: for none."""
+def round_columns(
+    records: Sequence[RoundRecord], links: Sequence[str], every: int | None, pooled: bool | None = None
+) -> dict[str, list[Any]]:
+    """Columns [R]. `every`: a Gantt chart for each so many rounds, first and last included; None: for none.
+
+    pooled: whether the data are on the server; by default as the built-in framework of the records has it.
+    """
     last = len(records) - 1
     drawn = [every is not None and (r % every == 0 or r == last) for r in range(len(records))]
     exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
@@ -47,7 +52,7 @@ def round_columns(records: Sequence[RoundRecord], links: Sequence[str], every: i
     columns["cuts"] = _changes([record.cuts for record in records])
     columns["bytes"] = [[record.bytes.get(link, 0) for link in links] for record in records]
     columns["allocation"] = [allocation(record.allocation) for record in records]
-    rows = [shown_clients(record) if on else None for record, on in zip(records, drawn)]
+    rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
     columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
@@ -74,9 +79,9 @@ def _changes(values: Sequence[Any]) -> list[Any]:
     return [value if r == 0 or value != values[r - 1] else None for r, value in enumerate(values)]
 
 
-def shown_clients(record: RoundRecord) -> list[int]:
+def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     """All clients; of a large fleet the straggler and those that wait least. CL has one row, the main server."""
-    if pools_data(record.framework):
+    if pools_data(record.framework) if pooled is None else pooled:
         return [0]
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_CLIENTS:

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hsfl.config import RunConfig
-from hsfl.methods import METHODS
-from hsfl.report.runs import display_name
+from hsfl.config import RunConfig, flatten
+from hsfl.report.runs import Look, built_in, display_name
 
 SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
-def describe(config: RunConfig) -> list[str]:
+def describe(config: RunConfig, look: Look | None = None) -> list[str]:
     """A few sentences, each about one thing."""
-    sentences = [_learning(config), _training(config), _fleet(config), _network(config), _allocation(config)]
+    sentences = [_learning(config, look), _training(config), _fleet(config), _network(config), _allocation(config)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -26,7 +25,7 @@ def describe_plan(config: RunConfig, num_samples: int) -> list[str]:
     return [f"{work}.", f"{_devices(config)}.", _network(config)]
 
 
-def _learning(config: RunConfig) -> str:
+def _learning(config: RunConfig, look: Look | None) -> str:
     data, model = config.data, config.model
     how = {
         "iid": "dealt out evenly",
@@ -37,7 +36,7 @@ def _learning(config: RunConfig) -> str:
     some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
     start = ", from given weights," if model.init_weights is not None else ""
     clients = "one client" if config.fleet.num_clients == 1 else f"{config.fleet.num_clients:,} clients"
-    return f"{display_name(config.framework)} trains {model.name}{start} on {data.name}{some}, {how} among {clients}."
+    return f"{display_name(config.framework, look)} trains {model.name}{start} on {data.name}{some}, {how} among {clients}."
 
 
 def _training(config: RunConfig) -> str:
@@ -66,7 +65,7 @@ def _devices(config: RunConfig) -> str:
 
 def _fleet(config: RunConfig) -> str:
     fleet, devices = config.fleet, _devices(config)
-    if config.framework in METHODS and METHODS[config.framework].timing.cut != "any":
+    if (row := built_in(config.framework)) is not None and row.timing.cut != "any":
         return f"{devices}."
     cuts = {
         "max_cut": "each client holds as many units as it can",
@@ -151,21 +150,13 @@ def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
     flat = {label: flatten(config.model_dump(mode="json")) for label, config in configs.items()}
     usual = flatten(RunConfig().model_dump(mode="json"))
     rows = []
-    for name in usual:
+    for name in dict.fromkeys([*usual, *(name for settings in flat.values() for name in settings)]):
         values = {label: settings.get(name) for label, settings in flat.items()}
         first = next(iter(values.values()))
         same = all(value == first for value in values.values())
-        row: dict[str, Any] = {"name": name, "usual": same and first == usual[name]}
+        row: dict[str, Any] = {"name": name, "usual": same and name in usual and first == usual[name]}
         rows.append(row | ({"value": say(first)} if same else {"values": {k: say(v) for k, v in values.items()}}))
     return rows
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def say(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Figures: learning over simulated time and over rounds; with `gantt`, all figures of a comparison."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ from hsfl.errors import known
 from hsfl.methods import METHODS, Style
 from hsfl.report.comparison import Comparison
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
-from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, save
+from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, plain, save
 from hsfl.report.gantt import gantt_figure
-from hsfl.report.runs import Run, display_name
+from hsfl.report.runs import Run, built_in
 from hsfl.runs.folder import run_path
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
         if any(getattr(record, quantity) is not None for run in comparison.runs for record in run.records):
             written += save(learning_figure(comparison, quantity), out / quantity)
     for label in comparison.labels:
-        rounds = [record for record in comparison.runs_of(label)[0].records if record.round == gantt_round]
-        for record in rounds:
+        first = comparison.runs_of(label)[0]
+        for record in (record for record in first.records if record.round == gantt_round):
             name = run_path(out, label, 0).parent.name
-            written += save(gantt_figure(record, display_name(label)), out / f"gantt-{name}-round-{gantt_round}")
+            written += save(
+                gantt_figure(record, first.name, first.pools_data), out / f"gantt-{name}-round-{gantt_round}"
+            )
     return written
 
 
@@ -50,7 +52,7 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
     """A quantity over simulated time (left) and over rounds (right), mean and interval over each label's seeds."""
     known("quantity", quantity, QUANTITIES)
     mpl = matplotlib()
-    styles = label_styles(comparison.labels)
+    styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
     unit_s, unit = _time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity.endswith("accuracy") else 1.0
     with mpl.rc_context(STYLE):
@@ -58,7 +60,7 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
         ends = []  # (text, colour, x, y) of the last points over time
         for place, label in enumerate(comparison.labels):
-            runs, name = comparison.runs_of(label), display_name(label)
+            runs, name = comparison.runs_of(label), plain(comparison.name(label))
             for axes, over, x_scale in ((time_axes, "time", 1 / unit_s), (round_axes, "rounds", 1.0)):
                 x, mean, low, high = _scaled(label_band(runs, quantity, over), x_scale, y_scale)
                 _draw_band(
@@ -89,9 +91,14 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
     return figure
 
 
-def label_styles(labels: Sequence[str]) -> dict[str, Style]:
+def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
+    """The styles of frameworks that are not built in, as their folders say."""
+    return {run.framework: run.look.style for run in runs if run.look is not None and run.look.style is not None}
+
+
+def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
     """A framework has its own style, with settings too if it stands for itself; other labels take what is left."""
-    own = {name: row.style for name, row in METHODS.items()}
+    own = {name: row.style for name, row in METHODS.items() if built_in(name) is not None} | dict(foreign or {})
     styles = {label: own[label] for label in labels if label in own}
     for label in labels:
         name = label.split(",", 1)[0]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hsfl.errors import InputError, known
 from hsfl.files import read_json
-from hsfl.methods import METHODS
+from hsfl.methods import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RoundRecord, RunFolder, run_path
 
@@ -30,15 +30,49 @@ def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
     return places
 
 
-def display_name(label: str) -> str:
+@dataclass(frozen=True)
+class Look:
+    """How a framework that is not built in is shown, from its folder's plain data; nothing of it is ever run."""
+
+    title: str
+    style: Style | None
+    pools_data: bool
+    files: dict[str, str]  # sha256 by the file of each plugin that the run used
+
+
+LONGEST_TITLE = 60
+
+
+def built_in(framework: str) -> Method | None:
+    """The row of a framework of the package; None for any other, registered here or not."""
+    row = METHODS.get(framework)
+    return row if row is not None and row.source == "hsfl" else None
+
+
+def read_look(folder: RunFolder, framework: str) -> Look | None:
+    """What the folder says of its plugins; None where it says nothing."""
+    record = folder.plugins()
+    listed = record.get("plugins") if isinstance(record.get("plugins"), list) else []
+    files = {str(one.get("file")): str(one.get("sha256")) for one in listed or [] if isinstance(one, dict)}
+    row = record.get("framework")
+    if built_in(framework) is not None or not isinstance(row, dict):
+        return Look(display_name(framework), None, pools_data(framework), files) if files else None
+    title = "".join(letter for letter in " ".join(str(row.get("title") or "").split()) if letter.isprintable())
+    return Look(title[:LONGEST_TITLE] or framework, read_style(row.get("style")), row.get("pools_data") is True, files)
+
+
+def display_name(label: str, look: Look | None = None) -> str:
     """hsfl -> HSFL; `fl,train.tau_s=60` -> FL, train.tau_s=60."""
     framework, *settings = label.split(",", 1)
-    return ", ".join([METHODS[framework].title if framework in METHODS else framework, *settings])
+    row = built_in(framework)
+    title = row.title if row is not None else look.title if look is not None else framework
+    return ", ".join([title, *settings])
 
 
 def pools_data(framework: str) -> bool:
-    """Whether the data are on the server, so that no client has anything to train."""
-    return framework in METHODS and METHODS[framework].pools_data
+    """Whether the data of a built-in framework are on the server, so that no client has anything to train."""
+    row = built_in(framework)
+    return row is not None and row.pools_data
 
 
 @dataclass(frozen=True)
@@ -50,6 +84,18 @@ class Run:
     records: list[RoundRecord]
     status: str  # finished, budget, interrupted, diverged, or unfinished (no summary yet)
     end_s: float  # how far the last model holds: the budget, if the run came to its end, else the end of the last round
+    framework: str = ""
+    look: Look | None = None  # of a framework that is not built in
+
+    @property
+    def name(self) -> str:
+        """The label as people read it."""
+        return display_name(self.label, self.look)
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether the data are on the server, so that no client has anything to train."""
+        return self.look.pools_data if self.look is not None else pools_data(self.framework)
 
     def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
         return curve(self.records, quantity, over, self.end_s if over == "time" else None)
@@ -125,7 +171,7 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     end_s = records[-1].sim_time_s if records else 0.0
     if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)
-    return Run(label, seed, records, status, end_s)
+    return Run(label, seed, records, status, end_s, config.framework, read_look(folder, config.framework))
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
@@ -145,4 +191,4 @@ def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]
 
 def usual_order(label: str) -> tuple[int, str]:
     framework = label.split(",", 1)[0]
-    return (list(METHODS).index(framework) if framework in METHODS else len(METHODS), label)
+    return (list(METHODS).index(framework) if built_in(framework) is not None else len(METHODS), label)

@@ -74,7 +74,8 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
-        stored, progress = parse_config(json.loads(notes["config"])), Progress(**json.loads(notes["progress"]))
+        stored = parse_config(json.loads(notes["config"]), of_a_folder=True)
+        progress = Progress(**json.loads(notes["progress"]))
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:

@@ -1,6 +1,6 @@
 """Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
 
-A contender is a framework's name, with changes of its own where wanted: `fl,options.fl_needs_storage=true`. Its runs
+A contender is a framework's name, with changes of its own where wanted: `fl,options.fl.needs_storage=true`. Its runs
 lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
 """
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hsfl.config import RunConfig, parse_config, with_changes
+from hsfl import plugins
+from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
@@ -18,6 +19,7 @@ from hsfl.methods import method
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.provenance import check_plugins
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # but for these fields of the fleet
@@ -28,6 +30,7 @@ def contender(base: RunConfig, label: str) -> RunConfig:
     name, *changes = _split(label)
     if not all(changes):
         raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
+    plugins.find(name)
     method(name)
     config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
     if config.framework != name:
@@ -124,19 +127,17 @@ def _stored(out: Path) -> dict[str, Any] | None:
 
 def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
     """Runs of another config are not mixed in."""
-    before = parse_config(stored["config"])
-    if before != base:
-        old, new = before.model_dump(), base.model_dump()
-        field = next(name for name in new if old[name] != new[name])
-        if isinstance(new[field], dict):
-            field += "." + next(name for name in new[field] if old[field][name] != new[field][name])
-        raise InputError(f"{out} holds a comparison with another {field}; put it back, or choose another --out")
+    before = parse_config(stored["config"], of_a_folder=True)
+    old, new = (flatten(config.model_dump(mode="json")) for config in (before, base))
+    if different := [name for name in new | old if old.get(name) != new.get(name)]:
+        raise InputError(f"{out} holds a comparison with another {different[0]}; put it back, or choose another --out")
     check_inputs(stored.get("inputs"), base, out)
 
 
 def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
     """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
+    check_plugins(path, config)
     if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
         return
     if run(config, path, None, observer, dataset).status == "interrupted":

@@ -14,6 +14,7 @@ from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.provenance import check_plugins
 from hsfl.training.evaluate import Quality, evaluate
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
@@ -24,6 +25,7 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known("--which", which, paths)]
     config = folder.config()
+    check_plugins(folder.path, config)
     if config.model.name == OWN_MODEL:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():

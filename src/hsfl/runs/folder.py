@@ -1,6 +1,6 @@
 """The run folder: what a run writes, and how it is read back.
 
-`config.json` (re-runnable), `environment.json`, `clients.json` (who has which data and device), `rounds.jsonl` (a line
+`config.json` (re-runnable), `environment.json`, `plugins.json` (where the run used some: their hashes and the framework's row), `clients.json` (who has which data and device), `rounds.jsonl` (a line
 a round), `summary.json`, `report.html` (all of it to look at), `model.safetensors` (last round) and `model-best.safetensors`, `checkpoint/state.safetensors`. Every file is replaced atomically,
 but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
 """
@@ -10,16 +10,18 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hsfl.config import RunConfig, parse_config
+from hsfl.config import RunConfig, flatten, parse_config
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, is_scratch, read_json, write_atomic, write_json, writing
+from hsfl.runs.provenance import FILE as PLUGINS_FILE
+from hsfl.runs.provenance import plugin_record
 
 try:
     import fcntl
@@ -144,6 +146,7 @@ class RunFolder:
         self.best_model_path = self.path / "model-best.safetensors"
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients.json"
+        self.plugins_path = self.path / PLUGINS_FILE
         self.cuts_path = self.path / "cuts.json"
 
     def check_free(self) -> None:
@@ -155,13 +158,22 @@ class RunFolder:
 
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: nothing of it can be gone on from."""
-        own = (self.rounds_path, self.clients_path, self.cuts_path, self.last_model_path, self.best_model_path)
-        for path in (*own, self.path / "environment.json", self.path / "report.html", self.config_path):
+        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path)
+        for path in (
+            *own,
+            self.last_model_path,
+            self.best_model_path,
+            self.path / "environment.json",
+            self.path / "report.html",
+            self.config_path,
+        ):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig) -> None:
         write_json(self.config_path, config.model_dump(mode="json"))
         write_json(self.path / "environment.json", environment() | {"inputs": input_digests(config)})
+        if (record := plugin_record(config)) is not None:
+            write_json(self.plugins_path, record)
         write_atomic(self.rounds_path, lambda scratch: None)
 
     def clients(self) -> ClientsRecord | None:
@@ -209,7 +221,14 @@ class RunFolder:
         return tuple(cuts)
 
     def config(self) -> RunConfig:
-        return parse_config(read_json(self.config_path))
+        """The run's settings; plugins that the file may name are not loaded, and not kept."""
+        config = parse_config(read_json(self.config_path), of_a_folder=True)
+        return config.model_copy(update={"plugins": ()})
+
+    def plugins(self) -> dict[str, Any]:
+        """What the run owes to plugins, as plain data that anybody may have written: look at it, never run it."""
+        record = read_json(self.plugins_path) if self.plugins_path.exists() else {}
+        return record if isinstance(record, dict) else {}
 
     def append(self, record: RoundRecord) -> None:
         with writing(self.rounds_path), self.rounds_path.open("a") as file:
@@ -261,18 +280,16 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
     before, after = _settings(stored), _settings(wanted)
     if stored.train.schedule == "cosine":  # its rates depend on the number of rounds
         before["train.rounds"], after["train.rounds"] = stored.train.rounds, wanted.train.rounds
-    for name in before:
-        if before[name] != after[name]:
+    for name in before | after:
+        if before.get(name) != after.get(name):
             raise InputError(
-                f"{where} was run with {name} = {before[name]!r}, not {after[name]!r}; "
+                f"{where} was run with {name} = {before.get(name)!r}, not {after.get(name)!r}; "
                 "resume with the same settings or choose another --out"
             )
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.model_dump(mode="json").items():
-        flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    flat = flatten(config.model_dump(mode="json"))
     free = ("train.rounds", "train.budget_s", "data.dir")
     return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
 

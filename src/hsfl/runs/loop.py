@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hsfl.config import OWN_MODEL, RunConfig, with_changes
+from hsfl import plugins
+from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
+from hsfl.methods import method
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
@@ -25,6 +27,7 @@ from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, sav
 from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
 from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
@@ -68,6 +71,11 @@ def run(
         where there is a checkpoint and begins otherwise; False begins in an empty folder.
     """
     observer, folder = observer or Observer(), RunFolder(out)
+    plugins.load_all(config.plugins)
+    if resume is not False:
+        check_plugins(folder.path, config)
+    method(config.framework)
+    config = resolved(config)
     if model is not None:  # so that the folder says which commands cannot build it
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
     with folder.locked():

@@ -69,7 +69,7 @@ def prepare(
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
     num_batches = count_batches(config, num_samples)
-    cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches)
+    cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
@@ -99,12 +99,15 @@ def _load(config: RunConfig) -> Dataset:
         rng=stream(config.seed, "data limit"),
         image_size=data.image_size,
         split=data.split,
+        options=config.options.of(data.name.partition(":")[0]),
     )
 
 
 def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
     images = torch.from_numpy(x)
+    if config.model.input is not None and x.dtype != np.uint8:
+        raise InputError(f"model.input resizes images but {dataset.name} holds numbers of {x.shape[1:]}; leave it out")
     if config.model.input is not None:
         channels, *size_list = config.model.input
         if channels != x.shape[1]:
@@ -115,15 +118,15 @@ def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device
     return Images(images.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
 
 
-def _model(config: RunConfig, input_shape: tuple[int, int, int], num_classes: int) -> SplitModel:
+def _model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
     settings = config.model
     if settings.name == OWN_MODEL:
         raise InputError(
             "this run's model was given from Python; go on from there: hsfl.run(config, folder, model=...)"
         )
-    seed = torch_seed(config.seed, "weights")
+    seed, options = torch_seed(config.seed, "weights"), config.options.of(settings.name)
     model = build(
-        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed=seed, dropout=settings.dropout
+        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed, settings.dropout, options
     )
     if settings.init_weights is not None:
         load_init_weights(model, settings.init_weights)
@@ -146,9 +149,9 @@ def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
             shape = tuple(model(train.floats(train.x[:1])).shape)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"the model does not take images of {train.shape}: {reason}; change its first unit") from None
+        raise InputError(f"the model does not take samples of {train.shape}: {reason}; change its first unit") from None
     if len(shape) != 2 or shape[1] < num_classes:
-        raise InputError(f"the model gives {shape[1:]} numbers for an image, but there are {num_classes} classes")
+        raise InputError(f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes")
 
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:

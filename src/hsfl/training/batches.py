@@ -34,11 +34,13 @@ def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Ge
 
 @dataclass(frozen=True)
 class Images:
-    """Images as bytes, turned into normalised floats one batch at a time."""
+    """Images as bytes, or numbers of any shape, turned into normalised floats one batch at a time."""
 
-    x: Tensor  # uint8 [n, C, H, W]
+    x: Tensor  # uint8 [n, C, H, W], or floats [n, ...]
     y: Tensor  # int64 [n]
-    mean: tuple[float, ...]  # of pixels in 0..1, per channel
+    mean: tuple[
+        float, ...
+    ]  # of pixels in 0..1, per channel; of floats, per place in their first axis; empty: as they are
     std: tuple[float, ...]
     dtype: torch.dtype = torch.float32
 
@@ -46,19 +48,23 @@ class Images:
         return len(self.y)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        channels, height, width = self.x.shape[1:]
-        return (channels, height, width)
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.x.shape[1:])
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
-        scale = [1 / (255 * s) for s in self.std]
+        whole = 255 if self.x.dtype == torch.uint8 else 1
+        scale = [1 / (whole * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std)]
         columns = torch.tensor([scale, shift], dtype=self.dtype, device=self.x.device)
-        return columns[0].view(-1, 1, 1), columns[1].view(-1, 1, 1)
+        others = (1,) * (self.x.ndim - 2)
+        return columns[0].view(-1, *others), columns[1].view(-1, *others)
 
     def floats(self, x: Tensor) -> Tensor:
-        """Bytes to normalised floats: x / 255, minus mean, over std."""
+        """Normalised floats: bytes / 255, or the numbers, minus mean, over std."""
+        if not self.mean:
+            return x.to(self.dtype)
         scale, shift = self._affine
         return torch.addcmul(shift, x, scale)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Request:
     path: str = ""  # of idx:PATH and folder:PATH
     image_size: int | None = None
     split: str = "lesion"
+    options: Any = None  # of a data set of one's own: what stands under options.<name>
 
     def folder(self) -> Path:
         """Where PATH is: as given, or within the data directory."""
@@ -34,7 +35,7 @@ class Request:
 
 
 class Arrays(NamedTuple):
-    """What a reader answers; x is uint8 [n, C, H, W], y an index into classes [n]."""
+    """What a reader answers; x is uint8 [n, C, H, W] (or, of one's own, floats [n, ...]), y an index into classes [n]."""
 
     train_x: np.ndarray
     train_y: np.ndarray

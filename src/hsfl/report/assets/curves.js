@@ -5,11 +5,23 @@ const QUANTITY_NAMES = {
   test_accuracy: "test accuracy", balanced_accuracy: "balanced accuracy", train_loss: "training loss", test_loss: "test loss",
 };
 
+const SHAPES = [];  // of places beyond the page's own ten
+
+// A framework that is not built in brings its colour, dashes and shape along.
+function takeStyles(series) {
+  for (const { slot, style } of series) {
+    if (!style) continue;
+    DASHES[slot] = style.dashes;
+    SHAPES[slot] = style.shape;
+    document.documentElement.style.setProperty(`--s${slot}`, `color-mix(in srgb, white var(--own-white), ${style.colour})`);
+  }
+}
+
 function marker(slot, x, y, r = 4) {
   const colour = `var(--s${slot})`, at = (points) => points.map(([dx, dy]) => `${x + r * dx},${y + r * dy}`).join(" ");
   const polygon = (points) => s("polygon", { class: "marker", points: at(points), style: `fill:${colour}` });
   const thin = (d) => s("path", { class: "marker thin", d, style: `stroke:${colour}` });
-  switch (slot) {
+  switch (SHAPES[slot] ?? slot) {
     case 0: return thin(`M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`);
     case 1: return polygon([[-.9, -.9], [.9, -.9], [.9, .9], [-.9, .9]]);
     case 2: return polygon([[-1.1, -.8], [1.1, -.8], [0, 1.1]]);

@@ -26,7 +26,7 @@ function roundModel(run, r) {
       row.now = from + long;
     });
   }
-  return finished(rows, of.round_s[r], run.tau_s, run.framework === "cl");
+  return finished(rows, of.round_s[r], run.tau_s, run.pooled);
 }
 
 function cutsOf(run, r) {

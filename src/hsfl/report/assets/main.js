@@ -125,6 +125,7 @@ function drawAll() {
   drawSettings(DATA);
   drawPlans(DATA.plans, planCharts);
   if (!trained) return;
+  takeStyles(DATA.series);
   drawCurveControls();
   drawCurves();
   drawRun();

@@ -73,7 +73,7 @@ function bottleneck(row) {
 function drawPlan(run, r, model) {
   const body = clear($("plan-body"));
   if (!model || !model.rows.length) return body.append(h("p", { class: "note" }, "This page holds no timeline of this round."));
-  if (model.pooled) return body.append(h("p", {}, "CL has no cuts: the main server trains alone on everyone's data."));
+  if (model.pooled) return body.append(h("p", {}, `${run.framework_name} has no cuts: the main server trains alone on everyone's data.`));
   const says = run.rounds.allocation[r], columns = [
     { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${row.client}, dropped at tau`) : `${row.client}`) },
     { head: "cut", cell: (row) => `${row.cut}` }];

@@ -1,17 +1,12 @@
-"""One tree of settings for a run, frozen, read from TOML or JSON and changed with `section.field=value`."""
+"""One tree of settings for a run, frozen: every field, its default and what it may be."""
 
-import difflib
-import json
-import reprlib
-import tomllib
-from collections.abc import Iterable, Mapping
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from hsfl import plugins
 from hsfl.errors import InputError
 
 MAX_SIDE = 1024  # of an image, in pixels; more than this is a slip of the finger
@@ -162,18 +157,93 @@ class TrainConfig(_Section):
     eval_every: int = Field(1, ge=1)  # rounds; the last round is always evaluated
 
 
-class OptionsConfig(_Section):
-    """Choices inside single frameworks, as their papers leave them open."""
+class FLOptions(_Section):
+    needs_storage: bool = False  # leave out clients that cannot hold the whole model
 
-    fl_needs_storage: bool = False  # FL leaves out clients that cannot hold the whole model
-    sl_hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
-    fsl_average: Literal["both", "server"] = "both"
-    psl_cut_gradient: bool = False
-    cpsl_clusters: int = Field(2, ge=1)
-    cpsl_clustering: Literal["random", "gibbs"] = "random"
-    cpsl_cut: Literal["one", "cluster"] = "one"
-    locfedmix_alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
-    locfedmix_reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
+
+class SLOptions(_Section):
+    hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
+
+
+class FSLOptions(_Section):
+    average: Literal["both", "server"] = "both"
+
+
+class PSLOptions(_Section):
+    cut_gradient: bool = False
+
+
+class CPSLOptions(_Section):
+    clusters: int = Field(2, ge=1)
+    clustering: Literal["random", "gibbs"] = "random"
+    cut: Literal["one", "cluster"] = "one"
+
+
+class LocFedMixOptions(_Section):
+    alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
+    reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
+
+
+FRAMEWORK_OPTIONS: dict[str, type[_Section]] = {
+    "fl": FLOptions,
+    "sl": SLOptions,
+    "fsl": FSLOptions,
+    "psl": PSLOptions,
+    "cpsl": CPSLOptions,
+    "locfedmix_sl": LocFedMixOptions,
+}
+OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, where it was not the framework's name
+
+
+def older_options() -> dict[str, tuple[str, str]]:
+    """The older spellings of options and what they are now: fsl_average -> (fsl, average)."""
+    return {
+        f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
+        for section, kind in FRAMEWORK_OPTIONS.items()
+        for field in kind.model_fields
+    }
+
+
+def modern_options(options: Any) -> Any:
+    """Options in today's spelling."""
+    older = older_options()
+    if not isinstance(options, Mapping) or not older.keys() & options.keys():
+        return options
+    tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in options.items()}
+    for name in older.keys() & options.keys():
+        section, field = older[name]
+        if not isinstance(tree.setdefault(section, {}), dict):
+            continue  # what is no section is told where it is checked
+        if field in tree[section]:
+            raise InputError(f"options.{name} and options.{section}.{field} are one setting; give one of them")
+        tree[section][field] = tree.pop(name)
+    return tree
+
+
+class OptionsConfig(_Section):
+    """Choices inside single frameworks, as their papers leave them open; those of a plugin stand under its names.
+
+    The older spelling without a section (`options.fsl_average`) is read, too.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    fl: FLOptions = FLOptions()
+    sl: SLOptions = SLOptions()
+    fsl: FSLOptions = FSLOptions()
+    psl: PSLOptions = PSLOptions()
+    cpsl: CPSLOptions = CPSLOptions()
+    locfedmix_sl: LocFedMixOptions = LocFedMixOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spellings(cls, value: Any) -> Any:
+        return modern_options(value)
+
+    def of(self, name: str) -> Any:
+        """The options under a name; the defaults where a registered name has none here, None where it takes none."""
+        given = {*type(self).model_fields, *(self.model_extra or {})}
+        return getattr(self, name) if name in given else plugins.default_options(name)
 
 
 class LogConfig(_Section):
@@ -194,156 +264,17 @@ class RunConfig(_Section):
     allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
     log: LogConfig = LogConfig()
+    plugins: tuple[str, ...] = Field(  # files of the user's own; no run folder keeps them
+        (), exclude=True, description='a list of Python files, such as ["my_method.py"]'
+    )
 
     @property
     def fleet_seed(self) -> int:
         """What draws the devices and the channel."""
         return self.seed if self.fleet.seed is None else self.fleet.seed
 
-
-def presets() -> list[str]:
-    return sorted(
-        path.name.removesuffix(".toml")
-        for path in resources.files("hsfl.presets").iterdir()
-        if path.name.endswith(".toml")
-    )
-
-
-def read_config(source: str | Path | None = None, changes: Iterable[str] = ()) -> RunConfig:
-    """A preset's name, a .toml or .json file, or nothing (the defaults); then `section.field=value` changes."""
-    tree = _read_tree(str(source)) if source is not None else {}
-    for change in changes:
-        _apply(tree, change)
-    return parse_config(tree)
-
-
-def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
-    """The config after `section.field=value` changes."""
-    tree = config.model_dump(mode="json")
-    for change in changes:
-        _apply(tree, change)
-    return parse_config(tree)
-
-
-def parse_config(tree: Mapping[str, Any]) -> RunConfig:
-    try:
-        return RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise InputError(_explain(error.errors()[0], tree)) from None
-
-
-def _read_tree(source: str) -> dict[str, Any]:
-    if source in presets():
-        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
-    path = Path(source)
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, ValueError):
-        raise InputError(
-            f"config {source!r} is neither a readable file nor a preset; presets: {', '.join(presets())}"
-        ) from None
-    try:
-        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
-    return tree
-
-
-def _apply(tree: dict[str, Any], change: str) -> None:
-    name, equals, text = change.partition("=")
-    *sections, field = name.strip().split(".")
-    if not equals or not field:
-        raise InputError(f"--set {change!r} is not of the form section.field=value, such as train.rounds=20")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise InputError(f"--set {change!r}: {section} is a value, not a section")
-    tree[field] = _value(text.strip())
-
-
-def _value(text: str) -> Any:
-    """A TOML value where it is one (1, 0.5, true, [1, 2]); `null` for nothing; else the words themselves."""
-    if text == "null":
-        return None
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float | str | list | dict) else text  # no field is a date
-
-
-def _explain(problem: Mapping[str, Any], tree: Mapping[str, Any]) -> str:
-    """What is wrong, in one line: the field, its value, the way out."""
-    path, field, value = _locate(problem["loc"], tree)
-    if problem["type"] == "extra_forbidden":
-        return f"unknown config field {path!r}; {_suggest(path)}"
-    if problem["type"] == "model_type":
-        return f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {_fields_of(path)}"
-    wanted = field.description if field is not None and field.description else _wanted(problem)
-    if field is not None and type(None) in get_args(field.annotation):
-        wanted += " or null"
-    return f"config {path} is {reprlib.repr(value)}; give {wanted}"
-
-
-def _wanted(problem: Mapping[str, Any]) -> str:
-    """What a field takes, in words, from pydantic's name for the problem: int_parsing, literal_error, less_than..."""
-    kinds = {"int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false"}
-    ranges = {
-        "greater_than_equal": "a number of at least {ge}",
-        "greater_than": "a number above {gt}",
-        "less_than_equal": "a number of at most {le}",
-        "less_than": "a number below {lt}",
-        "literal_error": "{expected}",
-        "string_type": "text",
-    }
-    kind = problem["type"]
-    if kind in ranges:
-        return ranges[kind].format(**problem.get("ctx", {}))
-    return kinds.get(kind.partition("_")[0], problem["msg"])
-
-
-def _locate(loc: tuple[int | str, ...], tree: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    """The field's dotted name, its declaration (None: unknown) and its value in the tree.
-
-    Pydantic goes on below the field, with a list's positions and a union's branches; people think in fields.
-    """
-    section: Any = RunConfig
-    names: list[str] = []
-    field, value = None, tree
-    for part in loc:
-        if not _is_section(section):
-            break
-        names.append(str(part))
-        field, value = section.model_fields.get(str(part)), value[str(part)]
-        section = field.annotation if field is not None else None
-    return ".".join(names), field, value
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _field_names() -> list[str]:
-    """Every field's dotted name."""
-    names = []
-    for name, field in RunConfig.model_fields.items():
-        section: Any = field.annotation
-        names += [f"{name}.{inner}" for inner in section.model_fields] if _is_section(section) else [name]
-    return names
-
-
-def _fields_of(section: str) -> str:
-    return ", ".join(name for name in _field_names() if name.startswith(f"{section}."))
-
-
-def _suggest(unknown: str) -> str:
-    """The same name in another section, else a like name beside it, else all names there."""
-    section, _, last = unknown.rpartition(".")
-    every = _field_names()
-    here = [name for name in every if name.startswith(f"{section}.")] if section else list(RunConfig.model_fields)
-    same = [name for name in every if name.rpartition(".")[2] == last]
-    alike = difflib.get_close_matches(last, [name.rpartition(".")[2] for name in here], 1, 0.6)
-    near = same or [name for name in here if name.rpartition(".")[2] in alike]
-    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(here)}"
+    def named(self) -> list[tuple[str, str]]:
+        """What the config names that a plugin may have registered: (kind, name)."""
+        policies = [("policy", part) for part in self.allocation.policy.split("+")]
+        data = self.data.name.partition(":")[0]
+        return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data)]

@@ -1,0 +1,33 @@
+"""One tree of settings for a run, frozen, read from TOML or JSON and changed with `section.field=value`.
+
+`sections` lists every field.
+"""
+
+from hsfl.config.reading import flatten, parse_config, presets, read_config, resolved, with_changes
+from hsfl.config.sections import (
+    OWN_MODEL,
+    AllocationConfig,
+    FleetConfig,
+    ModelConfig,
+    NetworkConfig,
+    OptionsConfig,
+    RunConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "OWN_MODEL",
+    "AllocationConfig",
+    "FleetConfig",
+    "ModelConfig",
+    "NetworkConfig",
+    "OptionsConfig",
+    "RunConfig",
+    "TrainConfig",
+    "flatten",
+    "parse_config",
+    "presets",
+    "read_config",
+    "resolved",
+    "with_changes",
+]

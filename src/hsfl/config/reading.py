@@ -1,0 +1,170 @@
+"""Settings from a preset, from TOML or JSON, and from `section.field=value`; the options of plugins with them."""
+
+import json
+import reprlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hsfl import plugins
+from hsfl.config.sections import RunConfig, modern_options, older_options
+from hsfl.config.words import explain, fields_of, unknown_field
+from hsfl.errors import InputError
+
+
+def presets() -> list[str]:
+    return sorted(
+        path.name.removesuffix(".toml")
+        for path in resources.files("hsfl.presets").iterdir()
+        if path.name.endswith(".toml")
+    )
+
+
+def read_config(
+    source: str | Path | None = None, changes: Iterable[str] = (), own_plugins: Iterable[str | Path] = ()
+) -> RunConfig:
+    """A preset's name, a .toml or .json file, or nothing (the defaults); then `section.field=value` changes.
+
+    Plugins are loaded: those given, those that the config names (a run folder's `config.json` may name none), and an
+    installed one for each name that is not built in.
+    """
+    plugins.load_all(own_plugins)
+    tree = _modern(_read_tree(str(source))) if source is not None else {}
+    of_a_run = source is not None and Path(source).name == "config.json"
+    if of_a_run and tree.get("plugins"):
+        raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
+    for change in changes:
+        _apply(tree, change)
+    _load_plugins(tree, look=not of_a_run)
+    return parse_config(tree, of_a_folder=of_a_run)
+
+
+def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
+    """The config after `section.field=value` changes."""
+    tree = config.model_dump(mode="json") | {"plugins": list(config.plugins)}
+    for change in changes:
+        _apply(tree, change)
+    _load_plugins(tree, look=True)
+    return parse_config(tree)
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """The config with its plugins loaded and their options checked."""
+    plugins.load_all(config.plugins)
+    return parse_config(config.model_dump(mode="json") | {"plugins": list(config.plugins)})
+
+
+def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfig:
+    """A config from plain data; loads nothing. `of_a_folder`: options of plugins that are not loaded stay plain data."""
+    tree = _modern(tree)
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(explain(error.errors()[0], tree)) from None
+    return _with_own_options(config, of_a_folder)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
+    """The files that a tree names, and with `look` the installed plugins of its names; what is no tree is told later."""
+    files = tree.get("plugins", ())
+    if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
+        plugins.load_all(files)
+    if look:
+        sections = {name: part for name, part in tree.items() if isinstance(part, Mapping)}
+        places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
+        names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
+        words = [part for name in names if isinstance(name, str) for part in name.partition(":")[0].split("+")]
+        for name in dict.fromkeys([*words, *sections.get("options", {})]):
+            plugins.find(str(name))
+
+
+def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
+    """Options of plugins, each checked by its plugin's own model; with their defaults where the config names the plugin."""
+    given = dict(config.options.model_extra or {})
+    names = [name for _, name in config.named() if name in plugins.OPTIONS]
+    own = {}
+    for name in dict.fromkeys([*given, *names]):
+        if name in plugins.OPTIONS:
+            own[name] = _own_options(name, plugins.OPTIONS[name], given.get(name, {}))
+        elif not of_a_folder or not isinstance(given[name], Mapping):
+            raise InputError(unknown_field(f"options.{name}"))
+    if not own:
+        return config
+    return config.model_copy(update={"options": config.options.model_copy(update=own)})
+
+
+def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
+    path = f"options.{name}"
+    value = value.model_dump() if isinstance(value, BaseModel) else value
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {fields_of(path)}"
+        )
+    known = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
+    if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in known]):
+        raise InputError(unknown_field(f"{path}.{unknown[0]}"))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise InputError(explain(error.errors()[0], value, model, f"{path}.")) from None
+
+
+def _modern(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with its options in today's spelling."""
+    return {**tree, "options": modern_options(tree["options"])} if "options" in tree else dict(tree)
+
+
+def _read_tree(source: str) -> dict[str, Any]:
+    if source in presets():
+        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
+    path = Path(source)
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, ValueError):
+        raise InputError(
+            f"config {source!r} is neither a readable file nor a preset; presets: {', '.join(presets())}"
+        ) from None
+    try:
+        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
+    return tree
+
+
+def _apply(tree: dict[str, Any], change: str) -> None:
+    name, equals, text = change.partition("=")
+    *sections, field = name.strip().split(".")
+    if sections == ["options"] and field in (older := older_options()):
+        sections, field = ["options", older[field][0]], older[field][1]
+    if not equals or not field:
+        raise InputError(f"--set {change!r} is not of the form section.field=value, such as train.rounds=20")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(f"--set {change!r}: {section} is a value, not a section")
+    tree[field] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value where it is one (1, 0.5, true, [1, 2]); `null` for nothing; else the words themselves."""
+    if text == "null":
+        return None
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text  # no field is a date

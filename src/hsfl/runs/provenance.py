@@ -1,0 +1,71 @@
+"""What a run owes to plugins: kept in its folder as plain data, and compared before the run is gone on with or looked into.
+
+Nothing here loads a plugin: a folder can ask for one, only the user can give it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hsfl import plugins
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.files import read_json
+from hsfl.methods import METHODS
+
+FILE = "plugins.json"
+
+
+def names_of(config: RunConfig) -> list[tuple[str, str]]:
+    """All that a run uses which a plugin may have registered: (kind, name). `own` is the framework's policy."""
+    own = METHODS[config.framework].own_policy if config.framework in METHODS else ""
+    return [(kind, own) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()]
+
+
+def plugin_record(config: RunConfig) -> dict[str, Any] | None:
+    """The plugins that a run uses, with their hashes, and its framework's row; None if everything is built in."""
+    used: dict[tuple[str, str], list[str]] = {}
+    for kind, name in dict.fromkeys(names_of(config)):
+        if (kind, name) in plugins.REGISTERED:
+            plugin = plugins.owner(kind, name)
+            key = (plugin.name, plugin.sha256) if plugin is not None else ("Python", "")
+            used.setdefault(key, []).append(f"{kind} {name}")
+    if not used:
+        return None
+    files = [{"file": file, "sha256": sha256, "gives": gives} for (file, sha256), gives in used.items()]
+    row = METHODS[config.framework].plain() if ("framework", config.framework) in plugins.REGISTERED else None
+    return {"plugins": files, "framework": row}
+
+
+def check_plugins(folder: Path, config: RunConfig) -> None:
+    """Whether what the folder's run used is registered now, from files with the same bytes."""
+    for file, sha256, gives in _recorded(folder):
+        kind, _, name = gives.rpartition(" ")
+        if (kind, name) not in names_of(config):
+            continue
+        if (kind, name) not in plugins.REGISTERED:
+            raise InputError(f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {file}")
+        plugin = plugins.owner(kind, name)
+        now = plugin.sha256 if plugin is not None else ""
+        if sha256 != now:
+            raise InputError(
+                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(now)}); put the file of then "
+                "back, or run again into a new folder"
+            )
+
+
+def _recorded(folder: Path) -> list[tuple[str, str, str]]:
+    """(file, sha256, what it gives) of a folder's record, each thing by itself; nothing where there is no record."""
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        record = read_json(path)
+        return [
+            (str(one["file"]), str(one["sha256"]), str(gives)) for one in record["plugins"] for gives in one["gives"]
+        ]
+    except (KeyError, TypeError):
+        raise InputError(f"{path} does not say which plugins the run used; it is damaged, run again") from None
+
+
+def _short(sha256: str) -> str:
+    return sha256[:12] or "unknown"
