@@ -6,12 +6,11 @@ Legend: K clients, I subchannels.
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
-from hsfl.models.cost import CostTable
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
 from hsfl.records import write_json
 
@@ -104,6 +103,18 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+class _Costs(NamedTuple):
+    """The columns of a `CostTable`, not checked again: the scenario's were."""
+
+    client_forward_flops: Array
+    client_backward_flops: Array
+    server_forward_flops: Array
+    server_backward_flops: Array
+    smashed_bits: Array
+    gradient_bits: Array
+    model_bits: Array
+
+
 def rates(scenario: Scenario, allocation: Allocation) -> Rates:
     """Eq. (7) for the four links, from the powers alone (and the shares, where bands are shared)."""
     s, a = scenario, allocation
@@ -124,10 +135,8 @@ def rates(scenario: Scenario, allocation: Allocation) -> Rates:
 def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
     """Eqs. (6) and (8) to (11) for an allocation."""
     s = scenario
-    zero = np.zeros(s.num_cuts)
-    cost = CostTable(
-        s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits
-    )  # forward and backward are one number here
+    zero = np.zeros(s.num_cuts)  # forward and backward are one number here
+    cost: Any = _Costs(s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits)
     return phases(
         cost,
         allocation.cuts,
@@ -143,8 +152,9 @@ def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Arra
     p = phases_of(scenario, allocation)
     whole_s = client_round_s(p, scenario.num_batches)
     by_name = {name: np.array(getattr(p, name), float) for name in PHASE_NAMES}
-    for name in PHASE_NAMES[:-1]:
-        by_name[name][~allocation.kept] = np.nan
+    if not allocation.kept.all():
+        for name in PHASE_NAMES[:-1]:
+            by_name[name][~allocation.kept] = np.nan
     training_s = whole_s[allocation.kept].max() if allocation.kept.any() else 0.0
     return by_name, float(training_s + p.model_down_s.max())
 
@@ -166,8 +176,9 @@ def violation(scenario: Scenario, allocation: Allocation) -> float:
     worst = [0.0]
     if ((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any():
         worst.append(np.inf)
-    for part in (a.server_hz, a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w, a.edge_down_power_w):
-        worst.append(np.inf if not np.isfinite(part).all() or (part < 0).any() else 0.0)
+    powers = (a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w, a.edge_down_power_w)
+    given = np.concatenate([a.server_hz, *(power.ravel() for power in powers)])
+    worst.append(0.0 if given.min() >= 0.0 and given.max() < np.inf else np.inf)  # nan is neither
     worst.append(a.server_hz.sum() / s.main_hz - 1)  # C2, C3
     worst.append((a.main_up_power_w.sum(axis=1) / s.max_power_w - 1).max())  # C4
     worst.append((a.edge_up_power_w.sum(axis=1) / s.max_power_w - 1).max())
@@ -177,9 +188,8 @@ def violation(scenario: Scenario, allocation: Allocation) -> float:
     for share in (training, distribution):
         worst.append((share.sum(axis=0) - 1).max())
         worst.append(-share.min())
-    for power in (a.main_up_power_w, a.main_down_power_w, a.edge_up_power_w):
-        worst.append(np.inf if (power[training == 0] > 0).any() else 0.0)
-    worst.append(np.inf if (a.edge_down_power_w[distribution == 0] > 0).any() else 0.0)
+    elsewhere_w = np.where(training > 0, 0.0, a.main_up_power_w + a.main_down_power_w + a.edge_up_power_w)
+    worst.append(np.inf if elsewhere_w.any() or np.where(distribution > 0, 0.0, a.edge_down_power_w).any() else 0.0)
     return float(max(worst))
 
 
