@@ -140,7 +140,7 @@ def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
     return phases(
         cost,
         allocation.cuts,
-        s.batch_size,
+        float(s.batch_size),  # whole arrays times a whole number may overflow
         s.cpu_hz * s.client_flops_per_cycle,
         allocation.server_hz * s.server_flops_per_cycle,
         rates(s, allocation),
