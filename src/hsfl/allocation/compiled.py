@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 # Our loops run over a handful of subchannels: vectorising them makes the code a third slower, and slower to compile.
 os.environ.setdefault("NUMBA_OPT", "1")
@@ -20,6 +20,7 @@ import numba
 
 _CONFIG: Any = numba.config
 _HERE = Path(__file__).parent
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @cache
@@ -47,13 +48,13 @@ def cache_dir() -> str:
     return ""
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile in nopython mode. `error_model="numpy"`: x/0 is inf, as in the equations, and not an exception."""
+def compiled(function: Function) -> Function:
+    """Compile in nopython mode; the signature stays that of the function, for readers and for mypy. `error_model="numpy"`: x/0 is inf, as in the equations, and not an exception."""
     directory, before = cache_dir(), _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = directory
     try:
-        return numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True)
+        return cast(Function, numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True))
     except RuntimeError:  # numba found no place to write after all
-        return numba.njit(function, error_model="numpy", nogil=True)
+        return cast(Function, numba.njit(function, error_model="numpy", nogil=True))
     finally:
         _CONFIG.CACHE_DIR = before

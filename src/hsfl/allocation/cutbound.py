@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -217,7 +218,7 @@ def _by_prices(stage: Stage, group: Array, subs: int, limit: int) -> Callable[[f
     """Prices of subchannels, with the minimum over cuts inside what a client buys."""
     clients = len(group) - 1
     sets, allowed = np.zeros((len(stage.cycles), limit + 1, subs)), np.ones((clients, subs))
-    state: list = [np.full(subs, 0.3 / subs), 0.5]
+    state: list[Any] = [np.full(subs, 0.3 / subs), 0.5]
 
     def test(T_s: float) -> bool:
         value, lam, pi = lagrange.ascend(

@@ -42,7 +42,15 @@ def _cut(row: Array, sums: Array, base: float, rent: Array, limit: float) -> Non
 
 @compiled
 def _price_set(
-    stage: Stage, k: int, share: Array, T: float, rho: float, lam: float, row: Array, sums: Array, work: tuple
+    stage: Stage,
+    k: int,
+    share: Array,
+    T: float,
+    rho: float,
+    lam: float,
+    row: Array,
+    sums: Array,
+    work: tuple[Array, ...],
 ) -> float:
     """phi_k of one set, exactly; its tangent joins the row."""
     curve, spare, rent = work

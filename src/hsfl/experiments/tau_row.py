@@ -32,7 +32,7 @@ from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import LinkBytes, RoundResult
+from hsfl.frameworks.base import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.world import world_of
@@ -43,6 +43,7 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
 from hsfl.training.evaluate import Quality
+from hsfl.training.link import LinkBytes
 
 COLUMNS_WITH_TAU = ("hsfl", PUBLISHED, "fl")
 TAU_FILE = "tau.csv"

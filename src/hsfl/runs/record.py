@@ -1,6 +1,6 @@
 """What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
-        self._open = lambda: SummaryWriter(str(path / "tensorboard"))
+        self._open: Callable[[], Any] = lambda: SummaryWriter(str(path / "tensorboard"))
         self._writer: Any = None
 
     def write(self, record: RoundRecord) -> None:
