@@ -15,12 +15,14 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Goal, StageAnswer, TimeLimit
+from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, alone_s
 from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
 from hsfl.allocation.stage import Stage
 from hsfl.errors import InputError
 
 Array = np.ndarray
+LEAST_NEED = 1e-5  # cycles, of the server's, and nats per hertz and second, to end at the guess
+SIGNALS = (1e-5, 1e12)  # powers over noise
 TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: what its bound may be wrong by
 
 
@@ -60,7 +62,18 @@ def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     T, rho, lam = solve_shares(stage, shares_of(owner, len(stage.cycles)), 0.0, 0.0)
     if not math.isfinite(T):  # a set that SCIP's tolerance left without a subchannel
         owner, T = start, guess_s
-    return StageAnswer(owner, T, rho, lam, result.bound_s)
+    return StageAnswer(owner, T, rho, lam, result.bound_s if carries(stage, guess_s) else alone_s(stage))
+
+
+def carries(stage: Stage, guess_s: float) -> bool:
+    """Whether SCIP's tolerance, 1e-6 of everything, is far below what clients need; else its bound proves nothing."""
+    b = stage.subchannel_hz / math.log(2.0)
+    bits = np.stack([stage.up_bits, stage.edge_bits, stage.down_bits])
+    needs = np.concatenate([stage.cycles / (stage.hz * guess_s), bits.ravel() / (b * guess_s)])
+    low, high = SIGNALS
+    signals = np.stack([stage.up_power_w[:, None] / stage.edge_start_w, stage.up_power_w[:, None] / stage.start_w])
+    signals = np.append(signals.ravel(), stage.power_w / stage.start_w)
+    return bool((needs[needs > 0.0] >= LEAST_NEED).all() and signals.min() >= low and signals.max() <= high)
 
 
 def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:
