@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -128,4 +129,34 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
     finally:
         server.shutdown()
         thread.join()
+        server.server_close()
+
+
+def test_a_malformed_request_is_answered_and_an_idle_connection_closed(under_way, monkeypatch):
+    from hsfl.report import watch
+
+    monkeypatch.setattr(watch, "IDLE_S", 0.2)
+    server = make_server([under_way.path])
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as idle:
+            with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as broken:
+                broken.sendall(b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert broken.recv(100).split()[1] == b"400"
+            assert idle.recv(1) == b""  # closed by the other side
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_usual_port_may_be_left_out(under_way):
+    server = make_server([under_way.path])
+    try:
+        handler = server.RequestHandlerClass.__new__(server.RequestHandlerClass)
+        assert "127.0.0.1" not in handler._names()
+        server.server_port = 80
+        assert "127.0.0.1" in handler._names()
+    finally:
         server.server_close()

@@ -6,13 +6,12 @@ Legend: K clients, I subchannels.
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
 from hsfl.files import write_json
-from hsfl.models.cost import CostTable
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
 
 Array = np.ndarray
@@ -105,6 +104,18 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+class _Costs(NamedTuple):
+    """The columns of a `CostTable`, not checked again: the scenario's were."""
+
+    client_forward_flops: Array
+    client_backward_flops: Array
+    server_forward_flops: Array
+    server_backward_flops: Array
+    smashed_bits: Array
+    gradient_bits: Array
+    model_bits: Array
+
+
 def rates(scenario: Scenario, allocation: Allocation) -> Rates:
     """Eq. (7) for the four links, from the powers alone (and the shares, where bands are shared)."""
     s, a = scenario, allocation
@@ -125,14 +136,12 @@ def rates(scenario: Scenario, allocation: Allocation) -> Rates:
 def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
     """Eqs. (6) and (8) to (11) for an allocation."""
     s = scenario
-    zero = np.zeros(s.num_cuts)
-    cost = CostTable(
-        s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits
-    )  # forward and backward are one number here
+    zero = np.zeros(s.num_cuts)  # forward and backward are one number here
+    cost: Any = _Costs(s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits)
     return phases(
         cost,
         allocation.cuts,
-        s.batch_size,
+        float(s.batch_size),  # whole arrays times a whole number may overflow
         s.cpu_hz * s.client_flops_per_cycle,
         allocation.server_hz * s.server_flops_per_cycle,
         rates(s, allocation),
@@ -144,8 +153,9 @@ def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Arra
     p = phases_of(scenario, allocation)
     whole_s = client_round_s(p, scenario.num_batches)
     by_name = {name: np.array(getattr(p, name), float) for name in PHASE_NAMES}
-    for name in PHASE_NAMES[:-1]:
-        by_name[name][~allocation.kept] = np.nan
+    if not allocation.kept.all():
+        for name in PHASE_NAMES[:-1]:
+            by_name[name][~allocation.kept] = np.nan
     training_s = whole_s[allocation.kept].max() if allocation.kept.any() else 0.0
     return by_name, float(training_s + p.model_down_s.max())
 
@@ -170,18 +180,16 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
     """How far each constraint is broken, relatively, by the constraint in words; at most 0 where it holds."""
     s, a = scenario, allocation
     powers = {name: getattr(a, name) for name in POWER_NAMES}
+    given = {"server_hz": a.server_hz, **powers}
     training, distribution = _shares(a)
     found = {"C1, cuts from min_cut to max_cut": _either(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())}
-    for name, part in {"server_hz": a.server_hz, **powers}.items():
-        found[f"{name} is finite and not negative"] = _either(not np.isfinite(part).all() or (part < 0).any())
+    for name, part in given.items():
+        bad = not (part.min(initial=0.0) >= 0.0 and part.max(initial=0.0) < np.inf)  # nan is neither
+        found[f"{name} is finite and not negative"] = _either(bad)
     found |= {
         "C2 and C3, the sum of server_hz within main_hz": a.server_hz.sum() / s.main_hz - 1,
-        "C4, main_up_power_w of each client within max_power_w": (
-            a.main_up_power_w.sum(axis=1) / s.max_power_w - 1
-        ).max(),
-        "C4, edge_up_power_w of each client within max_power_w": (
-            a.edge_up_power_w.sum(axis=1) / s.max_power_w - 1
-        ).max(),
+        "C4, main_up_power_w of each client within max_power_w": _most(a.main_up_power_w, s.max_power_w),
+        "C4, edge_up_power_w of each client within max_power_w": _most(a.edge_up_power_w, s.max_power_w),
         "C5, the sum of main_down_power_w within main_power_w": a.main_down_power_w.sum() / s.main_power_w - 1,
         "C5, the sum of edge_down_power_w within edge_power_w": a.edge_down_power_w.sum() / s.edge_power_w - 1,
     }
@@ -190,8 +198,13 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
         found[f"{name} is not negative"] = -share.min()
     for name, power in powers.items():
         owned = distribution if name == "edge_down_power_w" else training
-        found[f"{name} on owned subchannels alone"] = _either((power[owned == 0] > 0).any())
+        found[f"{name} on owned subchannels alone"] = _either(np.where(owned > 0, 0.0, power).any())
     return {name: float(by) for name, by in found.items()}
+
+
+def _most(power_w: Array, limit_w: Array) -> float:
+    """How far the client that is furthest over its limit is over it, relatively."""
+    return float((power_w.sum(axis=1) / limit_w - 1).max())
 
 
 def _either(broken: Any) -> float:

@@ -162,7 +162,7 @@ def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
     share = first_shares(stage)
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     even = np.full(share.shape, 1.0 / len(share))
-    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.5 * T:  # loads so unequal that they say nothing
+    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * T:  # loads so unequal that they say nothing
         share = even
         T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     best = SharedAnswer(share.copy(), T, rho, lam, alone_s(stage))

@@ -27,11 +27,12 @@ ROUNDING = 1e-13  # of what a tangent is made of: more than its sums of positive
 
 
 @compiled
-def surplus(y: float) -> float:
-    """ln(1 + y) - y / (1 + y), the nats that a subchannel gains beyond what its power costs, at level (1 + y) start."""
-    if y > 0.1:
-        x = 1.0 / (1.0 + y)
+def surplus(start: float, depth: float) -> float:
+    """ln(1 + y) - y / (1 + y), y = depth / start: the nats that a subchannel gains beyond what its power costs."""
+    if depth > 0.1 * start:
+        x = start / (start + depth)
         return x - 1.0 - math.log(x)
+    y = depth / start
     if y > 1e-3:
         return math.log1p(y) - y / (1.0 + y)
     return y * y * (0.5 - y * (2.0 / 3.0 - y * (0.75 - y * (0.8 - y * (5.0 / 6.0)))))
@@ -45,7 +46,7 @@ def _add_rents(rent: Array, weight: float, start: Array, last: float, above: flo
     for i in range(rent.shape[0]):
         depth = (last - start[i]) + above
         if depth > 0.0:
-            rent[i] += weight * b * surplus(depth / start[i])
+            rent[i] += weight * b * surplus(start[i], depth)
 
 
 @compiled
@@ -83,18 +84,18 @@ def linearise(
         _add_rents(rent, given, stage.start_w[k], given_last, given_above, b)
         _add_rents(rent, edge, stage.edge_start_w[k], edge_last, edge_above, b)
         return math.inf, False, c, 0.0, f, q, 0.0, 0.0
-    phi, worth, rate, down_s, saves_s = 0.0, 0.0, 1.0, 0.0, 0.0
+    phi, worth, rate, down_s, above, saves_s = 0.0, 0.0, 1.0, 0.0, 0.0, 0.0
     if d > 0.0:
         rate = b * (curve[NATS, a] + curve[SHARE, a] * x)
         down_s = d / rate
-        saves_s = down_s / rate * b / (curve[START, a] * math.exp(x))
+        above = curve[START, a] * math.expm1(x)
+        saves_s = down_s * b / (rate * (curve[START, a] + above))
         phi += lam * q / stage.power_w
         worth = lam / (stage.power_w * saves_s)
     if n > 0.0:
         phi += (1.0 - lam) * f / stage.hz
         worth = (1.0 - lam) * f * f / (n * stage.hz)
     if d > 0.0:
-        above = curve[START, a] * math.expm1(x)
         _add_rents(rent, worth * d / (rate * rate), stage.start_w[k], curve[START, a], above, b)
     _add_rents(rent, worth * up, stage.start_w[k], up_last, up_above, b)
     _add_rents(rent, worth * given, stage.start_w[k], given_last, given_above, b)

@@ -8,13 +8,8 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hsfl.allocation.search import Goal
 from hsfl.allocation.stage import Stage
-
-Array = np.ndarray
-LEAST_LOAD = 1e-60  # of all the server can do in a unit of time; products of smaller ones would be lost
 
 
 class Units(NamedTuple):
@@ -28,11 +23,8 @@ class Units(NamedTuple):
 
 def own_units(stage: Stage) -> Units:
     """The budgets and a band become one, the longest load of a client alone about one second."""
-    longest_s = max(
-        float(stage.fixed_s.max()),
-        float(stage.cycles.max()) / stage.hz,
-        float((stage.up_bits + stage.edge_bits + stage.down_bits + stage.given_bits).max()) / stage.subchannel_hz,
-    )
+    bits = stage.up_bits + stage.edge_bits + stage.down_bits + stage.given_bits
+    longest_s = float((stage.fixed_s + stage.cycles / stage.hz + bits / stage.subchannel_hz).max())
     return Units(_power_of_two(longest_s), *map(_power_of_two, (stage.hz, stage.subchannel_hz, stage.power_w)))
 
 
@@ -51,8 +43,8 @@ def in_units(stage: Stage, units: Units) -> Stage:
         up_bits=stage.up_bits * per_bit,
         edge_bits=stage.edge_bits * per_bit,
         up_power_w=stage.up_power_w * per_watt,
-        cycles=_load(stage.cycles * per_cycle),
-        down_bits=_load(stage.down_bits * per_bit),
+        cycles=stage.cycles * per_cycle,
+        down_bits=stage.down_bits * per_bit,
         given_bits=stage.given_bits * per_bit,
         given_power_w=stage.given_power_w * per_watt,
         start_w=start_w,
@@ -61,10 +53,6 @@ def in_units(stage: Stage, units: Units) -> Stage:
         power_w=stage.power_w * per_watt,
         subchannel_hz=stage.subchannel_hz / bps,
     )
-
-
-def _load(amount: Array) -> Array:
-    return np.where(amount > 0.0, np.maximum(amount, LEAST_LOAD), 0.0)
 
 
 def solve_in_own_units(solve: Any, spend: Any, stage: Stage, goal: Goal, clock: Any) -> Any:

@@ -74,7 +74,7 @@ def page_beside(folder: Path, console: Console = err_console) -> Path | None:
 
     try:
         return write_page([folder], folder / NAME)
-    except (InputError, OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:
         words = f"no {NAME}: {' '.join(str(error).split()) or type(error).__name__}"
         console.print(Text.assemble(("warning:", "yellow"), " ", words), soft_wrap=True, highlight=False)
         return None

@@ -85,7 +85,7 @@ class Rates:
 def phases(
     cost: CostTable,
     cuts: Array,
-    batch_size: int | Array,
+    batch_size: float | Array,
     client_flops_per_s: Array,
     server_flops_per_s: Array | float,
     rates: Rates,

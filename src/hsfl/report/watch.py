@@ -18,6 +18,7 @@ from hsfl.report.page_data import NothingYet, page_data, read_sources
 from hsfl.report.runs import run_places
 
 HOST = "127.0.0.1"
+IDLE_S = 30.0  # a connection that says nothing for so long is closed
 FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json", "trace.json")
 
 
@@ -84,9 +85,13 @@ def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServ
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "hsfl", ""
+        timeout = IDLE_S
 
         def do_GET(self) -> None:
-            wanted = urlsplit(self.path)
+            try:
+                wanted = urlsplit(self.path)
+            except ValueError:
+                return self._answer(400, "text/plain", "that is no address")
             if self.headers.get("Host", "") not in self._names():
                 self._answer(403, "text/plain", "this page is for the machine that it runs on")
             elif wanted.path not in ("/", "/data"):
@@ -96,7 +101,8 @@ def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServ
 
         def _names(self) -> tuple[str, ...]:
             place = server.server_port
-            return (f"{HOST}:{place}", f"localhost:{place}")
+            bare = (HOST, "localhost") if place == 80 else ()  # a browser leaves the usual port out
+            return (f"{HOST}:{place}", f"localhost:{place}", *bare)
 
         def _tell(self, path: str, query: dict[str, list[str]]) -> None:
             try:
