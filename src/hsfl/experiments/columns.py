@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hsfl import plugins
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
-from hsfl.methods import METHODS, copy_per_client_names
+from hsfl.methods import METHODS, method
+from hsfl.runs.contenders import contender, split_label
 
-TWINS = copy_per_client_names()  # one algorithm a round
+BUILT_IN = {name: row for name, row in METHODS.items() if row.source == "hsfl"}
+TWINS = [name for name, row in BUILT_IN.items() if row.copy_per_client]  # one algorithm a round
 TWIN_TRACE = "twins"
+UNTRAINED = ("fleet.cuts", "fleet.one_cut", "allocation.")  # settings that change a twin's seconds, not what it learns
 
 
 @dataclass(frozen=True)
@@ -24,30 +28,58 @@ class Column:
     """cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
     allocation), "smallest" (the smallest max_cut for all) or "random" (RCLS). Where the framework knows only one cut (FL,
     CL), `cuts` has no effect. policy: "even" or "proposed".
+
+    A contender (as `hsfl compare -f` takes them) is a column, too: `label` is what it was called, its cuts are those that its
+    settings ask for ("own" or "smallest" where they ask for none), and its policy is any.
     """
 
     title: str
     framework: str
     cuts: str = "smallest"
     policy: str = "even"
+    label: str = ""
 
     @property
     def trace(self) -> str:
         """The training that this column's accuracy comes from."""
-        return TWIN_TRACE if self.framework in TWINS else self.framework
+        _, *changes = split_label(self.label)
+        same = all(change.strip().startswith(UNTRAINED) for change in changes)
+        return TWIN_TRACE if self.framework in TWINS and same else self.label or self.framework
+
+    def config(self, base: RunConfig) -> RunConfig:
+        """The setting of this column among those that all columns share."""
+        if self.label:
+            return contender(base, self.label)
+        return with_changes(base, [f"framework={self.framework}", f"allocation.policy={self.policy}"])
 
 
-COLUMNS = {
-    "hsfl": Column("HSFL, proposed", "hsfl", "own", "proposed"),
-    "hsfl_even": Column("HSFL, even", "hsfl", "own", "even"),
-    "single_proposed": Column("V1, best single cut, proposed", "splitfed_v1", "single", "proposed"),
-    "single_even": Column("V1, best single cut, even", "splitfed_v1", "single", "even"),
-    "splitfed_v1": Column("SplitFed V1, as published", "splitfed_v1"),
-    "rcls": Column("RCLS", "hsfl", "random", "proposed"),
-    "scls": Column("SCLS", "hsfl", "smallest", "proposed"),
-    "fl": Column("FL", "fl"),
-    **{name: Column(row.title, name) for name, row in METHODS.items() if name not in ("hsfl", "splitfed_v1", "fl")},
-}
+class Columns(dict[str, Column]):
+    """The columns that have names; any contender is one by its label."""
+
+    def __missing__(self, label: str) -> Column:
+        config = contender(read_config("paper-mnist"), label)
+        name, *changes = split_label(label)
+        row = method(name)
+        asked = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in changes)
+        cuts = "asked" if asked else "own" if row.own_cuts else "smallest"
+        return Column(", ".join([row.title, *changes]), name, cuts, config.allocation.policy, label)
+
+
+COLUMNS = Columns(
+    {
+        "hsfl": Column("HSFL, proposed", "hsfl", "own", "proposed"),
+        "hsfl_even": Column("HSFL, even", "hsfl", "own", "even"),
+        "single_proposed": Column("V1, best single cut, proposed", "splitfed_v1", "single", "proposed"),
+        "single_even": Column("V1, best single cut, even", "splitfed_v1", "single", "even"),
+        "splitfed_v1": Column("SplitFed V1, as published", "splitfed_v1"),
+        "rcls": Column("RCLS", "hsfl", "random", "proposed"),
+        "scls": Column("SCLS", "hsfl", "smallest", "proposed"),
+        "fl": Column("FL", "fl"),
+        **{
+            name: Column(row.title, name) for name, row in BUILT_IN.items() if name not in ("hsfl", "splitfed_v1", "fl")
+        },
+    }
+)
 PUBLISHED = "splitfed_v1"  # whose rounds are the budget
 FOUR = ("single_even", "hsfl_even", "single_proposed", "hsfl")  # the 2x2 of cuts and allocation
 GAINS = (*FOUR, PUBLISHED, "rcls", "scls")  # what needs no training
@@ -86,13 +118,28 @@ SHARE_OF_ROUNDS = 2  # SL, CL and what is not a twin are trained for the twins' 
 
 
 def columns_named(text: str) -> tuple[str, ...]:
-    """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published is always there: the budget."""
+    """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published is always there: the budget.
+
+    A name may be a framework's of one's own, and a framework's name may be followed by settings of the contender:
+    `hsfl,fedavgm,options.fedavgm.momentum=0.5,fl` names three columns.
+    """
     if text in ("seven", "all"):
         return SEVEN if text == "seven" else ALL
-    names = [known("column", part.strip(), COLUMNS) for part in text.split(",") if part.strip()]
-    if not names:
+    labels: list[str] = []
+    for part in filter(None, split_label(text)):
+        if "=" in part and labels:
+            labels[-1] += f",{part}"
+        else:
+            labels.append(part)
+    for label in labels:
+        name = split_label(label)[0]
+        plugins.find(name)
+        known("column", name, dict.fromkeys([*COLUMNS, *METHODS]), plugins.WAY_OUT)
+        if label not in COLUMNS:
+            COLUMNS[label]  # what is wrong with its settings is told now
+    if not labels:
         raise InputError(f"--columns is {text!r}; name at least one of {', '.join(COLUMNS)}")
-    return tuple(dict.fromkeys([*names, PUBLISHED]))
+    return tuple(dict.fromkeys([*labels, PUBLISHED]))
 
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
@@ -131,8 +178,9 @@ def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | 
     if trace == TWIN_TRACE:
         keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
         return with_changes(base, ["framework=hsfl", *keep])
-    rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, base.train.rounds // SHARE_OF_ROUNDS)
-    return with_changes(base, [f"framework={known('framework', trace, METHODS)}", f"train.rounds={rounds}"])
+    own = contender(base, trace)
+    rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, own.train.rounds // SHARE_OF_ROUNDS)
+    return with_changes(own, [f"train.rounds={rounds}"])
 
 
 def traces_of(columns: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,9 +26,13 @@ from hsfl.methods import method
 from hsfl.models.cost import CostTable, measure_module
 from hsfl.network.clock import framework_cuts
 from hsfl.planning.clusters import choose_clusters
-from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
+from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
 from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.world import World, count_batches, model_cost, world_of
+
+if TYPE_CHECKING:
+    from hsfl.allocation.cuts import CutSettings
+    from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray
 Cuts = Mapping[str, Sequence[int]]  # by column
@@ -160,7 +164,8 @@ def choose(
     names: Sequence[str], config: RunConfig, world: World, num_samples: Array
 ) -> tuple[dict[str, list[int]], float]:
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
-    from hsfl.allocation.cuts import CutSettings, choose_cuts  # here, because numba takes seconds to load
+    from hsfl.allocation.cuts import CutSettings  # here, because numba takes seconds to load
+    from hsfl.allocation.cuts import choose_cuts as search_cuts
     from hsfl.allocation.policies import best_single_cut, policy
     from hsfl.planning.optimised import samples
 
@@ -179,8 +184,10 @@ def choose(
     gap = float("nan")
     for name in names:
         column = COLUMNS[name]
-        if (column.cuts, column.policy) == ("own", "proposed"):
-            plan = choose_cuts(planned_on, how)
+        if column.label:
+            cuts[name] = _contender_cuts(column, config, world, num_batches, planned_on, how)
+        elif (column.cuts, column.policy) == ("own", "proposed"):
+            plan = search_cuts(planned_on, how)
             cuts[name], gap = plan.cuts.tolist(), plan.gap
         elif (column.cuts, column.policy) == ("single", "proposed"):
             cuts[name] = best_single_cut(planned_on).tolist()
@@ -196,9 +203,30 @@ def choose(
     return cuts, gap
 
 
-def rounds_s(column: Column, config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
+def _contender_cuts(
+    column: Column, base: RunConfig, world: World, num_batches: Array, planned_on: list["Scenario"], how: "CutSettings"
+) -> list[int]:
+    """The cuts that a contender's settings ask for; without, those of its policy where each client has one, else the smallest."""
+    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
+    from hsfl.planning.optimised import own_policy
+
+    config, row = column.config(base), method(column.framework)
+    fleet, batch_size, clients = config.fleet, config.train.batch_size, world.fleet.num_clients
+    if column.cuts == "asked":
+        cuts = choose_cuts(fleet, config.allocation, world, batch_size, num_batches, config.options)
+        one = choose_one_cut(fleet, world, cuts, batch_size, num_batches)
+        return list(cuts) if row.own_cuts else [one] * clients
+    if column.cuts == "smallest":
+        return [int(world.fleet.max_cut.min())] * clients
+    name = own_policy(config.allocation.policy, column.framework)
+    if name == "even":
+        return list(fastest_cuts(world, batch_size, num_batches, fleet.min_cut))
+    return [int(cut) for cut in policy(name, config.options).choose(planned_on, how)]
+
+
+def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
     """The seconds of every round, as a run of this column would take them: everyone takes part, nobody is dropped."""
-    config = with_changes(config, [f"framework={column.framework}", f"allocation.policy={column.policy}"])
+    config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
     clock = column_clock(config, world, cuts, num_samples)
     everyone = tuple(range(len(num_samples)))
     return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
@@ -207,6 +235,8 @@ def rounds_s(column: Column, config: RunConfig, world: World, cuts: Sequence[int
 def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
     """The clock of the config's framework, without data or training."""
     num_units, extras, row = world.cost.num_units, Extras(), method(config.framework)
+    if row.source != "hsfl":
+        return _own_clock(config, world, cuts, num_samples)
     used = framework_cuts(config.framework, np.array(cuts), num_units)
     if not row.copy_per_client:
         used = np.minimum(used, num_units - 1)  # a server side that clients share keeps at least the last unit
@@ -215,6 +245,29 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
     if row.timing.step == "local_loss":
         extras = Extras(*_decoder_cost(config, int(used[0])))
     return RoundClock(config, world, tuple(used.tolist()), num_samples, extras)
+
+
+def _own_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
+    """The clock of a framework of one's own. Only its class knows its cuts and extras, so that it is made, with blank data."""
+    import torch  # here, because it takes seconds to load
+
+    from hsfl.frameworks import find_framework
+    from hsfl.frameworks.base import Task
+    from hsfl.models.state import Layout, read_state
+    from hsfl.models.zoo import build
+    from hsfl.training.batches import Feed, Images
+
+    _, shape, num_classes = WHOLE[config.data.name]
+    shape, settings = config.model.input or shape, config.model
+    options = config.options.of(settings.name)
+    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=options)
+    blank = Images(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (), ())
+    counts = np.rint(num_samples / config.network.sample_scale).astype(int)
+    feed = Feed(blank, [np.zeros(count, int) for count in counts], config.seed)
+    kind = find_framework(config.framework)
+    arranged = kind.arrange(config, world, min(cuts), num_samples)
+    made = kind(Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts), arranged))
+    return RoundClock(config, world, made.cuts, num_samples, made.extras())
 
 
 def _decoder_cost(config: RunConfig, cut: int) -> tuple[float, float]:

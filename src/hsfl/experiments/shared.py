@@ -2,11 +2,13 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hsfl import plugins
+from hsfl.config import parse_config
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate
@@ -41,7 +43,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / "settings.json"
     wanted = json.loads(json.dumps(settings))
     if path.exists():
-        stored = _stored(path)
+        stored = _todays(_stored(path))
         different = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         if different:
             name = "scale" if "scale" in different else different[0]
@@ -51,6 +53,36 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
         raise InputError(f"{folder} already holds something else; choose another --out")
     else:
         write_json(path, wanted)
+
+
+def _todays(settings: dict[str, Any]) -> dict[str, Any]:
+    """Stored settings with their configs as this version writes them."""
+
+    def todays(tree: Any) -> Any:
+        return parse_config(tree, of_a_folder=True).model_dump(mode="json") if isinstance(tree, dict) else tree
+
+    one = {"config": todays(settings["config"])} if "config" in settings else {}
+    several = settings.get("configs")
+    many = {"configs": {name: todays(tree) for name, tree in several.items()}} if isinstance(several, dict) else {}
+    return settings | one | many
+
+
+def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Columns made with a plugin's other file are not mixed with those that are there. columns: what each one uses."""
+    path = folder / "plugins.json"
+    stored = _stored(path) if path.exists() else {}
+    now = {
+        name: {f"{kind} {of}": plugin.sha256 for (kind, of), plugin in plugins.hashes(used).items()}
+        for name, used in columns.items()
+    }
+    for name, hashes in now.items():
+        if name in stored and stored[name] != hashes:
+            raise InputError(
+                f"{folder} holds {name} of another plugin file; put that file back, or choose another --out"
+            )
+    found = stored | {name: hashes for name, hashes in now.items() if hashes}
+    if found != stored:
+        write_json(path, found)
 
 
 def _stored(path: Path) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hsfl.experiments.columns import COLUMNS, PUBLISHED, TWIN_TRACE
+from hsfl.experiments.columns import BUILT_IN, COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
 from hsfl.experiments.table1_study import Study
-from hsfl.methods import METHODS, Style
+from hsfl.methods import FREE_STYLES, METHODS, Style
 from hsfl.report.curves import half_width
-from hsfl.report.figure import FAINT, STYLE, matplotlib
+from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
 from hsfl.report.plots import Y_LABELS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 LOOKS: dict[str, Style] = {
-    **{name: METHODS[name].style for name in COLUMNS if name in METHODS},
+    **{name: row.style for name, row in BUILT_IN.items()},
     "hsfl_even": ("#D55E00", "D", (0, (1, 1.2))),
     "single_proposed": ("#009E73", "P", "solid"),
     "single_even": ("#009E73", "s", (0, (1, 1.2))),
@@ -27,21 +27,32 @@ LOOKS: dict[str, Style] = {
 GRID = 121
 
 
+def looks_of(columns: Sequence[str]) -> dict[str, Style]:
+    """A style for each column: a framework of one's own has its own, other contenders take what is free."""
+    looks = {column: LOOKS[column] for column in columns if column in LOOKS}
+    for column in (column for column in columns if column not in LOOKS):
+        own = METHODS[COLUMNS[column].framework].style
+        free = [style for style in (own, *FREE_STYLES) if style not in looks.values() and style not in LOOKS.values()]
+        looks[column] = free[0] if free else own
+    return looks
+
+
 def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy") -> "Figure":
     """Left: over time in units of SplitFed V1's mean round (as published) on the same fleet. Right: over rounds."""
     mpl = matplotlib()
     scale = 100.0 if quantity.endswith("accuracy") else 1.0
+    looks = LOOKS | looks_of(study.columns)
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         x = np.linspace(0.0, study.budget_rounds(data), GRID)
         for column in study.columns:
             values = scale * np.array([_over_time(study, data, column, seed, x, quantity) for seed in study.seeds])
-            _draw(left, x, values, LOOKS[column], COLUMNS[column].title)
+            _draw(left, x, values, looks[column], plain(COLUMNS[column].title))
         for trace in dict.fromkeys(COLUMNS[column].trace for column in study.columns):
             values = scale * np.array([_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds], float)
-            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else COLUMNS[trace].title
-            look = LOOKS["hsfl"] if trace == TWIN_TRACE else LOOKS[trace]
+            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else plain(COLUMNS[trace].title)
+            look = looks["hsfl"] if trace == TWIN_TRACE else looks[trace]
             _draw(right, np.arange(1.0, values.shape[1] + 1), values, look, title)
         left.set(xlabel="simulated time (rounds of SplitFed V1 as published)", ylabel=Y_LABELS[quantity])
         right.set_xlabel("round")

@@ -16,8 +16,9 @@ from hsfl.experiments.columns import (
 )
 from hsfl.experiments.fleets import CUTS_FILE, Answer, make_point, read_answer, read_cuts, solve_points
 from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
-from hsfl.experiments.shared import Say, claim
+from hsfl.experiments.shared import Say, claim, claim_plugins
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+from hsfl.runs.provenance import names_of
 
 FRACTIONS = (0.25, 0.5, 1.0)  # of the budget
 TARGETS = {"ham10000": (0.68, 0.70, 0.72), "cifar10": (0.4, 0.5, 0.6), "mnist": (0.9, 0.95, 0.98), "digits": (0.3,)}
@@ -88,6 +89,7 @@ def make_study(
 ) -> Study:
     """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
     claim(out, settings(scale))
+    claim_plugins(out, {name: names_of(COLUMNS[name].config(base_config("mnist", scale, 0))) for name in columns})
     wanted = [
         (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
     ]

@@ -17,7 +17,7 @@ from hsfl.experiments.columns import trace_config
 from hsfl.experiments.shared import Say
 from hsfl.files import read_json, write_atomic
 from hsfl.runs.compare import run_or_resume
-from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
+from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run, path_name, run_path
 from hsfl.runs.loop import Observer
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
@@ -54,7 +54,7 @@ class Trace:
 
 
 def file_name(data: str, name: str, seed: int) -> str:
-    return f"{data}-{name}-seed-{seed}.csv"
+    return f"{data}-{path_name(name)}-seed-{seed}.csv"
 
 
 def find_trace(
@@ -69,7 +69,7 @@ def find_trace(
             return trace
     words = f"{data}, {name}, seed {seed}"
     say(f"{words}: training {config.train.rounds} rounds")
-    folder = out / "runs" / data / name / f"seed-{seed}"
+    folder = run_path(out / "runs" / data, name, seed)
     run_or_resume(config, folder, make_observer(words))
     return write_trace(out / "traces" / file_name(data, name, seed), folder, data, name)
 
@@ -113,7 +113,7 @@ def read_trace(path: Path) -> Trace:
         first, *lines = path.read_text().splitlines()
         about = json.loads(first.removeprefix("#"))
         rows = list(csv.DictReader(lines))
-        config = parse_config(about["config"])
+        config = parse_config(about["config"], of_a_folder=True)
         rounds = tuple(_round(row) for row in rows)
         if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
             raise ValueError("rounds do not count 1, 2, ...")

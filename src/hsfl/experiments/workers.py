@@ -7,6 +7,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import TypeVar
 
+from hsfl import plugins
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -22,7 +24,7 @@ def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: in
         yield from map(function, items)
         return
     fresh = get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(num_workers, fresh, _ignore_interrupts) as pool:
+    with ProcessPoolExecutor(num_workers, fresh, _begin, (list(plugins.LOADED),)) as pool:
         futures = [pool.submit(function, item) for item in items]
         try:
             yield from (future.result() for future in as_completed(futures))
@@ -30,6 +32,8 @@ def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: in
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; workers finish their piece and end with the pool."""
+def _begin(specs: list[str]) -> None:
+    """Ctrl-C reaches all processes of a terminal; workers finish their piece and end with the pool. The user's plugins are
+    loaded in each worker from their files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    plugins.load_all(specs)

@@ -4,62 +4,20 @@ A contender is a framework's name, with changes of its own where wanted: `fl,opt
 lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hsfl import plugins
 from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
-from hsfl.methods import method
+from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.provenance import check_plugins
-
-SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
-OWN = ("cuts", "one_cut")  # but for these fields of the fleet
-
-
-def contender(base: RunConfig, label: str) -> RunConfig:
-    """The config of one contender."""
-    name, *changes = _split(label)
-    if not all(changes):
-        raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
-    plugins.find(name)
-    method(name)
-    config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
-    if config.framework != name:
-        raise InputError(f"{label} names two frameworks; give one contender for each")
-    ours, theirs = _shared(config), _shared(base)
-    if changed := [field for field in ours if ours[field] != theirs[field]]:
-        raise InputError(f"{label} changes {changed[0]}, which all contenders share; change it with --set")
-    return config
-
-
-def _shared(config: RunConfig) -> dict[str, object]:
-    """What a contender may not change, by the field's full name."""
-    fields: dict[str, object] = {"seed": config.seed, "device": config.device, "train.budget_s": config.train.budget_s}
-    for section in SHARED:
-        values = getattr(config, section)
-        fields |= {f"{section}.{name}": getattr(values, name) for name in type(values).model_fields}
-    return {name: value for name, value in fields.items() if name.removeprefix("fleet.") not in OWN}
-
-
-def _split(label: str) -> list[str]:
-    """At commas outside brackets: `hsfl,fleet.cuts=[3,4]` has two parts."""
-    parts, depth = [""], 0
-    for letter in label:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
 
 
 def compare(

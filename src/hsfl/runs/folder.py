@@ -158,15 +158,9 @@ class RunFolder:
 
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: nothing of it can be gone on from."""
-        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path)
-        for path in (
-            *own,
-            self.last_model_path,
-            self.best_model_path,
-            self.path / "environment.json",
-            self.path / "report.html",
-            self.config_path,
-        ):
+        models = (self.last_model_path, self.best_model_path)
+        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, *models)
+        for path in (*own, self.path / "environment.json", self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig) -> None:
@@ -315,5 +309,10 @@ def _processor() -> str:
 
 
 def run_path(out: str | Path, label: str, seed: int) -> Path:
-    """Where the run of a label and seed lies; what a path cannot hold is written as in an address (`%2F`)."""
-    return Path(out) / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}"
+    """Where the run of a label and seed lies."""
+    return Path(out) / path_name(label) / f"seed-{seed}"
+
+
+def path_name(label: str) -> str:
+    """A label as part of a path; what a path cannot hold is written as in an address (`%2F`)."""
+    return label.replace("%", "%25").replace("/", "%2F")
