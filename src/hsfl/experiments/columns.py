@@ -110,7 +110,7 @@ SIZES: dict[
     "full": dict.fromkeys(WHOLE, ("train.rounds=100",)),
 }
 SIDES = {"smoke": 16, "quick": 32}  # larger images are made so small; at full scale they stay
-NUM_FLEETS = {"smoke": 3, "quick": 30, "full": 30}
+NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
 FIRST_SEED = 1
 NUM_SEEDS = {"smoke": 1, "quick": 1, "full": 3}
 CHECK_ROUNDS = {"smoke": 4, "quick": 1, "full": 1}  # in which V1 and FL are trained themselves, to show the equality
