@@ -151,10 +151,16 @@ class RunFolder:
 
     def check_free(self) -> None:
         """A folder that holds another run is not overwritten; a lock and scratch files are nobody's run."""
+        self._check_no_file()
         with writing(self.path):
             taken = self.path.exists() and any(not _is_ours_to_clear(path) for path in self.path.iterdir())
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
+
+    def _check_no_file(self) -> None:
+        with writing(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
 
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: nothing of it can be gone on from."""
@@ -186,9 +192,8 @@ class RunFolder:
 
         Folders that were made for the lock and stay empty go with it.
         """
+        self._check_no_file()
         with writing(self.path):
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
             made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
         try:
