@@ -155,7 +155,7 @@ def test_one_field_a_billion_times_larger_or_smaller(field):
     assert proven > 0
 
 
-@pytest.mark.parametrize(("hz", "flops"), [(1e3, 1e18), (1e24, 1e-7), (1e3, 1e-7), (1e24, 1e18)])
+@pytest.mark.parametrize(("hz", "flops"), [(1e3, 1e18), (1e24, 1e-4), (1e3, 1e-4), (1e24, 1e18)])
 @pytest.mark.parametrize("sharing", ["exclusive", "bandwidth"])
 def test_absurd_pairs_have_an_answer(hz, flops, sharing):
     scenario = random_scenario(np.random.default_rng(0), 3, 4, sharing)
