@@ -9,8 +9,13 @@ from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.cuts import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
+<<<<<<< HEAD
 from hsfl.allocation.policies import POLICIES, policy
 from hsfl.allocation.search import Goal, TimeLimit, solve_stage
+=======
+from hsfl.allocation.policies import POLICIES, Policy, policy
+from hsfl.allocation.search import TimeLimit, Goal, solve_stage
+>>>>>>> 979973108572d0fc6acadf546710f012896572ea
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices
 from hsfl.errors import InputError
@@ -102,3 +107,20 @@ def test_nobody_can_keep_a_tiny_tau():
 def test_unknown_policy():
     with pytest.raises(InputError, match="policy is 'best'"):
         policy("best")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"cycles": "proportional"}, "policy mine: rule for cycles 'proportional' is unknown; "),
+        ({"subchannels": "gready"}, "rule for subchannels 'gready' is unknown; did you mean greedy?"),
+        ({"power": "evenly"}, "rule for power 'evenly' is unknown; did you mean even?"),
+        ({"cuts": "smalest"}, "rule for cuts 'smalest' is unknown; did you mean smallest?"),
+    ],
+)
+def test_a_policy_with_an_unknown_rule_is_an_error(rules, message):
+    """Such a rule used to mean optimal, silently."""
+    with pytest.raises(InputError, match="is unknown") as error:
+        Policy("mine", **rules)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -22,7 +22,7 @@ from hsfl.allocation.tangent import ROUNDING, rents
 Array = np.ndarray
 HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any would do
 STALLED = 30  # programmes in a row without progress
-STEEPEST = 1e9  # slope of a row; the programme refuses far steeper ones, and its rows may be divided by anything
+STEEPEST = 1e6  # slope of a row; the programme refuses far steeper ones, and its rows may be divided by anything
 TOLERANCE = 1e-10  # of the programme; the bound does not depend on it
 
 
