@@ -9,13 +9,8 @@ from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.cuts import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
-<<<<<<< HEAD
-from hsfl.allocation.policies import POLICIES, policy
-from hsfl.allocation.search import Goal, TimeLimit, solve_stage
-=======
 from hsfl.allocation.policies import POLICIES, Policy, policy
-from hsfl.allocation.search import TimeLimit, Goal, solve_stage
->>>>>>> 979973108572d0fc6acadf546710f012896572ea
+from hsfl.allocation.search import Goal, TimeLimit, solve_stage
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices
 from hsfl.errors import InputError
