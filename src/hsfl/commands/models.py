@@ -62,14 +62,16 @@ def cost(
         out_console.print(f"wrote {save}", soft_wrap=True, highlight=False)
 
 
-def read_shape(text: str) -> tuple[int, int, int]:
+def read_shape(text: str) -> tuple[int, ...]:
+    """Channels, height and width; one number for models that take vectors."""
     try:
-        channels, height, width = (int(word) for word in text.replace("x", ",").split(","))
+        sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
+        channels, height, width = sizes if len(sizes) != 1 else (1, 1, *sizes)
     except ValueError:
         raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
     if not (1 <= channels <= 1024 and 1 <= height <= 4096 and 1 <= width <= 4096):
         raise InputError(f"--input is {text!r}; choose 1..1024 channels and sides of 1..4096")
-    return channels, height, width
+    return sizes
 
 
 def size_of(bits: float) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hsfl import plugins
 from hsfl.config.sections import RunConfig, modern_options, older_options
 from hsfl.config.words import explain, fields_of, unknown_field
 from hsfl.errors import InputError
+from hsfl.plugins import OPTIONS, find, load_all
 
 
 def presets() -> list[str]:
@@ -25,14 +25,14 @@ def presets() -> list[str]:
 
 
 def read_config(
-    source: str | Path | None = None, changes: Iterable[str] = (), own_plugins: Iterable[str | Path] = ()
+    source: str | Path | None = None, changes: Iterable[str] = (), plugins: Iterable[str | Path] = ()
 ) -> RunConfig:
     """A preset's name, a .toml or .json file, or nothing (the defaults); then `section.field=value` changes.
 
     Plugins are loaded: those given, those that the config names (a run folder's `config.json` may name none), and an
     installed one for each name that is not built in.
     """
-    plugins.load_all(own_plugins)
+    load_all(plugins)
     tree = _modern(_read_tree(str(source))) if source is not None else {}
     of_a_run = source is not None and Path(source).name == "config.json"
     if of_a_run and tree.get("plugins"):
@@ -54,7 +54,7 @@ def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
 
 def resolved(config: RunConfig) -> RunConfig:
     """The config with its plugins loaded and their options checked."""
-    plugins.load_all(config.plugins)
+    load_all(config.plugins)
     return parse_config(config.model_dump(mode="json") | {"plugins": list(config.plugins)})
 
 
@@ -80,24 +80,24 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
     """The files that a tree names, and with `look` the installed plugins of its names; what is no tree is told later."""
     files = tree.get("plugins", ())
     if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
-        plugins.load_all(files)
+        load_all(files)
     if look:
         sections = {name: part for name, part in tree.items() if isinstance(part, Mapping)}
         places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
         words = [part for name in names if isinstance(name, str) for part in name.partition(":")[0].split("+")]
         for name in dict.fromkeys([*words, *sections.get("options", {})]):
-            plugins.find(str(name))
+            find(str(name))
 
 
 def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
     """Options of plugins, each checked by its plugin's own model; with their defaults where the config names the plugin."""
     given = dict(config.options.model_extra or {})
-    names = [name for _, name in config.named() if name in plugins.OPTIONS]
+    names = [name for _, name in config.named() if name in OPTIONS]
     own = {}
     for name in dict.fromkeys([*given, *names]):
-        if name in plugins.OPTIONS:
-            own[name] = _own_options(name, plugins.OPTIONS[name], given.get(name, {}))
+        if name in OPTIONS:
+            own[name] = _own_options(name, OPTIONS[name], given.get(name, {}))
         elif not of_a_folder or not isinstance(given[name], Mapping):
             raise InputError(unknown_field(f"options.{name}"))
     if not own:

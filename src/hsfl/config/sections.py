@@ -210,7 +210,7 @@ def modern_options(options: Any) -> Any:
     if not isinstance(options, Mapping) or not older.keys() & options.keys():
         return options
     tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in options.items()}
-    for name in older.keys() & options.keys():
+    for name in (name for name in older if name in options):
         section, field = older[name]
         if not isinstance(tree.setdefault(section, {}), dict):
             continue  # what is no section is told where it is checked

@@ -118,7 +118,8 @@ SHARE_OF_ROUNDS = 2  # SL, CL and what is not a twin are trained for the twins' 
 
 
 def columns_named(text: str) -> tuple[str, ...]:
-    """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published is always there: the budget.
+    """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published (the budget) and HSFL (what all
+    others are set against) are always there.
 
     A name may be a framework's of one's own, and a framework's name may be followed by settings of the contender:
     `hsfl,fedavgm,options.fedavgm.momentum=0.5,fl` names three columns.
@@ -139,7 +140,7 @@ def columns_named(text: str) -> tuple[str, ...]:
             COLUMNS[label]  # what is wrong with its settings is told now
     if not labels:
         raise InputError(f"--columns is {text!r}; name at least one of {', '.join(COLUMNS)}")
-    return tuple(dict.fromkeys([*labels, PUBLISHED]))
+    return tuple(dict.fromkeys([*labels, PUBLISHED, "hsfl"]))
 
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
