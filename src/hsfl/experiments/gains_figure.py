@@ -49,6 +49,7 @@ def dependence_figure(answers: Sequence[Answer]) -> "Figure":
         left.set(xlabel="slowest device (1e9 cycles per second)", ylabel="own cuts over the best single cut")
         right.set(xlabel="smallest max_cut of the fleet")
         right.tick_params(labelleft=True)
+        right.set_xticks(sorted({min(a.max_cut) for a in answers}))
         left.legend(frameon=False, fontsize=8.5)
         figure.supxlabel("one point a fleet; proposed allocation, each with its own cuts", fontsize=8, color=FAINT)
     return figure
