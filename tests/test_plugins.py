@@ -153,6 +153,7 @@ def test_a_policy_in_a_run_and_in_a_plan(here: Path) -> None:
 def test_columns_of_the_table_are_contenders(here: Path) -> None:
     from hsfl.experiments.columns import COLUMNS, TWIN_TRACE, base_config, columns_named, trace_config
     from hsfl.experiments.fleets import column_clock, cost_of
+    from hsfl.experiments.shared import claim_plugins
     from hsfl.planning.world import world_of
 
     plugins.load("my_method.py")
@@ -178,6 +179,13 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
         columns_named("fedavgm,model.name=mlp")
     with pytest.raises(InputError, match="column 'fedavg' is unknown; did you mean fedavgm"):
         columns_named("fedavg")
+    used = {label: [("framework", "fedavgm")]}
+    claim_plugins(here, used)
+    claim_plugins(here, used)
+    plugins.unload()
+    plugins.load(write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n"))
+    with pytest.raises(InputError, match=r"of another plugin file; put that file back"):
+        claim_plugins(here, used)
 
 
 def test_an_installed_entry_point_is_loaded_for_its_name_alone(tmp_path: Path) -> None:
