@@ -62,6 +62,16 @@ def test_a_rate_has_all_its_digits(case):
     assert filled_nats(curve, count, power) == pytest.approx(float(exact_nats(start, share, power)), rel=1e-11)
 
 
+@pytest.mark.parametrize("signal", [1e-12, 1e-9, 1e-6, 1e-3])
+def test_a_weak_signal_on_subchannels_that_are_nearly_alike(signal):
+    """Their starts differ by about the signal: logarithms of starts would lose the difference."""
+    for scale in (1e-12, 1.0, 1e12):
+        start = scale * (1 + signal * np.array([0.0, 0.3, 0.7, 1.1]))
+        curve, count = filled_curve(start, np.ones(4))
+        power = scale * signal
+        assert filled_nats(curve, count, power) == pytest.approx(float(exact_nats(start, np.ones(4), power)), rel=1e-11)
+
+
 @settings(max_examples=200, deadline=None)
 @given(curves(), powers_of_ten, powers_of_ten, powers_of_ten, powers_of_ten)
 def test_a_client_s_answer_to_a_price_ends_at_its_deadline(case, t, n, d, rho):
