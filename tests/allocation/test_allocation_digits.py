@@ -59,7 +59,7 @@ def filled_curve(start, share):
 def test_a_rate_has_all_its_digits(case):
     start, share, power = case
     curve, count = filled_curve(start, share)
-    assert filled_nats(curve, count, power) == pytest.approx(float(exact_nats(start, share, power)), rel=1e-11)
+    assert filled_nats(curve, count, power) == pytest.approx(float(exact_nats(start, share, power)), rel=1e-11, abs=0)
 
 
 @pytest.mark.parametrize("signal", [1e-12, 1e-9, 1e-6, 1e-3])
@@ -69,7 +69,9 @@ def test_a_weak_signal_on_subchannels_that_are_nearly_alike(signal):
         start = scale * (1 + signal * np.array([0.0, 0.3, 0.7, 1.1]))
         curve, count = filled_curve(start, np.ones(4))
         power = scale * signal
-        assert filled_nats(curve, count, power) == pytest.approx(float(exact_nats(start, np.ones(4), power)), rel=1e-11)
+        assert filled_nats(curve, count, power) == pytest.approx(
+            float(exact_nats(start, np.ones(4), power)), rel=1e-11, abs=0
+        )
 
 
 @settings(max_examples=200, deadline=None)
@@ -82,15 +84,15 @@ def test_a_client_s_answer_to_a_price_ends_at_its_deadline(case, t, n, d, rho):
     if np.isinf(q):
         return
     nats = curve[NATS, a] + curve[SHARE, a] * x
-    assert n / f + d / nats == pytest.approx(t, rel=1e-11)
-    assert nats == pytest.approx(filled_nats(curve, count, q), rel=1e-9)
+    assert n / f + d / nats == pytest.approx(t, rel=1e-11, abs=0)
+    assert nats == pytest.approx(filled_nats(curve, count, q), rel=1e-9, abs=0)
 
 
 @given(st.floats(-15, 6).map(lambda e: 10.0**e), powers_of_ten)
 def test_what_a_subchannel_gains_has_its_digits(y, start):
     true = (1 + Decimal(y * start) / Decimal(start)).ln()
     true -= Decimal(y * start) / (Decimal(start) + Decimal(y * start))
-    assert surplus(start, y * start) == pytest.approx(float(true), rel=1e-12)
+    assert surplus(start, y * start) == pytest.approx(float(true), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("slower", [1e6, 1e12, 1e18])
@@ -126,7 +128,7 @@ def test_units_of_powers_of_two_change_no_bit(sharing):
     assert exact(times(2.0**-9, *flops, "main_hz", "cpu_hz"), cuts).round_s == base_s
     assert exact(times(2.0**8, *bits, *flops), cuts).round_s == base_s * 2.0**8
     watts = times(2.0**-30, "max_power_w", "main_power_w", "edge_power_w", "noise_w")
-    assert exact(watts, cuts).round_s == pytest.approx(base_s, rel=1e-12)
+    assert exact(watts, cuts).round_s == pytest.approx(base_s, rel=1e-12, abs=0)
 
 
 def test_own_units_are_near_one():
