@@ -54,7 +54,7 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """The columns that have names; any contender is one by its label."""
+    """The columns by name; the label of a contender is the name of a column, too."""
 
     def __missing__(self, label: str) -> Column:
         config = contender(read_config("paper-mnist"), label)

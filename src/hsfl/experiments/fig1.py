@@ -132,7 +132,7 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
 
 
 def rounded(seconds: Iterable[float]) -> list[float]:
-    """To seven digits, so that a phase ends where the next one begins."""
+    """The number rounded to seven digits, so that in the CSV a phase ends exactly where the next one begins."""
     return [float(f"{value:.7g}") for value in seconds]
 
 

@@ -72,12 +72,12 @@ def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
 
 
 def steps(series: np.ndarray) -> np.ndarray:
-    """From each value to the next, as fractions."""
+    """How much the round gets shorter from each value to the next, as fractions."""
     return series[1:] / series[:-1] - 1
 
 
 def say_steps(step: np.ndarray, axis: Axis) -> str:
-    """Up to where a step on the axis still matters."""
+    """A phrase that says up to which value a step on the axis still shortens the round notably."""
     each = ", ".join(f"{100 * fraction:+.1f}" for fraction in step)
     far = [value for value, fraction in zip(axis.values[1:], step) if fraction < -SENSITIVE]
     where = f"below {max(far) / axis.unit:g} only" if far else "nowhere"

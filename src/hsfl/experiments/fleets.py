@@ -73,7 +73,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a point gave."""
+    """The cuts and the rounds of every column on one fleet."""
 
     data: str
     seed: int
@@ -100,7 +100,7 @@ def make_point(
     columns: Iterable[str],
     storage: str = "drawn",
 ) -> Point:
-    """`num_samples` are those of the training seed's clients."""
+    """A point of the study. `num_samples` [K] says how many samples each client of the training seed has."""
     changes = [f"fleet.seed={fleet}", *STORAGES[storage]]
     return Point(with_changes(base_config(data, scale, seed), changes), tuple(num_samples), tuple(columns), storage)
 
@@ -108,7 +108,8 @@ def make_point(
 def solve_points(
     points: Sequence[Point], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]], say: Say
 ) -> None:
-    """Solve what is missing; `known` cuts by the point's key are not searched again. Ctrl-C leaves whole points behind."""
+    """Solve the points that have no file yet. Cuts in `known`, by the point's key, are not searched again. After Ctrl-C every
+    file holds a whole point."""
     missing = [point for point in points if not _is_there(folder, point)]
     if not missing:
         return
@@ -206,7 +207,8 @@ def choose(
 def _contender_cuts(
     column: Column, base: RunConfig, world: World, num_batches: Array, planned_on: list["Scenario"], how: "CutSettings"
 ) -> list[int]:
-    """The cuts that a contender's settings ask for; without, those of its policy where each client has one, else the smallest."""
+    """The cuts of a contender: those that its settings ask for; else those that its policy chooses, where each client may have
+    a cut of its own; else the smallest max_cut for all."""
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
     from hsfl.planning.optimised import own_policy
 
@@ -248,7 +250,8 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
 
 
 def _own_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
-    """The clock of a framework of one's own. Only its class knows its cuts and extras, so that it is made, with blank data."""
+    """The clock of a framework from a plugin. Only the plugin's class knows its cuts and extras, so an object of that class is
+    made with blank data."""
     import torch  # here, because it takes seconds to load
 
     from hsfl.frameworks import find_framework
@@ -294,7 +297,7 @@ def read_answer(folder: Path, point: Point) -> Answer:
 
 
 def write_cuts(path: Path, answers: Iterable[Answer]) -> Path:
-    """One line for each fleet and column."""
+    """Write the cuts as a CSV with one line for each fleet and column."""
     rows = [
         [a.data, a.seed, a.fleet, a.storage, f"{a.gap:.4g}", name, " ".join(map(str, cuts))]
         for a in answers

@@ -97,7 +97,7 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
 
 
 def find_gains(answers: Sequence[Answer]) -> Gains:
-    """From the answers of one data set and kind of storage."""
+    """The gains over the fleets of one data set and one kind of storage."""
 
     def ratios(longer: str, shorter: str) -> np.ndarray:
         return np.array([answer.mean_s(longer) / answer.mean_s(shorter) for answer in answers])

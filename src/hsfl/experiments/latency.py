@@ -30,7 +30,7 @@ SAMPLES_PER_CLIENT = 5000  # the 50,000 images of CIFAR-10 among ten clients, so
 
 @dataclass(frozen=True)
 class Axis:
-    """What is varied; `unit` is how much of the field one on the axis is."""
+    """A setting that is varied along the x-axis. A value v on the axis sets the config field to v times `unit`."""
 
     field: str
     values: tuple[float, ...]
@@ -40,7 +40,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Study:
-    """Fleets times values, each under all policies."""
+    """The fleets and the values of every axis; each pair is solved under all policies."""
 
     base: RunConfig
     axes: tuple[Axis, ...]
@@ -49,7 +49,7 @@ class Study:
     num_channels: int
 
     def settings(self) -> dict[str, Any]:
-        """What a folder of points must agree on; more fleets may be added to it."""
+        """The settings that all points of a folder have in common; more fleets may be added later."""
         return {
             "config": self.base.model_dump(mode="json"),
             "policies": list(self.policies),
@@ -59,13 +59,13 @@ class Study:
 
     @property
     def seeds(self) -> range:
-        """What draws the fleets: devices and channels, one seed each."""
+        """The seeds of the fleets; a seed draws the devices and the channel."""
         return range(self.base.fleet_seed, self.base.fleet_seed + self.num_fleets)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One fleet at one value, under these policies."""
+    """One fleet at one value of an axis, to be solved under these policies."""
 
     name: str  # of its file
     config: RunConfig
@@ -83,13 +83,13 @@ def paper_base(num_samples: int) -> RunConfig:
 
 
 def point_name(study: Study, axis: Axis, value: float) -> str:
-    """The value that differs from the base; all axes share the point at which none does."""
+    """The name of a point's file, after the value that differs from the base config. All axes share the point where no value differs."""
     section, field = axis.field.split(".")
     return "base" if getattr(getattr(study.base, section), field) == value else f"{axis.field}={value:g}"
 
 
 def points(study: Study) -> list[Point]:
-    """Every point once, fleet by fleet."""
+    """All points of the study, each once, ordered by fleet."""
     found: dict[str, Point] = {}
     for seed in study.seeds:
         for axis in study.axes:
@@ -101,7 +101,7 @@ def points(study: Study) -> list[Point]:
 
 
 def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = None) -> float:
-    """Solve what is missing and return the seconds it took. Ctrl-C leaves whole points behind."""
+    """Solve the points that have no file yet, and return the seconds that this took. After Ctrl-C every file holds a whole point."""
     claim(folder, study.settings())
     every = points(study)
     missing = [point for point in every if not (folder / "points" / point.file).exists()]
@@ -185,7 +185,7 @@ def shares_cuts(name: str) -> bool:
 
 
 def _solver(name: str, settings: AllocationConfig) -> Any:
-    """(scenario, cuts) -> round_s."""
+    """The function that gives the length of a round in seconds from a scenario and the cuts."""
     from hsfl.allocation.solvers import solver_named
 
     solve_one = solver_named("exact" if name == "proposed" else name)

@@ -50,7 +50,7 @@ def make(
 
 
 def lowest(wanted: Study, rows: Sequence[Row]) -> Trend:
-    """Where the proposed mean is the lowest of all; equal to within the solver's gap counts."""
+    """The values at which no policy has a shorter mean round than `proposed`, up to the solver's proven gap."""
     places = [(axis, value) for axis in wanted.axes for value in axis.values]
     tolerance = 1 + wanted.base.allocation.gap
     wins = 0
@@ -71,13 +71,13 @@ def lowest(wanted: Study, rows: Sequence[Row]) -> Trend:
 
 
 def say_names(policies: Iterable[str]) -> str:
-    """RCLS, SCLS and ECFA."""
+    """Titles of policies as a phrase, such as: RCLS, SCLS and ECFA."""
     *most, last = (NAMES[name] for name in policies)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def change(series: np.ndarray) -> float:
-    """From the first to the last value, as a fraction."""
+    """How much the round changes from the first value of an axis to the last, as a fraction of the first."""
     return float(series[-1] / series[0] - 1)
 
 
@@ -94,7 +94,7 @@ def short_note(wanted: Study) -> str:
 
 
 def settings_note(wanted: Study) -> str:
-    """What the numbers were made with."""
+    """A paragraph with the settings, the machine and the versions behind the numbers."""
     fleet, network = wanted.base.fleet, wanted.base.network
     words = (
         f"n = {wanted.num_fleets} fleets x {wanted.num_channels} channels a point. ResNet-18 on 3x32x32, "
@@ -113,7 +113,7 @@ def settings_note(wanted: Study) -> str:
 
 
 def shared_cuts_note(wanted: Study) -> str:
-    """What can be a finding, and what only checks the solver."""
+    """A paragraph on which comparisons are findings and which ones only check the solver."""
     same = say_names(name for name in wanted.policies if name != "proposed" and shares_cuts(name))
     return (
         f"{same} have the proposed cuts and give away part of the optimal allocation, so they can never be shorter than "

@@ -62,7 +62,7 @@ CSV_FIELDS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One policy on one fleet at one value: means over draws."""
+    """One policy on one fleet at one value: mean rounds over the draws of the channel."""
 
     field: str
     value: float
@@ -116,12 +116,12 @@ def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
 
 
 def mean_s(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
-    """Over fleets, on fresh channels."""
+    """The mean round of a policy in seconds, over fleets, on channels that the plan never saw."""
     return estimate(row.fresh_mean_s for row in at(rows, axis, value, policy))
 
 
 def series_s(rows: Sequence[Row], axis: Axis, policy: str = "proposed") -> np.ndarray:
-    """The mean rounds along an axis."""
+    """The mean rounds of a policy at every value of an axis, in seconds."""
     return np.array([mean_s(rows, axis, value, policy).mean for value in axis.values], float)
 
 

@@ -29,7 +29,7 @@ def ends_s(round_s: Sequence[float], num_rounds: int) -> Array:
 
 
 def at_budget(trace: Trace, round_s: Sequence[float], budget_s: float, quantity: str = "test_accuracy") -> Reached:
-    """The last round that ends within the budget (to rounding), and its value."""
+    """The last round that ends within the budget (up to rounding), and the quantity after that round."""
     ends = ends_s(round_s, len(trace.rounds))
     rounds = int(np.searchsorted(ends, budget_s * (1 + 1e-9), side="right"))
     value = trace.values(quantity)[rounds - 1] if rounds else None

@@ -39,7 +39,7 @@ class Outcome:
 
 
 def claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Take the folder for these settings; one that holds results of others is not mixed with them."""
+    """Mark the folder as one with these settings; a folder that holds results of other settings is refused."""
     path = folder / "settings.json"
     wanted = json.loads(json.dumps(settings))
     if path.exists():
@@ -68,7 +68,7 @@ def _todays(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Columns made with a plugin's other file are not mixed with those that are there. columns: what each one uses."""
+    """Refuse to mix columns that were made with different versions of a plugin's file. `columns` says which plugins each uses."""
     path = folder / "plugins.json"
     stored = _stored(path) if path.exists() else {}
     now = {
@@ -120,7 +120,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def trend_table(trends: Sequence[Trend], undecided: bool = False) -> str:
-    """The paper's claims beside ours; with `undecided`, an open one was asked and could not be decided."""
+    """A table of the paper's claims beside our findings. With `undecided`, a claim without an answer was tested and not decided."""
     agrees = {True: "yes", False: "**no**", None: "undecided" if undecided else "-"}
     rows = [[trend.paper, trend.ours, agrees[trend.holds]] for trend in trends]
     lines = [["the paper", "here", "agrees"], [":--", ":--", ":--"], *rows]

@@ -80,7 +80,7 @@ def draw(
 
 
 def _write(path: Path, kind: type[Cell] | type[Timing], records: Sequence[Cell] | Sequence[Timing]) -> Path:
-    """One line for each record; what is unknown is empty."""
+    """Write a CSV with one line for each record; an unknown value is an empty field."""
     names = [field.name for field in fields(kind)]
     values = ([getattr(record, name) for name in names] for record in records)
     return write_csv(path, names, (["" if value is None else value for value in row] for row in values))

@@ -28,7 +28,7 @@ GRID = 121
 
 
 def looks_of(columns: Sequence[str]) -> dict[str, Style]:
-    """A style for each column: a framework of one's own has its own, other contenders take what is free."""
+    """A colour and line style for each column: a plugin's framework brings its own, other contenders get unused styles."""
     looks = {column: LOOKS[column] for column in columns if column in LOOKS}
     for column in (column for column in columns if column not in LOOKS):
         own = METHODS[COLUMNS[column].framework].style

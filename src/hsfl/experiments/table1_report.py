@@ -219,7 +219,7 @@ def _tau_table(rows: Sequence[Row]) -> str:
 
 
 def _settings_note(study: Study, scale: str) -> str:
-    """What the numbers were made with."""
+    """A paragraph with the settings, the machine and the versions behind the numbers."""
     lines = []
     for data in study.data_sets:
         trace = study.traces[data, COLUMNS[PUBLISHED].trace, study.seeds[0]]

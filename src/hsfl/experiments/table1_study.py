@@ -114,7 +114,7 @@ def _trace(
 
 
 def settings(scale: str) -> dict[str, object]:
-    """What all results in a folder must agree on; columns, data sets and seeds may be added."""
+    """The settings that all results of a folder have in common; columns, data sets and seeds may be added later."""
     bases = {data: base_config(data, scale, 0).model_dump(mode="json") for data in SIZES[scale]}
     return {"scale": scale, "fleets": len(fleets_of(scale)), "configs": bases}
 
@@ -143,7 +143,7 @@ def timings(study: Study) -> Iterator[Timing]:
 
 
 def values_at(study: Study, data: str, column: str, seed: int, fraction: float, quantity: str) -> list[float | None]:
-    """A quantity on every fleet when a fraction of the budget is spent."""
+    """A quantity of one column, on every fleet, at the time when a fraction of the budget is spent."""
     found = []
     for answer in (a for a in study.answers if (a.data, a.seed) == (data, seed)):
         whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(data))

@@ -69,7 +69,7 @@ def run(
     out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
     make_observer: MakeObserver, data: str = TAU_DATA,
 ) -> list[Row]:  # fmt: skip
-    """Rows from the results that were shipped, or made now."""
+    """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now."""
     known = read_rows(shipped / TAU_FILE) if shipped is not None else {}
     rows = []
     for seed in seeds:
@@ -153,7 +153,7 @@ def _lines(config: RunConfig, column: str, answer: Answer) -> list[Timeline]:
 
 
 def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path) -> None:
-    """Begin the run folder with the rounds that the twins share, and the model that they had then."""
+    """Begin a column's run folder with the rounds that it shares with the twins, and with the twins' model after those rounds."""
     folder = RunFolder(path)
     if folder.checkpoint_path.exists() or num_shared == 0:
         return
@@ -192,7 +192,7 @@ def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
 
 
 def _parsed(row: dict[str, str]) -> Row:
-    """A line of the file; what is unknown is empty."""
+    """A row from its line of the CSV; an empty field is an unknown value."""
     kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int}
     values: dict[str, Any] = {name: kinds.get(name, float)(text) if text else None for name, text in row.items()}
     return Row(**values)

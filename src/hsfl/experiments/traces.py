@@ -26,7 +26,7 @@ MakeObserver = Callable[[str], Observer]
 
 @dataclass(frozen=True)
 class TraceRound:
-    """What is known after a round; None where it was not evaluated or nobody trained."""
+    """Losses and accuracies after a round; None where the round was not evaluated or nobody trained."""
 
     round: int  # 1, 2, ...
     train_loss: float | None
@@ -84,7 +84,7 @@ def is_of(trace: Trace, config: RunConfig) -> bool:
 
 
 def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
-    """The trace of a run folder, as a file of its own."""
+    """Write what a run folder's rounds learned as a trace file."""
     folder = RunFolder(run)
     config, clients = folder.config(), folder.clients()
     assert clients is not None
@@ -137,6 +137,7 @@ def _value(text: str) -> float | None:
 
 
 def largest_difference(left: Trace, right: Trace) -> float:
-    """Of the training losses in the rounds that both have, relative to the larger one; 1 where a loss is unknown."""
+    """The largest relative difference between the training losses of two traces, over the rounds that both have; 1 where a
+    loss is unknown."""
     pairs = zip(left.values("train_loss"), right.values("train_loss"))
     return max(1.0 if a is None or b is None else abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)

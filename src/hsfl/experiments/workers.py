@@ -1,4 +1,4 @@
-"""Independent pieces of work in several processes, told of as they end."""
+"""Independent pieces of work in several processes, whose answers come as they end."""
 
 import os
 import signal
@@ -18,7 +18,8 @@ def num_cpus() -> int:
 
 
 def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None) -> Iterator[R]:
-    """The function's answers in the order in which they come; one worker works here, several in processes of their own."""
+    """The function's answers for all items, in the order in which they end. A single worker works in this process, several
+    work in processes of their own."""
     num_workers = min(num_workers or num_cpus(), len(items))
     if num_workers <= 1:
         yield from map(function, items)
