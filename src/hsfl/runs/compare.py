@@ -14,7 +14,8 @@ from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.runs.contenders import contender
-from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
+from hsfl.runs.environment import check_inputs, input_digests
+from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.provenance import check_plugins

@@ -5,31 +5,20 @@ a round), `summary.json`, `report.html` (all of it to look at), `model.safetenso
 but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a crash is left out when it is read.
 """
 
-import hashlib
 import json
-import os
-import platform
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, is_scratch, read_json, write_atomic, write_json, writing
+from hsfl.runs.environment import environment, input_digests
+from hsfl.runs.lock import LOCK, lock
 from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-PACKAGES = ("hsfl", "torch", "numpy")
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -70,68 +59,8 @@ class ClientsRecord:
     max_power_w: list[float]  # [K] uplink
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the file's lock. What the file holds stays (it may be a link to something else), and a lock that another process
-    has just removed counts for nothing."""
-    if fcntl is None:  # not on Windows
-        yield
-        return
-    busy = InputError(f"another run is writing to {path.parent}; wait for it, or choose another --out")
-    while True:
-        with writing(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise busy from None
-            if not _is_at(handle, path):  # its holder removed it between our opening and locking it
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)  # still locked: who opens it now, sees that it is gone
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        here = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(handle)
-    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
-
-
 def _is_ours_to_clear(path: Path) -> bool:
     return path.name == LOCK or is_scratch(path)
-
-
-def input_digests(config: RunConfig) -> dict[str, str]:
-    """What the files that a config names hold now, by the field's name: a run must not go on with other contents."""
-    files = {
-        "fleet.file": config.fleet.file,
-        "network.history": config.network.history,
-        "model.init_weights": config.model.init_weights,
-    }
-    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_inputs(before: Any, config: RunConfig, where: Path) -> None:
-    """`before` is what `input_digests` gave when `where` was begun; runs of older versions have none."""
-    for field, digest in input_digests(config).items():
-        if isinstance(before, dict) and before.get(field, digest) != digest:
-            raise InputError(
-                f"{where} was begun with other contents of {field}; put them back, or choose another --out"
-            )
 
 
 class RunFolder:
@@ -197,7 +126,7 @@ class RunFolder:
             made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with _lock(self.path / LOCK):
+            with lock(self.path / LOCK):
                 clear_scratch(self.path)
                 yield
         finally:
@@ -291,26 +220,6 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
     free = ("train.rounds", "train.budget_s", "data.dir")
     return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
-
-
-def environment() -> dict[str, Any]:
-    """The machine and the versions that the numbers come from."""
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "num_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
-        "packages": {name: metadata.version(name) for name in PACKAGES},
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def run_path(out: str | Path, label: str, seed: int) -> Path:

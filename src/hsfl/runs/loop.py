@@ -24,7 +24,8 @@ from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock
 from hsfl.rng import stream
 from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
-from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
+from hsfl.runs.environment import check_inputs
+from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
 from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
