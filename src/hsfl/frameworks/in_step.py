@@ -31,7 +31,8 @@ from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.rng import stream
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, client_backward, server_step
+from hsfl.training.roles import Session
+from hsfl.training.step import Part, client_backward
 
 Tensors = dict[int, Tensor]  # by client
 
@@ -157,10 +158,10 @@ class SplitFedV2(InStep):
 
     def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
         order = stream(self.task.config.seed, "server order", work.round_index, step).permutation(list(smashed))
-        gradients: Tensors = {}
+        session, gradients = Session(self.tail), {}
         for k in order.tolist():
             key = self.task.key(k, work.round_index, step)
-            loss, gradients[k] = server_step(self.tail, smashed[k], labels[k], key, need_gradient=True)
+            loss, gradients[k] = session.step(smashed[k], labels[k], key, need_gradient=True)
             work.losses.add(loss, len(labels[k]))
         return gradients
 

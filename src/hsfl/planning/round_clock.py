@@ -1,5 +1,6 @@
 """How long a framework's rounds take in its world: the clock of a run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -73,6 +74,10 @@ class RoundClock:
         if self.method.pools_data and round_index == 0:
             line = after_upload(self._upload(draw), line)
         return line, share.says
+
+    def rounds_s(self, chosen: Iterable[tuple[int, ...]]) -> list[float]:
+        """The seconds of rounds 0, 1, ...; `chosen` says for each round which clients are to take part."""
+        return [self.round(index, clients)[0].round_s for index, clients in enumerate(chosen)]
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:

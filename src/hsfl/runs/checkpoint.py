@@ -1,4 +1,4 @@
-"""A framework's state on disk: one safetensors file, never a pickle."""
+"""Tensors on disk: a framework's state, or a model that it gives. Safetensors files, never a pickle."""
 
 import hashlib
 import json

@@ -13,11 +13,13 @@ from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.planning.world import make_world
 from hsfl.runs.contenders import contender
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.loop import Observer, choose_clients, make_clock, run
-from hsfl.runs.prepare import prepare
+from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.observer import Observer
+from hsfl.runs.prepare import input_shape, prepare, read_dataset
 from hsfl.runs.provenance import check_plugins
 
 
@@ -34,41 +36,46 @@ def compare(
     for label in labels:
         contender(base, label)
     stored = _stored(out)
-    first = _with_one_fleet(base, labels)
+    dataset = read_dataset(base)
+    first = _with_one_fleet(base, labels, dataset)
     for label in labels[base.train.budget_s is None :]:
-        prepare(contender(first, label))  # so that cuts that do not fit cost no training
+        prepare(contender(first, label), dataset)  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]), dataset)
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, dataset)
         for label in labels:
             config = contender(seeded, label)
             run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
-    """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
+def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset) -> RunConfig:
+    """The base with its drawn devices written down, where contenders have cuts of their own.
+
+    A device that is drawn can hold the cuts that the config gives, so a contender's cuts would change the devices.
+    """
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
     drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
     if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
-    return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
+    world = make_world(as_drawn, input_shape(as_drawn, dataset), dataset.num_classes)
+    return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
 
-def _budget_s(config: RunConfig) -> float:
+def _budget_s(config: RunConfig, dataset: Dataset) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
-    bench = prepare(config)
+    bench = prepare(config, dataset)
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
-    rounds = (clock.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
-    return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
+    rounds_s = clock.rounds_s(choose_clients(config, index) for index in range(config.train.rounds))
+    return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
 
 
 def _stored(out: Path) -> dict[str, Any] | None:

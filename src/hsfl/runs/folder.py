@@ -8,7 +8,7 @@ but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a cra
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class ClientsRecord:
     max_cut: list[int]  # [K] as deep as the device can hold
     cpu_hz: list[float]  # [K] mean cycles per second
     max_power_w: list[float]  # [K] uplink
+    input_shape: list[int] | None = None  # of one sample, as the model gets it; None in a folder of an older version
 
 
 def _is_ours_to_clear(path: Path) -> bool:
@@ -111,7 +112,8 @@ class RunFolder:
             return None
         value = read_json(self.clients_path)
         try:
-            return ClientsRecord(**{field.name: value[field.name] for field in fields(ClientsRecord)})
+            known = (field.name for field in fields(ClientsRecord) if field.name in value or field.default is MISSING)
+            return ClientsRecord(**{name: value[name] for name in known})
         except (KeyError, TypeError) as error:
             raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from hsfl.config import RunConfig
 from hsfl.methods import method
 from hsfl.runs.folder import RoundRecord
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 
 def describe(record: RoundRecord, rounds: int) -> str:

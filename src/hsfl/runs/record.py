@@ -46,6 +46,7 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         max_cut=fleet.max_cut.tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=fleet.max_power_w.tolist(),
+        input_shape=list(feed.images.shape),
     )
 
 

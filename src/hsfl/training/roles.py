@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, StepKey, client_backward, server_step, whole_step
+from hsfl.training.step import Part, StepKey, client_backward, whole_step
 
 
 class Session:
@@ -26,8 +27,14 @@ class Session:
         self.part = part
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Loss, and gradient of the smashed data."""
-        return server_step(self.part, smashed, y, key, need_gradient)
+        """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): the loss on the labels `y`, and the gradient of the
+        smashed data, which is empty where it is not needed."""
+        smashed = smashed.detach().requires_grad_(need_gradient)
+        loss = F.cross_entropy(self.part.forward(smashed, key), y)
+        loss.backward()
+        self.part.update()
+        gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
+        return loss.detach(), gradient
 
 
 @dataclass(frozen=True)
@@ -121,17 +128,16 @@ class Client:
 
     def train(self, session: Steps, round_index: int, losses: Losses, link: Link) -> UnitState:
         """All batches of the round, stages 1 and 2 of the paper; returns the trained head."""
+        has_head, has_all = self.part.stop > 0, self.part.stop == self.num_units
         for step, (x, y) in enumerate(self.data.batches(round_index)):
-            losses.add(self._step(x, y, session, self.data.key(round_index, step), link), len(y))
+            key = self.data.key(round_index, step)
+            if has_all:
+                loss = whole_step(self.part, x, y, key)
+            else:
+                smashed = self.part.forward(x, key)
+                loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
+                gradient = link.carry("client_main_down", gradient)
+                if has_head:
+                    client_backward(self.part, smashed, gradient)
+            losses.add(loss, len(y))
         return self.part.state
-
-    def _step(self, x: Tensor, y: Tensor, session: Steps, key: StepKey, link: Link) -> Tensor:
-        if self.part.stop == self.num_units:
-            return whole_step(self.part, x, y, key)
-        has_head = self.part.stop > 0
-        smashed = self.part.forward(x, key)
-        loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
-        gradient = link.carry("client_main_down", gradient)
-        if has_head:
-            client_backward(self.part, smashed, gradient)
-        return loss

@@ -174,16 +174,6 @@ class Part:
         self._optimizer.load_state_dict({"state": memory, "param_groups": groups})
 
 
-def server_step(part: Part, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-    """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): loss and gradient of the smashed data."""
-    smashed = smashed.detach().requires_grad_(need_gradient)
-    loss = F.cross_entropy(part.forward(smashed, key), y)
-    loss.backward()
-    part.update()
-    gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
-    return loss.detach(), gradient
-
-
 def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
     """Stage 2, iii: the client's backward pass and update, Eq. (5); nothing where no weight wants a gradient."""
     if smashed.requires_grad:
