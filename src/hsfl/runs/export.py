@@ -69,7 +69,7 @@ def stored_config(folder: RunFolder, data_dir: Path | None = None) -> RunConfig:
 def _takes(folder: RunFolder, config: RunConfig, dataset: Dataset | None) -> tuple[tuple[int, ...], int]:
     """The shape of the samples that the run's model takes, and how many classes it tells apart."""
     clients = folder.clients()
-    if clients is not None and clients.input_shape is not None:
+    if clients is not None and clients.input_shape:
         return tuple(clients.input_shape), len(clients.class_names)
     dataset = dataset or read_dataset(config)
     return input_shape(config, dataset), dataset.num_classes

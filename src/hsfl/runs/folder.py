@@ -8,7 +8,7 @@ but for `rounds.jsonl`, which grows by a line at a time; a line cut off by a cra
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class ClientsRecord:
     max_cut: list[int]  # [K] as deep as the device can hold
     cpu_hz: list[float]  # [K] mean cycles per second
     max_power_w: list[float]  # [K] uplink
-    input_shape: list[int] | None = None  # of one sample, as the model gets it; None in a folder of an older version
+    input_shape: list[int] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
 
 
 def _is_ours_to_clear(path: Path) -> bool:
@@ -112,8 +112,8 @@ class RunFolder:
             return None
         value = read_json(self.clients_path)
         try:
-            known = (field.name for field in fields(ClientsRecord) if field.name in value or field.default is MISSING)
-            return ClientsRecord(**{name: value[name] for name in known})
+            given = (each.name for each in fields(ClientsRecord) if each.name in value or each.name != "input_shape")
+            return ClientsRecord(**{name: value[name] for name in given})
         except (KeyError, TypeError) as error:
             raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
 
@@ -198,7 +198,7 @@ def _line(record: RoundRecord) -> str:
 
 def _record(line: str) -> RoundRecord | None:
     """A line of rounds.jsonl; None if it is not whole. Fields of later versions are left aside."""
-    known = {field.name for field in fields(RoundRecord)}
+    known = {each.name for each in fields(RoundRecord)}
     try:
         return RoundRecord(**{name: value for name, value in json.loads(line).items() if name in known})
     except (ValueError, TypeError, AttributeError):
