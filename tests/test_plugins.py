@@ -193,7 +193,7 @@ def test_an_installed_entry_point_is_loaded_for_its_name_alone(tmp_path: Path) -
     about = tmp_path / "site/mine-1.0.dist-info"
     about.mkdir(parents=True)
     write(about / "METADATA", "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    write(about / "entry_points.txt", "[hsfl]\ntwice = mine_module\nfl = mine_broken\n")
+    write(about / "entry_points.txt", "[hsfl]\ntwice = mine_module\nfl = mine_broken\ncnn = mine_broken\n")
     twice(tmp_path / "site/mine_module.py")
     write(tmp_path / "site/mine_broken.py", "raise RuntimeError('not for you')")
     write(tmp_path / "site/config.json", '{"framework": "twice", "options": {"twice": {"x": 1}}}')
@@ -202,9 +202,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from hsfl.config import read_config
 from hsfl.methods import METHODS
-read_config(None, ["framework=fl"])
+read_config(None, ["framework=fl", "model.name=cnn"])
 read_config(sys.argv[1] + "/config.json")  # of a run folder: nothing is looked for
-assert not {"mine_module", "mine_broken"} & set(sys.modules)
+assert not {"mine_module", "mine_broken", "torch"} & set(sys.modules)
 print(read_config(None, ["framework=twice"]).framework, METHODS["twice"].source, METHODS["twice"].timing.tau)
 """
     done = subprocess.run(
@@ -213,8 +213,23 @@ print(read_config(None, ["framework=twice"]).framework, METHODS["twice"].source,
     assert (done.stdout, done.stderr) == ("twice mine 1.0 True\n", "")
 
 
-def test_built_in_names_are_those_of_the_registries() -> None:
-    assert {*METHODS, *POLICIES, *MODELS, *READERS, "own"} == plugins.BUILT_IN
+def test_built_in_names_are_those_of_the_tables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second list of names: each table is asked, and what a plugin put there is not built in."""
+    tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS}
+    assert tables.keys() == plugins.TABLES.keys()
+    assert all(plugins._is_built_in(kind, name) for kind, table in tables.items() for name in table)
+    plugins.load("my_method.py")
+    assert "fedavgm" in METHODS
+    assert not plugins._is_built_in("framework", "fedavgm")
+    monkeypatch.setitem(plugins.TABLES, "policy", "no.such.extra:POLICIES")
+    assert not plugins._is_built_in("policy", "even")
+
+
+def test_no_table_but_that_of_policies_takes_torch_or_numba() -> None:
+    modules = [place.partition(":")[0] for kind, place in plugins.TABLES.items() if kind != "policy"]
+    code = f"import sys, {', '.join(modules)}\nassert not {{'torch', 'numba'}} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- rows

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,41 +25,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 GROUP = "hsfl"  # of entry points
-BUILT_IN = frozenset(  # a test holds that these are the registries' names; here, so that no registry need be loaded
-    [
-        "cl",
-        "fl",
-        "sl",
-        "splitfed_v1",
-        "splitfed_v2",
-        "psl",
-        "fsl",
-        "locfedmix_sl",
-        "cpsl",
-        "hsfl",
-        "own",
-        "proposed",
-        "rcls",
-        "scls",
-        "ecfa",
-        "gtra",
-        "etra",
-        "etra_even",
-        "even",
-        "splitfed",
-        "resnet18",
-        "cnn",
-        "mlp",
-        "vgg11_bn",
-        "mobilenet_v2",
-        "mnist",
-        "cifar10",
-        "ham10000",
-        "digits",
-        "idx",
-        "folder",
-    ]
-)
+TABLES = {  # where the built-in names stand, by kind; a table is imported when it is needed, light ones first
+    "framework": "hsfl.methods:METHODS",
+    "model": "hsfl.models.recipes:MODELS",
+    "data set": "hsfl.data.datasets:READERS",
+    "policy": "hsfl.allocation.policies:POLICIES",
+}
+RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -92,7 +65,7 @@ def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "ty
         raise InputError(f"{kind} {name!r} is no name; take letters, digits, _ and -, beginning with a letter")
     plugin, before = _loading[-1] if _loading else None, REGISTERED.get((kind, name))
     again = before is not None and before.plugin is None and plugin is None  # a notebook's cell, run once more
-    if (name in registry and not again) or name == "own":
+    if (name in registry and not again) or name == RESERVED:
         taken = before.plugin.name if before is not None and before.plugin is not None else "hsfl"
         raise InputError(f"{kind} {name!r} is there already, from {taken}; choose another name")
     if options is not None:
@@ -110,7 +83,7 @@ def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "ty
 def _check_options(kind: str, name: str, options: Any, again: bool) -> None:
     if not (isinstance(options, type) and hasattr(options, "model_validate")):
         raise InputError(f"{kind} {name!r} has options {options!r}; give a class that derives from pydantic.BaseModel")
-    if (name in OPTIONS and not again) or name in BUILT_IN:
+    if (name in OPTIONS and not again) or _is_built_in("framework", name):  # frameworks have options of their own
         raise InputError(f"options.{name} is there already; choose another name for the {kind}")
 
 
@@ -196,11 +169,22 @@ def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
 
 def find(name: str) -> None:
     """Load the installed entry point of this name, if there is one and the name is neither built in nor registered."""
-    if name in BUILT_IN or any(name == taken for _, taken in REGISTERED):
+    if name == RESERVED or any(name == taken for _, taken in REGISTERED):
         return
     for point in entry_points(group=GROUP, name=name):
-        _load_entry_point(point)
+        if not any(_is_built_in(kind, name) for kind in TABLES):
+            _load_entry_point(point)
         return
+
+
+def _is_built_in(kind: str, name: str) -> bool:
+    """Whether the package itself has something of this kind and name."""
+    module, _, table = TABLES[kind].partition(":")
+    try:
+        names = getattr(import_module(module), table)
+    except ImportError:
+        return False  # the optimiser is an extra; where it is not installed there are no policies
+    return name in names and (kind, name) not in REGISTERED
 
 
 def _load_entry_point(point: EntryPoint) -> Plugin:

@@ -3,9 +3,10 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from hsfl.commands.allocations import brief, show_table
+from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
+from hsfl.formats import brief, giga, seconds
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -94,7 +95,7 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
     out_console.print(
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
-        f"{brief(assumed['server_hz'] / 1e9)} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
+        f"{giga(assumed['server_hz'])} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
         highlight=False,
     )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
@@ -123,7 +124,7 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
 def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
     needed_s = next(training_s(row) for row in rows if row["cut"] == best)
     if needed_s <= tau_s:
-        return f"its training and upload take {needed_s:.4g} s, within train.tau_s = {tau_s:g} s"
+        return f"its training and upload take {seconds(needed_s, 4)}, within train.tau_s = {tau_s:g} s"
     others = [str(row["cut"]) for row in rows if row["fits"] and training_s(row) <= tau_s]
     way_out = f"in time: cut {', '.join(others)}" if others else "no cut that fits is in time; raise train.tau_s"
-    return f"its training and upload take {needed_s:.4g} s, longer than train.tau_s = {tau_s:g} s; {way_out}"
+    return f"its training and upload take {seconds(needed_s, 4)}, longer than train.tau_s = {tau_s:g} s; {way_out}"

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from hsfl.commands.shared import Json, Plugins, load_plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
+from hsfl.formats import size
 
 commands = typer.Typer()
 
@@ -53,9 +54,9 @@ def cost(
             split_model.unit_names[cut - 1] if cut else "-",
             f"{table.client_flops[cut] / 1e9:.4g}",
             f"{table.server_flops[cut] / 1e9:.4g}",
-            size_of(table.smashed_bits[cut]),
-            size_of(table.model_bits[cut]),
-            size_of(table.memory_bits[cut]) if table.memory_bits is not None else "-",
+            size(table.smashed_bits[cut] / 8),
+            size(table.model_bits[cut] / 8),
+            size(table.memory_bits[cut] / 8) if table.memory_bits is not None else "-",
         )
     out_console.print(rows)
     if save is not None:
@@ -72,12 +73,3 @@ def read_shape(text: str) -> tuple[int, ...]:
     if not (1 <= channels <= 1024 and 1 <= height <= 4096 and 1 <= width <= 4096):
         raise InputError(f"--input is {text!r}; choose 1..1024 channels and sides of 1..4096")
     return sizes
-
-
-def size_of(bits: float) -> str:
-    num_bytes = bits / 8
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.4g} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.4g} GiB"

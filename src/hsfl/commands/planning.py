@@ -1,4 +1,4 @@
-"""`hsfl plan` and `hsfl allocate`: the optimiser from the command line. Torch only to measure a model."""
+"""`hsfl plan`: the optimiser for a fleet, or for one device. Torch is imported only where a model has to be measured."""
 
 import os
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from hsfl.commands.allocations import brief, show_table
+from hsfl.commands.allocations import show_table
 from hsfl.commands.devices import device_assumptions, read_device, show_device
 from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
@@ -23,6 +23,7 @@ from hsfl.commands.shared import (
     print_json,
 )
 from hsfl.errors import InputError
+from hsfl.formats import giga, percent, seconds, took
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -64,10 +65,7 @@ def plan(
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.files import write_json
-        from hsfl.planning.plan import device_table, make_plan
         from hsfl.planning.world import world_of
-        from hsfl.report.page_words import describe_plan
 
         settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
@@ -75,26 +73,44 @@ def plan(
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
         world = world_of(settings, cost_table(settings, cost, input, classes))
         if wanted is not None:
-            rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, wanted)
-            assumed = device_assumptions(world, settings, samples_per_client)
+            _plan_device(settings, world, wanted, samples_per_client, as_json)
         else:
-            _check_sharing(settings, world)
-            _check_folder(out)
-            with err_console.status("choosing cuts ...") as status:
-                count = np.full(settings.fleet.num_clients, float(samples_per_client))
-                answer = make_plan(
-                    settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s))
-                )
-        if out is not None and wanted is None:
-            words = " ".join(describe_plan(settings, samples_per_client))
-            write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
-    if wanted is not None:
-        if as_json:
-            print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
-        else:
-            show_device(rows, best, assumed)
-        raise typer.Exit(0 if best is not None else 2)
-    page = page_beside(out) if out is not None else None
+            _plan_fleet(settings, world, samples_per_client, out, as_json)
+
+
+def _plan_device(
+    settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
+) -> None:
+    """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
+    from hsfl.planning.plan import device_table
+
+    rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, device)
+    assumed = device_assumptions(world, settings, samples_per_client)
+    if as_json:
+        print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
+    else:
+        show_device(rows, best, assumed)
+    raise typer.Exit(0 if best is not None else 2)
+
+
+def _plan_fleet(
+    settings: "RunConfig", world: "World", samples_per_client: int, out: Path | None, as_json: bool
+) -> None:
+    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
+    from hsfl.files import write_json
+    from hsfl.planning.plan import make_plan
+    from hsfl.report.page_words import describe_plan
+
+    _check_sharing(settings, world)
+    _check_folder(out)
+    with err_console.status("choosing cuts ...") as status:
+        count = np.full(settings.fleet.num_clients, float(samples_per_client))
+        answer = make_plan(settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s)))
+    page = None
+    if out is not None:
+        words = " ".join(describe_plan(settings, samples_per_client))
+        write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
+        page = page_beside(out)
     if as_json:
         print_json(asdict(answer))
         return
@@ -103,7 +119,7 @@ def plan(
 
 
 def _step(what: str, step: int, best_s: float) -> str:
-    return f"choosing cuts: {what} {step}, best round {best_s:.4g} s"
+    return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
 
 
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
@@ -152,6 +168,26 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _show_plan(answer: Any) -> None:
+    """The plan for people: a table of clients, one of policies, and what is proven."""
+    _show_clients(answer)
+    out_console.print()
+    means = answer.baselines_s
+    longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
+    shown = [(name, f"{mean_s:.5g}", more) for (name, mean_s), more in zip(means.items(), longer)]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    out_console.print()
+    out_console.print(
+        f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {answer.num_samples} samples; no cuts and no "
+        f"allocation can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); found in {took(answer.seconds)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for note in answer.notes:
+        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+
+
+def _show_clients(answer: Any) -> None:
+    """A row for each client: its cut, what it gets, and what holds it up."""
     radio = answer.clients[0].main_up_power_w is not None
     band = "share" if answer.clients[0].share is not None else "channels"
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
@@ -163,11 +199,10 @@ def _show_plan(answer: Any) -> None:
     rows = []
     for client in answer.clients:
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
-        held = f"{client.bottleneck.replace('_', ' ')} ({client.seconds[client.bottleneck]:.4g} s)"
-        middle = _radio_cells(client) if radio else ()
-        weight = "-" if client.weight is None else f"{client.weight:.1%}"
-        first = (str(client.client), str(client.cut), brief(client.server_hz / 1e9))
-        rows.append((*first, *middle, f"{total_s:.4g}", weight, held))
+        held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
+        weight = "-" if client.weight is None else percent(client.weight, 1)
+        first = (str(client.client), str(client.cut), giga(client.server_hz))
+        rows.append((*first, *(_radio_cells(client) if radio else ()), f"{total_s:.4g}", weight, held))
     show_table(
         out_console,
         ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
@@ -177,25 +212,12 @@ def _show_plan(answer: Any) -> None:
         out_console.print(
             "weight: how much of the round hangs on the client; a second less for it saves that part of one"
         )
-    out_console.print()
-    means = answer.baselines_s
-    shown = [(name, f"{mean_s:.5g}", f"{mean_s / means['proposed'] - 1:+.1%}") for name, mean_s in means.items()]
-    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
-    out_console.print()
-    out_console.print(
-        f"{answer.policy}: a round takes {answer.round_s:.5g} s on average over {answer.num_samples} samples; no cuts and no "
-        f"allocation can beat {answer.lower_bound_s:.5g} s (gap {answer.gap:.2%}); found in {answer.seconds:.1f} s",
-        soft_wrap=True,
-        highlight=False,
-    )
-    for note in answer.notes:
-        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:
     """Subchannels, or a share of the band, and the powers towards and from the main server."""
     if client.share is not None:
-        band = f"{sum(client.share) / len(client.share):.1%}"
+        band = percent(sum(client.share) / len(client.share), 1)
     else:
         band = " ".join(map(str, client.subchannels))
     return band, f"{client.main_up_power_w:.4g}", f"{client.main_down_power_w:.4g}"

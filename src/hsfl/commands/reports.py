@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hsfl.commands.shared import Json, err_console, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
+from hsfl.formats import size
 
 commands = typer.Typer()
 NAME = "report.html"
@@ -46,7 +47,7 @@ def report(
     if as_json:
         print_json({"path": str(path), "bytes": num_bytes})
     else:
-        out_console.print(f"wrote {path} ({num_bytes / 1e6:.2g} MB)", soft_wrap=True, highlight=False)
+        out_console.print(f"wrote {path} ({size(num_bytes)})", soft_wrap=True, highlight=False)
 
 
 def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:

@@ -23,6 +23,7 @@ from hsfl.commands.shared import (
     quoted,
 )
 from hsfl.errors import InputError
+from hsfl.formats import percent
 
 commands = typer.Typer()
 
@@ -85,7 +86,7 @@ def run(
 
 def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
     if summary.best_accuracy is not None:
-        line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
+        line = f"best test accuracy {percent(summary.best_accuracy)} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
     say_page(page)
     advice = {
@@ -114,13 +115,13 @@ def evaluate(
         print_json(asdict(quality) | {"classes": list(classes), "which": which})
         return
     out_console.print(
-        f"{which} model: accuracy {quality.accuracy:.2%}, balanced accuracy {quality.balanced_accuracy:.2%}, "
+        f"{which} model: accuracy {percent(quality.accuracy)}, balanced accuracy {percent(quality.balanced_accuracy)}, "
         f"loss {quality.loss:.4f}",
         highlight=False,
     )
     table = Table("class", "recall")
     for name, recall in zip(classes, quality.recall):
-        table.add_row(name, "-" if recall is None else f"{recall:.1%}")
+        table.add_row(name, "-" if recall is None else percent(recall, 1))
     out_console.print(table)
 
 

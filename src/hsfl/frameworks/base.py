@@ -81,7 +81,7 @@ class Task:
 
     def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[np.ndarray]:
         train = self.config.train
-        return self.feed.plan(client, round_index, batch_size or train.batch_size, train.local_epochs)
+        return self.feed.batch_indices(client, round_index, batch_size or train.batch_size, train.local_epochs)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class CL(Base):
     """All data on the server from round 1 on; the optimiser lasts the run."""
 
     def __init__(self, task: Task) -> None:
-        pooled = replace(task.feed, shares=[np.concatenate(task.feed.shares)])
+        pooled = replace(task.feed, indices=[np.concatenate(task.feed.indices)])
         pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
         self.task = replace(task, feed=pooled)
         self.cuts = (0,) * task.num_clients

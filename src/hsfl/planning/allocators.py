@@ -28,7 +28,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Share:
+class Allotment:
     """One round's allocation as the clock needs it."""
 
     phases: Phases  # [K]
@@ -37,7 +37,7 @@ class Share:
 
 
 class Allocator(Protocol):
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         """Divide server, band and power among the clients that start."""
         ...
 
@@ -45,10 +45,10 @@ class Allocator(Protocol):
 class Even:
     """Equal cycles, subchannels in turn, equal downlink power, uplink at the maximum."""
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         world = job.world
         phases = even_phases(
             job.config.framework, world.cost, job.cuts, job.batch_size, world.fleet, world.servers, world.links, draw,
             started=started, receives=job.receives, clusters=job.clusters,
         )  # fmt: skip
-        return Share(phases, started, {"policy": "even"})
+        return Allotment(phases, started, {"policy": "even"})

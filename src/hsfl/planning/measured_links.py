@@ -15,7 +15,7 @@ from hsfl.allocation.policies import Policy
 from hsfl.methods import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
 from hsfl.network.latency import Phases, Rates, phases, seconds
-from hsfl.planning.allocators import Job, Share
+from hsfl.planning.allocators import Allotment, Job
 from hsfl.planning.resources import measured_resources
 from hsfl.planning.world import World, sample_draws
 from hsfl.rng import stream
@@ -87,7 +87,7 @@ def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int)
     return measured_rounds(world, RoundDraw(cpu_hz[None], rates=one), batch_size, num_batches, min_cut)
 
 
-def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Share:
+def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:
     """Cycles for the clients that start; those that cannot keep tau_s sit out, as `allocation.tau` chooses them.
 
     Where every client has a server of its own (FSL) no cycles are divided: the server's seconds are the client's own.
@@ -121,7 +121,7 @@ def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) ->
         "server_hz": server_hz.tolist(),
         "resources": measured_resources(draw.cpu_hz * job.world.fleet.flops_per_cycle, draw.rates),
     }
-    return Share(_phases(job, draw, server_hz, kept, receives), kept, says)
+    return Allotment(_phases(job, draw, server_hz, kept, receives), kept, says)
 
 
 def _training_s(own_s: Array, work: Array, main_hz: float, even: bool) -> float:

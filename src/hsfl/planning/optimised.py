@@ -5,14 +5,13 @@ even allocation, where each turn has everything; only CPSL has a policy of its o
 each framework's authors chose, and even where they chose nothing.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
+from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
@@ -21,14 +20,13 @@ from hsfl.errors import InputError
 from hsfl.methods import copy_per_client_names, method
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
-from hsfl.planning.allocators import Allocator, Even, Job, Share
-from hsfl.planning.measured_links import plan_measured_cuts, sampled_rounds, share_measured
+from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
 from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.turns import GreedyTurns
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
-Progress = Callable[[str, int, float], None]
 
 
 def allocator(config: RunConfig) -> Allocator:
@@ -160,10 +158,10 @@ class Optimised:
     def __init__(self, settings: AllocationConfig, options: OptionsConfig | None = None) -> None:
         self.settings, self.policy = settings, policy_named(settings.policy, options)
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         """Training for the clients that start, distribution for all that receive the model."""
         if isinstance(job.world.links, Measured):
-            return share_measured(self.policy.with_radio(), job, draw, started)
+            return allocate_measured(self.policy.with_radio(), job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
@@ -174,10 +172,10 @@ class Optimised:
         receives = np.ones(len(started), bool) if job.receives is None else job.receives
         if (receives & ~started).any():
             part_gap = 0.9 * self.settings.gap  # so that both parts together keep the gap
-            models = self._allocate(job, models_alone(every), receives, part_gap)
-            answer = _distributed(self._allocate(job, every, started, part_gap), models, self.settings.gap)
+            models = self._solve(job, models_alone(every), receives, part_gap)
+            answer = _distributed(self._solve(job, every, started, part_gap), models, self.settings.gap)
         else:
-            answer = self._allocate(job, every, started, self.settings.gap)
+            answer = self._solve(job, every, started, self.settings.gap)
         own = phases(
             job.world.cost,
             job.cuts,
@@ -188,9 +186,9 @@ class Optimised:
         )
         on = {name: receives if name == "model_down_s" else answer.kept for name in Phases.__dataclass_fields__}
         times = Phases(**{name: np.where(on[name], getattr(own, name), 0.0) for name in on})
-        return Share(times, answer.kept, _says(self.policy, every, answer))
+        return Allotment(times, answer.kept, _says(self.policy, every, answer))
 
-    def _allocate(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
+    def _solve(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
         """For the clients that are on; the others get nothing."""
         part, cuts, own_hz = _only(every, on), job.cuts[on], every.main_hz / every.num_clients
         own_servers = method(job.config.framework).timing.server == "own"

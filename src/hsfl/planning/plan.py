@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.cuts import CutSettings, Progress
 from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, RunConfig, resolved
+from hsfl.formats import seconds
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
-from hsfl.planning.optimised import Progress, plan_cuts, samples
+from hsfl.planning.optimised import plan_cuts, samples
 from hsfl.planning.resources import POWERS
 from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
 
@@ -122,7 +123,7 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
     tau_s = config.train.tau_s
     if tau_s is not None and longest_s > tau_s:
         notes.append(
-            f"training takes {longest_s:.4g} s in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "
+            f"training takes {seconds(longest_s, 4)} in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "
             "clients out until the others can keep it"
         )
     return notes

@@ -10,6 +10,7 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.scenario import Scenario
+from hsfl.formats import all_rounded
 from hsfl.network.channel import RATE_NAMES
 from hsfl.network.latency import Rates
 
@@ -52,5 +53,4 @@ def _short(values: Array) -> list[Any]:
     """Whole numbers without a point."""
     if values.ndim > 1:
         return [_short(row) for row in values]
-    rounded = (float(f"{value:.{DIGITS}g}") for value in values)
-    return [int(value) if value.is_integer() and abs(value) < 1e9 else value for value in rounded]
+    return [int(v) if v.is_integer() and abs(v) < 1e9 else v for v in all_rounded(values, DIGITS)]

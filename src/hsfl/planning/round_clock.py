@@ -57,23 +57,23 @@ class RoundClock:
         draw = job.world.draw(round_index)
         started = self._started(chosen)
         allocator = self.allocator if started.any() else Even()
-        share = allocator.share(job, draw, started)
+        allotted = allocator.allocate(job, draw, started)
         order = None
         if self.method.timing.step == "queue":
             order = queue_order(config.seed, round_index, np.where(started, job.num_batches, 0.0))
         line = timeline(
             config.framework,
-            share.phases,
+            allotted.phases,
             job.num_batches,
             config.train.tau_s or np.inf,
-            started=share.kept,
+            started=allotted.kept,
             clusters=job.clusters,
             order=order,
             decoder_s=job.batch_size * self.extras.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
         if self.method.pools_data and round_index == 0:
             line = after_upload(self._upload(draw), line)
-        return line, share.says
+        return line, allotted.says
 
     def rounds_s(self, chosen: Iterable[tuple[int, ...]]) -> list[float]:
         """The seconds of rounds 0, 1, ...; `chosen` says for each round which clients are to take part."""

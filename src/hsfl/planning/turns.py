@@ -17,7 +17,7 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.clock import timeline
 from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
 from hsfl.network.steps import BATCH_PHASES, run_steps
-from hsfl.planning.allocators import Even, Job, Share
+from hsfl.planning.allocators import Allotment, Even, Job
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -27,9 +27,9 @@ SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient"
 class GreedyTurns:
     """The policy `cpsl` of the framework CPSL."""
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         if not isinstance(job.world.links, Ofdma):
-            return replace(Even().share(job, draw, started), says={"policy": "cpsl"})
+            return replace(Even().allocate(job, draw, started), says={"policy": "cpsl"})
         assert job.clusters is not None, "CPSL has clusters"
         fixed = _without_links(job, draw)
         links_s, owners = np.zeros((4, len(started))), []
@@ -40,7 +40,7 @@ class GreedyTurns:
             owners.append(turn.members[owner].tolist())
         here = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
         names = ("smashed_s", "gradient_s", "model_up_s", "model_down_s")
-        return Share(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
+        return Allotment(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
 
 
 class Turn:
@@ -151,7 +151,9 @@ def best_cut(config: RunConfig, world: World, num_batches: Array, clusters: Arra
 
     def mean_s(cut: int) -> float:
         job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
-        shares = (GreedyTurns().share(job, draws.sample(index), everyone) for index in range(count))
-        return float(np.mean([timeline("cpsl", s.phases, num_batches, clusters=clusters).round_s for s in shares]))
+        allotted = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
+        return float(
+            np.mean([timeline("cpsl", each.phases, num_batches, clusters=clusters).round_s for each in allotted])
+        )
 
     return min(cuts, key=mean_s)

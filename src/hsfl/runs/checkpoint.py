@@ -22,8 +22,8 @@ CHECKSUM = "blake2b"  # the note's name
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run has come."""
+class Standing:
+    """Where a run stands: how many rounds it has done, and which of them gave the best model."""
 
     rounds_done: int
     best_accuracy: float | None = None
@@ -61,21 +61,21 @@ def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def save_checkpoint(path: Path, state: State, progress: Progress, config: RunConfig) -> None:
+def save_checkpoint(path: Path, state: State, standing: Standing, config: RunConfig) -> None:
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
     for name, units in state.units.items():
         tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
-    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress)), "config": config.model_dump_json()})
+    save_tensors(path, tensors, {"progress": json.dumps(asdict(standing)), "config": config.model_dump_json()})
 
 
-def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Progress]:
+def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Standing]:
     """The state saved by a run of the same config; `like` is that config's first state."""
     if not path.exists():
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
         stored = parse_config(json.loads(notes["config"]), of_a_folder=True)
-        progress = Progress(**json.loads(notes["progress"]))
+        standing = Standing(**json.loads(notes["progress"]))
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
@@ -85,7 +85,7 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         ) from None
     others = {name.removeprefix("tensor/"): t for name, t in tensors.items() if name.startswith("tensor/")}
     device = next(iter(like.units.values())).floats.device
-    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), progress
+    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), standing
 
 
 def _filled(like: UnitState, tensors: Mapping[str, Tensor], name: str) -> UnitState:

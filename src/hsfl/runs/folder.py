@@ -140,7 +140,7 @@ class RunFolder:
         """The cuts that the run was given or chose: a search that ends by the clock may find others the next time."""
         write_json(self.cuts_path, {"cuts": list(cuts)})
 
-    def planned_cuts(self) -> tuple[int, ...] | None:
+    def first_cuts(self) -> tuple[int, ...] | None:
         """The cuts that the run began with; None for a run of an older version, which did not write them."""
         if not self.cuts_path.exists():
             return None

@@ -14,6 +14,7 @@ from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
+from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
 from hsfl.methods import method
@@ -21,7 +22,7 @@ from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock
 from hsfl.rng import stream
-from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.checkpoint import Standing, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.environment import check_inputs
 from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
 from hsfl.runs.interrupt import Interruptible
@@ -56,7 +57,7 @@ class _Position:
     """Where a run stands between two rounds."""
 
     state: State
-    progress: Progress
+    standing: Standing
     now_s: float  # simulated seconds since the run began
 
 
@@ -79,7 +80,7 @@ def run(
     config = _settled(config, folder, resume, model)
     with folder.locked():
         going_on = _going_on(folder, config, resume, observer)
-        bench = prepare(config, dataset, model, folder.planned_cuts() if going_on else None)
+        bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
         framework = find_framework(config.framework)(bench.task)
         return _train(_Parts(bench, framework, make_clock(bench, framework), folder, observer), going_on)
 
@@ -127,7 +128,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
     with Interruptible() as interruptible:
         here = _begin(parts, going_on)
         try:
-            for round_index in range(here.progress.rounds_done, config.train.rounds):
+            for round_index in range(here.standing.rounds_done, config.train.rounds):
                 line, says = clock.round(round_index, choose_clients(config, round_index))
                 if here.now_s + line.round_s > (config.train.budget_s or math.inf):
                     if round_index == 0:
@@ -136,7 +137,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                     break
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
-                here = _Position(after, _advance(here.progress, record), record.sim_time_s)
+                here = _Position(after, _advance(here.standing, record), record.sim_time_s)
                 _write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
@@ -154,14 +155,14 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
     config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
     _warn_of_threads(folder, going_on, observer)
-    state, progress = _start(framework, folder, config, going_on)
+    state, standing = _start(framework, folder, config, going_on)
     folder.write_cuts(parts.bench.task.cuts)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
-    now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
-    observer.run_starts(config, framework.cuts, progress.rounds_done)
+    now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
+    observer.run_starts(config, framework.cuts, standing.rounds_done)
     for note in _policy_notes(config):
         observer.warns(note)
-    return _Position(state, progress, now_s)
+    return _Position(state, standing, now_s)
 
 
 def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
@@ -173,20 +174,20 @@ def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> Non
         )
 
 
-def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
+def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Standing]:
     """The state to begin with, and the folder's rounds cut to those that the state has seen."""
-    state, progress = framework.init(), Progress(0)
+    state, standing = framework.init(), Standing(0)
     if resume:
-        state, progress = load_checkpoint(folder.checkpoint_path, state, config)
-        if config.train.rounds < progress.rounds_done:
+        state, standing = load_checkpoint(folder.checkpoint_path, state, config)
+        if config.train.rounds < standing.rounds_done:
             raise InputError(
-                f"train.rounds is {config.train.rounds} but {folder.path} has done {progress.rounds_done}; raise it"
+                f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
-        folder.keep_rounds(progress.rounds_done)
+        folder.keep_rounds(standing.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
         folder.create(config)
-    return state, progress
+    return state, standing
 
 
 def _policy_notes(config: RunConfig) -> list[str]:
@@ -247,7 +248,9 @@ def _round(
 
 
 def _too_short(config: RunConfig, line: Timeline) -> str:
-    return f"round 1 takes {line.round_s:.4g} s but train.budget_s is {config.train.budget_s:g}; nothing is trained"
+    return (
+        f"round 1 takes {seconds(line.round_s, 4)} but train.budget_s is {config.train.budget_s:g}; nothing is trained"
+    )
 
 
 def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
@@ -256,23 +259,23 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
 
 
-def _advance(progress: Progress, record: RoundRecord) -> Progress:
+def _advance(standing: Standing, record: RoundRecord) -> Standing:
     accuracy = record.test_accuracy
-    if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
-        return Progress(record.round, accuracy, record.round)
-    return Progress(record.round, progress.best_accuracy, progress.best_round)
+    if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
+        return Standing(record.round, accuracy, record.round)
+    return Standing(record.round, standing.best_accuracy, standing.best_round)
 
 
 def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
     """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
     folder, log = parts.folder, parts.config.log
     folder.append(record)
-    if here.progress.best_round == record.round:
+    if here.standing.best_round == record.round:
         _save_model(parts, here, folder.best_model_path)
     if log.model_every is not None and record.round % log.model_every == 0:
         _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
     if record.round % log.checkpoint_every == 0:
-        save_checkpoint(folder.checkpoint_path, here.state, here.progress, parts.config)
+        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
 
 
 def _save_model(parts: _Parts, here: _Position, path: Path) -> None:
@@ -281,7 +284,7 @@ def _save_model(parts: _Parts, here: _Position, path: Path) -> None:
 
 def _finish(parts: _Parts, here: _Position, status: str) -> Summary:
     """The last checkpoint and model, and how the run ended."""
-    save_checkpoint(parts.folder.checkpoint_path, here.state, here.progress, parts.config)
+    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
     _save_model(parts, here, parts.folder.last_model_path)
     summary = summarise(parts.folder, parts.config, status)
     write_json(parts.folder.summary_path, asdict(summary))

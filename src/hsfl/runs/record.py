@@ -9,11 +9,14 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.training.evaluate import Quality
+
+DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     feed, fleet = bench.task.feed, bench.world.fleet
     labels = feed.images.y.cpu().numpy()
     return ClientsRecord(
-        num_samples=[len(share) for share in feed.shares],
-        class_counts=[np.bincount(labels[share], minlength=bench.num_classes).tolist() for share in feed.shares],
+        num_samples=[len(own) for own in feed.indices],
+        class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
         class_names=list(bench.class_names),
         cuts=list(cuts),
         max_cut=fleet.max_cut.tolist(),
@@ -79,7 +82,7 @@ def make_record(
         kept=np.flatnonzero(line.kept).tolist(),
         dropped=np.flatnonzero(line.dropped).tolist(),
         straggler=line.straggler if line.straggler >= 0 else None,
-        waiting_s=_rounded(line.waiting_s),
+        waiting_s=all_rounded(line.waiting_s, DIGITS),
         phases=_phases(line),
         allocation=says,
         bytes=asdict(result.bytes),
@@ -89,15 +92,10 @@ def make_record(
 def _phases(line: Timeline) -> dict[str, dict[str, list[float]]]:
     """Start and end of every phase that takes time."""
     return {
-        phase: {"start_s": _rounded(start), "end_s": _rounded(end)}
+        phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}
         for phase, start, end in zip(PHASES, line.start_s, line.end_s)
         if (end > start).any()
     }
-
-
-def _rounded(seconds: np.ndarray) -> list[float]:
-    """To seven digits: enough for a chart, and a third of the file."""
-    return [float(f"{value:.7g}") for value in seconds]
 
 
 def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:

@@ -17,7 +17,7 @@ from hsfl.rng import stream
 from hsfl.training.step import StepKey
 
 
-def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
+def batch_positions(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Positions of each batch over all epochs; a single sample left over joins the batch before it.
 
     BatchNorm cannot train on one sample. Fewer samples than a batch make one smaller batch.
@@ -90,17 +90,17 @@ class Feed:
     """The clients' shares of the training images."""
 
     images: Images
-    shares: list[np.ndarray]  # [K] indices into the images
+    indices: list[np.ndarray]  # [K] of the images that each client holds
     seed: int
     augment: str = "none"
     on_batch: Callable[[int, int], None] = field(default=_nothing)  # client, samples: for a progress display
 
     def num_samples(self, client: int) -> int:
-        return len(self.shares[client])
+        return len(self.indices[client])
 
-    def plan(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
+    def batch_indices(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
         rng = stream(self.seed, "batches", client, round_index)
-        return [self.shares[client][b] for b in batch_plan(self.num_samples(client), batch_size, epochs, rng)]
+        return [self.indices[client][b] for b in batch_positions(self.num_samples(client), batch_size, epochs, rng)]
 
     def batch(self, indices: np.ndarray, client: int, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Normalised, augmented images [b, C, H, W] and labels [b]."""
@@ -127,7 +127,7 @@ class ClientData:
 
     def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of every step of a round."""
-        for step, indices in enumerate(self.feed.plan(self.client, round_index, self.batch_size, self.epochs)):
+        for step, indices in enumerate(self.feed.batch_indices(self.client, round_index, self.batch_size, self.epochs)):
             yield self.feed.batch(indices, self.client, round_index, step)
 
     def key(self, round_index: int, step: int) -> StepKey:
