@@ -1,7 +1,7 @@
-"""Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
+"""Several frameworks in one world: the same fleet, channel, data, first weights and budget of simulated seconds.
 
-A contender is a framework's name, with changes of its own where wanted: `fl,options.fl.needs_storage=true`. Its runs
-lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
+A contender is a framework's name, which settings of its own may follow: `fl,options.fl.needs_storage=true`. The runs of a
+contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,11 @@ def compare(
     num_seeds: int = 1,
     make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
 ) -> RunConfig:
-    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
+
+    base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
+    make_observer: gives an observer for each contender and seed.
+    """
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
@@ -79,7 +83,7 @@ def _budget_s(config: RunConfig, dataset: Dataset) -> float:
 
 
 def _stored(out: Path) -> dict[str, Any] | None:
-    """What compare.json says of the comparison in a folder; None if it holds nothing."""
+    """What compare.json says of the comparison in a folder; None if the folder is empty or not there."""
     path = out / "compare.json"
     if not path.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -92,7 +96,7 @@ def _stored(out: Path) -> dict[str, Any] | None:
 
 
 def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
-    """Runs of another config are not mixed in."""
+    """Refuse to mix runs of this base with stored runs of another one."""
     before = parse_config(stored["config"], of_a_folder=True)
     old, new = (flatten(config.model_dump(mode="json")) for config in (before, base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
@@ -101,7 +105,7 @@ def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
 
 
 def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
-    """A run that may have begun or ended before; `dataset` where it is read already."""
+    """Begin a run or go on with it; a run that has ended is left alone. dataset: the data, where they are read already."""
     folder = RunFolder(path)
     check_plugins(path, config)
     if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):

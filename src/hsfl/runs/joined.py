@@ -8,7 +8,7 @@ from hsfl.training.evaluate import Quality, evaluate, mean_quality
 
 
 def assess(bench: Bench, framework: Framework, state: State) -> Quality:
-    """The quality of the joined model; the mean over clients where each has its own."""
+    """How good the joined model is on the test samples; the mean over the clients where each client has a model of its own."""
     qualities = []
     for whole in framework.models(state):
         load_state(whole, bench.task.model)
@@ -17,7 +17,7 @@ def assess(bench: Bench, framework: Framework, state: State) -> Quality:
 
 
 def exported(framework: Framework, state: State) -> UnitState:
-    """The one model that a run gives; where clients keep sides of their own, the mean of the joined models."""
+    """The one model that a run gives: the joined model, or the mean of the joined models where clients keep heads of their own."""
     models = list(framework.models(state))
     if len(models) == 1:
         return models[0]

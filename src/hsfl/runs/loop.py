@@ -98,7 +98,7 @@ def _settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: S
 
 
 def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
-    """Whether the run goes on from a checkpoint; what cannot be gone on from is cleared."""
+    """Whether the run goes on from a checkpoint. A run that stopped before its first checkpoint is cleared."""
     if resume is False:
         folder.check_free()
         return False
@@ -199,12 +199,12 @@ def _policy_notes(config: RunConfig) -> list[str]:
 
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
-    """The clock of a framework in the bench's world."""
+    """The clock that times the rounds of a framework in the bench's world."""
     return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, framework.extras())
 
 
 def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
-    """Who is to take part in a round: a random choice of clients_per_round, less those that drop out."""
+    """The clients that are to take part in a round (0, 1, ...): clients_per_round random ones, without those that drop out."""
     train, num_clients = config.train, config.fleet.num_clients
     rng = stream(config.seed, "kept", round_index)
     chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
@@ -213,7 +213,7 @@ def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
 
 
 def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
-    """Whether no round follows, for want of rounds or of simulated seconds."""
+    """Whether this round, which ends at `now_s`, is the last: no round is left, or the next one would exceed the budget."""
     if round_index + 1 == config.train.rounds:
         return True
     if config.train.budget_s is None:

@@ -1,4 +1,4 @@
-"""Who is told what happens in a run."""
+"""A run tells an observer what happens."""
 
 from collections.abc import Sequence
 

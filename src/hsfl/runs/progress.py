@@ -28,6 +28,7 @@ def describe(record: RoundRecord, rounds: int) -> str:
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
+    """What is trained, in one line. cuts: [K]. name: instead of the framework's."""
     where = (
         f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
     )
@@ -45,7 +46,7 @@ class Warnings(Observer):
 
 
 class Lines(Warnings):
-    """A line a round, with the time left; for files and pipes."""
+    """Prints a line for each round, with the time left; for files and pipes."""
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
@@ -62,7 +63,7 @@ class Lines(Warnings):
 
 
 class Bars(Lines):
-    """Two bars, rounds and samples within the round, and a line for each round that ended."""
+    """Shows two bars, one for the rounds and one for the samples of the round, and a line for each round that ended."""
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         super().run_starts(config, cuts, rounds_done)
@@ -97,6 +98,7 @@ class Bars(Lines):
 
 
 def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
+    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone."""
     if quiet:
         return Warnings(console)
     return Bars(console, name) if console.is_terminal else Lines(console, name)

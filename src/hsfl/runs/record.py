@@ -38,7 +38,7 @@ class Summary:
 
 
 def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
-    """Data and device of each client, for the run folder."""
+    """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
     feed, fleet = bench.task.feed, bench.world.fleet
     labels = feed.images.y.cpu().numpy()
     return ClientsRecord(
@@ -121,7 +121,7 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
 
 
 class TensorBoard:
-    """The round's numbers for TensorBoard, beside the other files."""
+    """Writes the numbers of each round for TensorBoard, too."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -132,7 +132,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def write(self, record: RoundRecord) -> None:
-        self._writer = self._writer or self._open()  # not before the run folder is there
+        self._writer = self._writer or self._open()  # opened late: the run folder must exist
         for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
             if (value := getattr(record, name)) is not None:
                 self._writer.add_scalar(name, value, record.round)
