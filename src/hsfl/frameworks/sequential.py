@@ -16,6 +16,8 @@ from hsfl.training.step import client_backward
 
 
 class SL(Base):
+    """SL: one client after another trains with the one server side."""
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cut = shared_cut(task)
