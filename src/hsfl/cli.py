@@ -29,7 +29,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    pass
+    """Options of `hsfl` itself."""
 
 
 def _say_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`hsfl allocate`: one round from explicit numbers. Imports no torch."""
+"""`hsfl allocate`: one round is solved from explicit numbers. Imports no torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ commands = typer.Typer()
 
 
 def parse_cuts(text: str | None) -> list[int] | None:
-    """3,4,3 -> [3, 4, 3]."""
+    """The cuts of an option: 3,4,3 -> [3, 4, 3]."""
     if text is None:
         return None
     try:
@@ -32,7 +32,10 @@ def parse_cuts(text: str | None) -> list[int] | None:
 
 
 def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
-    """A table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over."""
+    """Print a table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over.
+
+    styles: of each row, such as "bold".
+    """
     columns = zip(headers, *rows)
     widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
     table = Table(
@@ -48,7 +51,7 @@ def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence
 
 
 def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
-    """The answer for people: one line for the round, one row for each client."""
+    """Show the answer to people: a line for the round, a row for each client."""
     if answer.kept.any():
         text = (
             f"round {seconds(answer.round_s, 6)}, at least {seconds(answer.lower_bound_s, 6)} is needed "
@@ -93,15 +96,22 @@ def _owned(answer: "Allocation", k: int) -> str:
     "docs/scenario.md describes every field of the scenario and of the answer.",
 )
 def allocate_command(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (JSON; see docs/scenario.md)")],
-    cuts: Annotated[str | None, typer.Option(help="a cut for each client, such as 3,4,3; chosen if not given")] = None,
-    solver: Annotated[str, typer.Option(help="exact, paper, scip, or a baseline's rule such as ecfa")] = "exact",
-    time_limit_s: Annotated[float, typer.Option(help="stop then, with the best and its proven gap")] = 10.0,
-    gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="for choosing cuts; 0 or more")] = 0,
+    scenario: Annotated[Path, typer.Argument(help="The scenario, a JSON file (see docs/scenario.md).")],
+    cuts: Annotated[
+        str | None, typer.Option(help="A cut for each client, such as 3,4,3; by default the cuts are chosen.")
+    ] = None,
+    solver: Annotated[str, typer.Option(help="exact, paper, scip, or a policy such as ecfa.")] = "exact",
+    time_limit_s: Annotated[
+        float,
+        typer.Option(help="Stop the search after so many seconds, with the best allocation so far and its proven gap."),
+    ] = 10.0,
+    gap: Annotated[
+        float, typer.Option(help="Stop the search at this proven distance to the optimum, relative.")
+    ] = 1e-3,
+    seed: Annotated[int, typer.Option(help="The seed of the search for cuts, 0 or more.")] = 0,
     plugin: Plugins = None,
-    json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the answer to this file, too.")] = None,
 ) -> None:
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
     with one_line_errors():

@@ -18,17 +18,21 @@ commands = typer.Typer()
     "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`"
 )
 def cost(
-    model: Annotated[str, typer.Argument(help="A model's name.")] = "resnet18",
-    input: Annotated[str, typer.Option(help="Channels, height and width of an image.")] = "3,32,32",
+    model: Annotated[
+        str, typer.Argument(help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registers.")
+    ] = "resnet18",
+    input: Annotated[
+        str, typer.Option(help="Channels, height and width of an image; one number for a model that takes vectors.")
+    ] = "3,32,32",
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
-    batch_size: Annotated[int, typer.Option(help="Mini-batch that the memory is for.")] = 256,
-    norm: Annotated[str, typer.Option(help="batch, group or none")] = "batch",
-    stem: Annotated[str, typer.Option(help="imagenet or cifar")] = "imagenet",
+    batch_size: Annotated[int, typer.Option(help="The size of the mini-batch for which memory is counted.")] = 256,
+    norm: Annotated[str, typer.Option(help="The norm layers: batch, group or none.")] = "batch",
+    stem: Annotated[str, typer.Option(help="imagenet, or cifar, which keeps small images large.")] = "imagenet",
     plugin: Plugins = None,
-    save: Annotated[Path | None, typer.Option(help="Write the table as JSON, for hsfl plan.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the table to this file, for hsfl plan --cost.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What every cut of a model costs: FLOPs, bits on the links, memory."""
+    """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
         from hsfl.models.cost import measure
         from hsfl.models.zoo import build
@@ -64,7 +68,7 @@ def cost(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """Channels, height and width; one number for models that take vectors."""
+    """The shape of a sample from words: 3,32,32 or 3x32x32 for images, one number for vectors."""
     try:
         sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
         channels, height, width = sizes if len(sizes) != 1 else (1, 1, *sizes)

@@ -45,20 +45,31 @@ def plan(
     changes: Changes = None,
     plugin: Plugins = None,
     device: Annotated[
-        str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
+        str | None,
+        typer.Option(
+            help="Say which cut is best for one device instead: cpu=..,memory=..,up=..,down=..; b is bits, B is bytes."
+        ),
     ] = None,
-    cost: Annotated[Path | None, typer.Option(help="A cost table saved by hsfl cost --save; needs no torch.")] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(
+            help="A cost table that hsfl cost --save wrote; then no model is measured and no torch is needed."
+        ),
+    ] = None,
     input: Annotated[
-        str | None, typer.Option(help="Channels, height and width, where the model is measured; else 3,32,32.")
+        str | None,
+        typer.Option(
+            help="Channels, height and width of the images for which the model is measured; by default 3,32,32."
+        ),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Number of classes, where the model is measured; else 10.")
+        int | None, typer.Option(help="The number of classes for which the model is measured; by default 10.")
     ] = None,
-    samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
+    samples_per_client: Annotated[int, typer.Option(min=1, help="The training samples of each client.")] = 5000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep plan.json and a page in this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it.
+    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain the plan.
 
     The policy is allocation.policy: proposed, or baselines joined by +, such as scls+ecfa or etra_even.
     """
@@ -123,7 +134,7 @@ def _step(what: str, step: int, best_s: float) -> str:
 
 
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
-    """The saved table, or the model measured, which takes torch."""
+    """The saved cost table, or that of the config's model, which is measured with torch. shape, classes: the options' words."""
     from hsfl.models.cost import CostTable
     from hsfl.planning.world import model_cost
 
@@ -145,7 +156,7 @@ def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, cla
 
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
-    """As Scenario.checked, in the names of a config."""
+    """Refuse exclusive subchannels for more clients than subchannels, as `Scenario.checked` does, in the names of a config."""
     subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
     num_clients = world.fleet.num_clients
     if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
@@ -156,7 +167,7 @@ def _check_sharing(settings: "RunConfig", world: "World") -> None:
 
 
 def _check_folder(out: Path | None) -> None:
-    """Before the search, not after it."""
+    """Refuse a folder that cannot be written, before the search and not after it."""
     if out is None:
         return
     try:
