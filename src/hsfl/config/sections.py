@@ -31,12 +31,12 @@ class ModelConfig(_Section):
     """The model: its name, the images it takes, and how it is built."""
 
     name: str = "resnet18"
-    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None: as the data
+    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None keeps the size of the data
         None, description=f"three numbers: channels, height and width, such as [3, 32, 32], at most {MAX_SIDE}"
     )
     norm: Literal["batch", "group", "none"] = "batch"
     stem: Literal["imagenet", "cifar"] = "imagenet"
-    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; None: the model's own
+    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; None keeps the model's own rate
     init_weights: str | None = None  # a state dict in safetensors
 
 
@@ -44,7 +44,7 @@ class DataConfig(_Section):
     """The data set, how much of it is used, and how it is divided among the clients."""
 
     name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH
-    dir: str | None = None  # None: HSFL_DATA, else the user's cache
+    dir: str | None = None  # None stands for HSFL_DATA, else the user's cache folder
     partition: Literal["iid", "dirichlet", "shards", "quantity_skew"] = "iid"
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
     classes_per_client: int = Field(2, ge=1)  # of shards
@@ -60,7 +60,9 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
-    seed: int | None = Field(None, ge=0)  # draws devices and channel, apart from data and weights; None: the run's seed
+    seed: int | None = Field(
+        None, ge=0
+    )  # draws devices and channel, apart from data and weights; None takes the run's seed
     cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
         "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
@@ -102,7 +104,7 @@ class NetworkConfig(_Section):
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
     fading: Literal["normal", "rayleigh"] = "normal"
     gain_floor: float = Field(0.01, gt=0)
-    radius_m: float | None = Field(None, gt=0)  # path loss: clients uniform in a disc; None: no path loss
+    radius_m: float | None = Field(None, gt=0)  # path loss with clients uniform in a disc; None has no path loss
     positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
         None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
     )
@@ -147,7 +149,7 @@ class TrainConfig(_Section):
     budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
     tau_s: float | None = Field(
         None, gt=0
-    )  # training and upload that take longer are dropped from the round; None: wait
+    )  # a client whose training and upload take longer is dropped from the round; None waits for everyone
     batch_size: int = Field(256, ge=1)
     local_epochs: int = Field(1, ge=1, le=10_000)
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
@@ -158,7 +160,7 @@ class TrainConfig(_Section):
     step_rounds: int = Field(10, ge=1)  # where the schedule is `step`: the rate falls after so many rounds
     step_factor: float = Field(0.1, gt=0, le=1)
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
-    clients_per_round: int | None = Field(None, ge=1)  # None: all
+    clients_per_round: int | None = Field(None, ge=1)  # None takes all clients
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
     eval_every: int = Field(1, ge=1)  # rounds; the last round is always evaluated
 
@@ -269,7 +271,7 @@ class LogConfig(_Section):
     """What a run keeps besides its rounds."""
 
     checkpoint_every: int = Field(1, ge=1)  # rounds
-    model_every: int | None = Field(None, ge=1)  # rounds after which a model of its own is kept in models/; None: never
+    model_every: int | None = Field(None, ge=1)  # keep the model of every n-th round in models/; None keeps none
     tensorboard: bool = False
 
 
