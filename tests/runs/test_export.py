@@ -118,3 +118,11 @@ def test_export_reads_no_data_and_evaluate_makes_no_world(finished, tmp_path, mo
     path = export_folder(finished, "safetensors", tmp_path / "a")
     assert path.read_bytes() == (finished / "model.safetensors").read_bytes()
     assert export_folder(finished, "torchscript", tmp_path / "b").exists()
+
+
+def test_data_of_another_shape_are_refused(tmp_path):
+    loop.run(tiny("train.rounds=1"), tmp_path / "run")
+    config = tmp_path / "run/config.json"
+    config.write_text(config.read_text().replace('"image_size": 8', '"image_size": 9'))
+    message = refused("evaluate", tmp_path / "run")
+    assert "takes samples of (1, 8, 8) but digits has (1, 9, 9) now; put the data of then back" in message

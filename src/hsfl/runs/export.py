@@ -9,7 +9,6 @@ import torch
 from safetensors import SafetensorError
 
 from hsfl.config import OWN_MODEL, RunConfig
-from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic
 from hsfl.models.units import SplitModel
@@ -30,13 +29,11 @@ class StoredModel:
     input_shape: tuple[int, ...]  # of one sample
 
 
-def load_model(
-    folder: RunFolder, which: str, data_dir: Path | None = None, dataset: Dataset | None = None
-) -> StoredModel:
+def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> StoredModel:
     """The model of the last or the best round (`which` is "last" or "best").
 
     The folder says which samples the model takes. A folder of an older version does not: then the data set is read, from
-    `data_dir` where it is given, unless `dataset` is there already.
+    `data_dir` where it is given.
     """
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known("--which", which, paths)]
@@ -47,7 +44,7 @@ def load_model(
         raise InputError(
             f"{path} is missing: it is written when the run ends; let it finish, --resume it, or --which best"
         )
-    shape, num_classes = _takes(folder, config, dataset)
+    shape, num_classes = _takes(folder, config)
     model = make_model(config, shape, num_classes)
     try:
         model.load_state_dict(load_tensors(path)[0])
@@ -66,21 +63,25 @@ def stored_config(folder: RunFolder, data_dir: Path | None = None) -> RunConfig:
     return config.model_copy(update={"device": "cpu", "data": data, "model": model})
 
 
-def _takes(folder: RunFolder, config: RunConfig, dataset: Dataset | None) -> tuple[tuple[int, ...], int]:
+def _takes(folder: RunFolder, config: RunConfig) -> tuple[tuple[int, ...], int]:
     """The shape of the samples that the run's model takes, and how many classes it tells apart."""
     clients = folder.clients()
     if clients is not None and clients.input_shape:
         return tuple(clients.input_shape), len(clients.class_names)
-    dataset = dataset or read_dataset(config)
+    dataset = read_dataset(config)
     return input_shape(config, dataset), dataset.num_classes
 
 
 def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = None) -> tuple[Quality, tuple[str, ...]]:
     """How good the model of a folder's last or best round is on the test samples, and the names of the classes."""
     run = RunFolder(folder)
-    config = stored_config(run, data_dir)
+    stored, config = load_model(run, which, data_dir), stored_config(run, data_dir)
     dataset = read_dataset(config)
-    stored = load_model(run, which, data_dir, dataset)
+    if (shape := input_shape(config, dataset)) != stored.input_shape:
+        raise InputError(
+            f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "
+            "data of then back"
+        )
     return evaluate(stored.model, make_images(config, dataset, "test"), dataset.num_classes), dataset.classes
 
 
