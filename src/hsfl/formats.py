@@ -28,9 +28,14 @@ def grouped(value: float) -> str:
     return f"{value:,.0f}" if 100 <= value < 1e9 else f"{value:.3g}"
 
 
+def significant(value: float, digits: int = 4) -> str:
+    """So many significant digits, for cells whose column names the unit: 12.35, 1.235e+06."""
+    return f"{value:.{digits}g}"
+
+
 def seconds(value_s: float, digits: int | None = None) -> str:
     """12,345 s; with `digits`, so many significant ones: 12.35 s."""
-    return f"{grouped(value_s) if digits is None else f'{value_s:.{digits}g}'} s"
+    return f"{grouped(value_s) if digits is None else significant(value_s, digits)} s"
 
 
 def took(value_s: float) -> str:

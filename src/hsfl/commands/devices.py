@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
-from hsfl.formats import brief, giga, seconds
+from hsfl.formats import brief, giga, seconds, significant
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -108,8 +108,8 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
         (
             str(row["cut"]),
             *(brief(row["seconds"][name]) for name in names),
-            f"{row['round_s']:.4g}",
-            f"{row['memory_bits'] / 8 / 2**20:.4g}" + ("" if row["fits"] else "!"),
+            significant(row["round_s"]),
+            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
         )
         for row in rows
     ]

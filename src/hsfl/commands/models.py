@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hsfl.commands.shared import Json, Plugins, load_plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
-from hsfl.formats import size
+from hsfl.formats import significant, size
 
 commands = typer.Typer()
 
@@ -56,8 +56,8 @@ def cost(
         rows.add_row(
             str(cut),
             split_model.unit_names[cut - 1] if cut else "-",
-            f"{table.client_flops[cut] / 1e9:.4g}",
-            f"{table.server_flops[cut] / 1e9:.4g}",
+            significant(table.client_flops[cut] / 1e9),
+            significant(table.server_flops[cut] / 1e9),
             size(table.smashed_bits[cut] / 8),
             size(table.model_bits[cut] / 8),
             size(table.memory_bits[cut] / 8) if table.memory_bits is not None else "-",

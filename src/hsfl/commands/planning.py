@@ -23,7 +23,7 @@ from hsfl.commands.shared import (
     print_json,
 )
 from hsfl.errors import InputError
-from hsfl.formats import giga, percent, seconds, took
+from hsfl.formats import giga, percent, seconds, significant, took
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -184,7 +184,7 @@ def _show_plan(answer: Any) -> None:
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
-    shown = [(name, f"{mean_s:.5g}", more) for (name, mean_s), more in zip(means.items(), longer)]
+    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
     show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
     out_console.print()
     out_console.print(
@@ -213,7 +213,7 @@ def _show_clients(answer: Any) -> None:
         held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
         weight = "-" if client.weight is None else percent(client.weight, 1)
         first = (str(client.client), str(client.cut), giga(client.server_hz))
-        rows.append((*first, *(_radio_cells(client) if radio else ()), f"{total_s:.4g}", weight, held))
+        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
     show_table(
         out_console,
         ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
@@ -231,4 +231,4 @@ def _radio_cells(client: Any) -> tuple[str, str, str]:
         band = percent(sum(client.share) / len(client.share), 1)
     else:
         band = " ".join(map(str, client.subchannels))
-    return band, f"{client.main_up_power_w:.4g}", f"{client.main_down_power_w:.4g}"
+    return band, significant(client.main_up_power_w), significant(client.main_down_power_w)
