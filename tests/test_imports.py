@@ -17,7 +17,15 @@ PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
     *("register_dataset", "register_framework", "register_model", "register_policy"),
 }
-REPORT_READS = {"hsfl.config", "hsfl.errors", "hsfl.files", "hsfl.methods", "hsfl.network.clock", "hsfl.runs.folder"}
+REPORT_READS = {
+    "hsfl.config",
+    "hsfl.errors",
+    "hsfl.files",
+    "hsfl.formats",
+    "hsfl.methods",
+    "hsfl.network.clock",
+    "hsfl.runs.folder",
+}
 
 
 def module_of(path: Path) -> str:
@@ -107,7 +115,11 @@ def test_a_report_reads_folders_and_nothing_else(module: str) -> None:
 def test_no_torch_where_none_is_needed() -> None:
     modules = [
         "hsfl",
-        *(name for name in MODULES if package_of(name) in ("config", "errors", "plugins", "rng", "files", "methods")),
+        *(
+            name
+            for name in MODULES
+            if package_of(name) in ("config", "errors", "plugins", "rng", "files", "formats", "methods")
+        ),
     ]
     modules += ["hsfl.cli", "hsfl.models.cost", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
     code = f"import sys, {', '.join(modules)}\nassert 'torch' not in sys.modules\nprint(dir(hsfl))"

@@ -23,10 +23,13 @@ app.add_typer(data.commands, name="data")
 @app.callback(invoke_without_command=False)
 def main(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=lambda on: _say_version(on), help="Say which.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=lambda on: _say_version(on), help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    pass
+    """Options of `hsfl` itself."""
 
 
 def _say_version(wanted: bool) -> None:

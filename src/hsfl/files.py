@@ -15,7 +15,7 @@ from hsfl.errors import InputError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A place that cannot be written (no room, no right, a file where a folder should be) is wrong input."""
+    """Turn a failure to write (no room, no permission, a file where a folder should be) into an error of one line."""
     try:
         yield
     except OSError as error:
@@ -24,15 +24,15 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-SCRATCH = ".hsfl-scratch-"  # how the names of files begin that are being written
+SCRATCH = ".hsfl-scratch-"  # the names of unfinished files begin like this
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False) -> None:
     """Let `write` fill a scratch file beside `path`, then put it in place in one move.
 
-    A link is followed, so that the file it points to is replaced and not the link. A device (such as /dev/stdout) is written
-    to; other things that are no file (a folder, a named pipe) are refused. `durable`: the content is on the disk before
-    it replaces what was there, so that a power cut leaves the old or the new file.
+    A link is followed: the file that it points to is replaced, and the link stays. A device (such as /dev/stdout) is written
+    to; a folder or a named pipe is refused. durable: the content is on the disk before it replaces the old file, so that
+    after a power cut the old or the new file is there.
     """
     with writing(path):
         path = Path(os.path.realpath(path))
@@ -56,7 +56,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False
 
 
 def _kind(path: Path) -> str:
-    """file (or nothing yet) or device; whatever else is there is refused."""
+    """What is at the path: "file" (or nothing yet) or "device". Anything else is refused."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _kind(path: Path) -> str:
 
 
 def _write_through(path: Path, write: Callable[[Path], Any]) -> None:
-    """What was written to a scratch file elsewhere goes to the device, which stays what it is."""
+    """Let `write` fill a scratch file elsewhere, and copy its content to the device."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "content"
         scratch.touch()
@@ -89,20 +89,23 @@ def _to_disk(path: Path) -> None:
 
 
 def clear_scratch(folder: Path) -> None:
-    """Remove what a process that was killed while writing left behind, here and in the folders below."""
+    """Remove the unfinished files that a killed process left in this folder and in the folders below it."""
     for path in folder.rglob(f"{SCRATCH}*"):
         path.unlink(missing_ok=True)
 
 
 def is_scratch(path: Path) -> bool:
+    """Whether the file is an unfinished one."""
     return path.name.startswith(SCRATCH)
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write plain data as JSON; a NaN or an infinite number is an error."""
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))
 
 
 def read_json(path: Path) -> Any:
+    """The plain data of a JSON file of a run folder; a missing or damaged file is an error of one line."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

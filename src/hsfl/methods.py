@@ -1,7 +1,7 @@
 """The frameworks, one row each: name, title, paper, how a round is timed, who keeps what, and how it is drawn.
 
 This is the only list of frameworks. It imports no torch: the clock, the planner and the report read it. The class that trains
-is named by its place and imported when it is needed. A framework of one's own is one more row (`hsfl.register_framework`).
+is named by its place and imported when it is needed. A framework of the user's is one more row (`hsfl.register_framework`).
 """
 
 import re
@@ -15,20 +15,20 @@ from hsfl.errors import InputError, known
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Style = tuple[str, str, Any]  # colour, marker, dashes: told apart by colour-blind eyes and without colour
+Style = tuple[str, str, Any]  # colour, marker, dashes: any two differ for colour-blind eyes, and in black and white
 
 
 @dataclass(frozen=True)
 class Timing:
     """How a framework spends a round.
 
-    turns: "together", "alone" (one client after another) or "clusters" (one cluster after another); what a turn has
-        to itself is all of the band and all of the main server.
+    turns: "together", "alone" (one client after another) or "clusters" (one cluster after another). The clients of a
+        turn have all of the band and all of the main server.
     server: "divided" (main_hz among the clients of a turn), "whole" (all of main_hz, for one thing at a time) or "own" (a
         server of main_hz / K for each client, which no other client can use).
-    step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (all of a
-        turn in step, see network/steps.py), "pooled" (the server alone, on everyone's data, after one upload of it).
-    cut: "any", or the only one it knows: "none" (all on the server) or "whole" (all on the client).
+    step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (the clients of
+        a turn go in step, see network/steps.py), "pooled" (the server trains alone, on the data that everyone uploaded once).
+    cut: "any", or the only cut that the framework knows: "none" (all units on the server) or "whole" (all on the client).
     batches: "equal" (train.batch_size for everyone) or "proportional" (to each client's samples, so that all make equally
         many steps).
     """
@@ -58,8 +58,8 @@ class Method:
     """One framework.
 
     code: where the class is that trains, "module:Class", or the class itself.
-    timeline: where the words of `timing` do not tell how a round goes, a function that does; it takes what
-        `network.clock.timeline` takes, but for the name.
+    timeline: a function that says how a round goes, where the words of `timing` cannot; it takes the arguments of
+        `network.clock.timeline` without the name.
     """
 
     name: str
@@ -101,23 +101,23 @@ def register(method: Method) -> Method:
 
 
 def method(name: str) -> Method:
-    """The row of a framework."""
+    """The row of the framework `name`; an unknown name is an error that suggests the nearest."""
     return METHODS[known("framework", name, METHODS, plugins.WAY_OUT)]
 
 
 def copy_per_client_names() -> list[str]:
-    """Frameworks in which the main server has a copy of its side for each client; a policy allocates for them."""
+    """Names of the frameworks in which the main server keeps a copy of its side for each client; policies allocate for these."""
     return [name for name, row in METHODS.items() if row.copy_per_client]
 
 
-NEEDED = {  # of a framework's class
+NEEDED = {  # what a framework's class must have
     "init": "init(self)",
     "round": "round(self, state, kept, round_index)",
     "models": "models(self, state)",
     "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.base.Base has it",
     "extras": "extras(self), as hsfl.frameworks.base.Base has it",
 }
-FREE_STYLES: tuple[Style, ...] = (  # for frameworks of one's own: no two alike, and none like a built-in one
+FREE_STYLES: tuple[Style, ...] = (  # for frameworks that are registered: no two alike, and none like a built-in style
     ("#117733", "h", (0, (8, 1.5, 1, 1.5))),
     ("#AA4499", "p", (0, (4, 1.5, 4, 3))),
     ("#332288", "8", (0, (10, 2, 1, 2, 1, 2))),
@@ -141,11 +141,16 @@ def register_framework(
     style: Style | None = None,
     options: "type[BaseModel] | None" = None,
 ) -> Method:
-    """Add a framework of one's own: its class, and what of its row differs from that of the framework it derives from.
+    """Add a framework: the class that trains, and how its row differs from the row of the framework that it derives from.
 
-    Without a built-in framework among the class's parents the row is HSFL's where the class says `copy_per_client = True`,
-    else that of clients in parallel, each at its own pace. timing: the words of `Timing`, all or some. timeline: a function
-    instead of them, see `Method`. options: a pydantic model for `options.<name>`, which `Task.options` gives to the class.
+    If no parent of the class is a framework, the row is HSFL's where the class says `copy_per_client = True`; otherwise
+    clients work in parallel, each at its own pace.
+
+    title, paper, style: how tables and figures show the framework.
+    timing: some or all words of `Timing`. timeline: a function instead of these words, see `Method`.
+    own_cuts: whether every client has a cut of its own. copy_per_client: whether the main server keeps a copy per client.
+    own_policy: the allocation that `allocation.policy=own` stands for.
+    options: a pydantic model for `options.<name>`, which `Task.options` gives to the class.
     """
     _check_class(name, code)
     rows: dict[str | type[Any], Method] = {row.code: row for row in METHODS.values()}
@@ -183,7 +188,7 @@ def _check_class(name: str, code: Any) -> None:
 
 
 def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
-    """The words given, the others as usual."""
+    """The words given, and the usual ones for the rest."""
     if given is None:
         return usual
     words = asdict(given) if isinstance(given, Timing) else dict(given)
@@ -210,7 +215,7 @@ MARKERS = "xsv^DP<>*ohp8dXH"  # that figures and pages know
 
 
 def read_style(value: Any) -> Style | None:
-    """A style from plain data; None if it is none: a colour such as #117733, a marker, "solid" or (0, (on, off, ...))."""
+    """A style from plain data: a colour such as #117733, a marker, and "solid" or (0, (on, off, ...)); None if it is no style."""
     try:
         colour, marker, dashes = value
         if dashes != "solid":

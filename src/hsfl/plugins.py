@@ -1,9 +1,9 @@
-"""Methods of one's own: files that register frameworks, policies, models and data sets. Imports no torch.
+"""Plugins: files of the user's that register frameworks, policies, models and data sets. Imports no torch.
 
 A plugin is a Python file that the user names (`--plugin FILE`, `plugins` in a config), or the entry point of an installed
 package in the group `hsfl`, which is looked at only for a name that is not built in. Nothing is loaded because a run folder
-names it, and nothing is ever sent to another machine. The registries are where the built-in things are; here is who
-registered what.
+names a plugin, and no plugin is ever sent to another machine. What a plugin registers goes into the table in which the
+built-in names stand; this module remembers who registered what.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,41 +25,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 GROUP = "hsfl"  # of entry points
-BUILT_IN = frozenset(  # a test holds that these are the registries' names; here, so that no registry need be loaded
-    [
-        "cl",
-        "fl",
-        "sl",
-        "splitfed_v1",
-        "splitfed_v2",
-        "psl",
-        "fsl",
-        "locfedmix_sl",
-        "cpsl",
-        "hsfl",
-        "own",
-        "proposed",
-        "rcls",
-        "scls",
-        "ecfa",
-        "gtra",
-        "etra",
-        "etra_even",
-        "even",
-        "splitfed",
-        "resnet18",
-        "cnn",
-        "mlp",
-        "vgg11_bn",
-        "mobilenet_v2",
-        "mnist",
-        "cifar10",
-        "ham10000",
-        "digits",
-        "idx",
-        "folder",
-    ]
-)
+TABLES = {  # where the built-in names stand, by kind; a table is imported when it is needed, light ones first
+    "framework": "hsfl.methods:METHODS",
+    "model": "hsfl.models.recipes:MODELS",
+    "data set": "hsfl.data.datasets:READERS",
+    "policy": "hsfl.allocation.policies:POLICIES",
+}
+RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -74,25 +47,26 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Registered:
-    """One thing of one's own, and who registered it; None: the running program itself."""
+    """Something that was registered: the plugin that did it (None if the running program did), and how to undo it."""
 
     plugin: Plugin | None
     forget: Callable[[], Any]
 
 
 REGISTERED: dict[tuple[str, str], Registered] = {}  # by kind and name
-OPTIONS: dict[str, "type[BaseModel]"] = {}  # what checks options.<name>
+OPTIONS: dict[str, "type[BaseModel]"] = {}  # by name: the model that checks options.<name>
 LOADED: dict[str, Plugin] = {}  # by spec
 _loading: list[Plugin] = []
 
 
 def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "type[BaseModel] | None" = None) -> None:
-    """Put something of one's own into its registry; a name can be taken once."""
+    """Put `value` into its registry under a name that is still free. kind: framework, policy, model or data set.
+    options: the pydantic model that checks `options.<name>`."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"{kind} {name!r} is no name; take letters, digits, _ and -, beginning with a letter")
     plugin, before = _loading[-1] if _loading else None, REGISTERED.get((kind, name))
     again = before is not None and before.plugin is None and plugin is None  # a notebook's cell, run once more
-    if (name in registry and not again) or name == "own":
+    if (name in registry and not again) or name == RESERVED:
         taken = before.plugin.name if before is not None and before.plugin is not None else "hsfl"
         raise InputError(f"{kind} {name!r} is there already, from {taken}; choose another name")
     if options is not None:
@@ -110,7 +84,7 @@ def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "ty
 def _check_options(kind: str, name: str, options: Any, again: bool) -> None:
     if not (isinstance(options, type) and hasattr(options, "model_validate")):
         raise InputError(f"{kind} {name!r} has options {options!r}; give a class that derives from pydantic.BaseModel")
-    if (name in OPTIONS and not again) or name in BUILT_IN:
+    if (name in OPTIONS and not again) or _is_built_in("framework", name):  # frameworks have options of their own
         raise InputError(f"options.{name} is there already; choose another name for the {kind}")
 
 
@@ -120,18 +94,19 @@ def source() -> str:
 
 
 def owner(kind: str, name: str) -> Plugin | None:
-    """The plugin that something comes from; None if it is built in, unknown, or the running program's."""
+    """The plugin that registered this name; None if the name is built in, unknown, or registered by the running program."""
     found = REGISTERED.get((kind, name))
     return None if found is None else found.plugin
 
 
 def load_all(specs: Iterable[str | Path]) -> None:
+    """Run all plugins of a list, each once."""
     for spec in specs:
         load(spec)
 
 
 def load(spec: str | Path) -> Plugin:
-    """Run a file that registers things (or an installed entry point, by its name); once, however often it is named."""
+    """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again."""
     path = Path(spec)
     if not path.is_file():
         for point in entry_points(group=GROUP, name=str(spec)):
@@ -154,7 +129,7 @@ def _read(path: Path) -> bytes:
 
 
 def _run(path: Path, content: bytes, plugin: Plugin) -> None:
-    """The very bytes that were hashed; the module has a name, so that its classes can be pickled on this machine."""
+    """Run the very bytes that were hashed. Their module gets a name, so that its classes can be pickled on this machine."""
     word = re.sub(r"\W", "_", path.stem)
     module = ModuleType(f"hsfl_plugin_{word}_{plugin.sha256[:12]}")
     module.__file__ = plugin.spec
@@ -167,7 +142,7 @@ def _run(path: Path, content: bytes, plugin: Plugin) -> None:
 
 
 def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:
-    """Run a plugin; what it raises is one line, and then nothing of it stays registered."""
+    """Run a plugin. If it raises, nothing that it registered stays, and the error is told in one line."""
     before = set(REGISTERED)
     _loading.append(plugin)
     try:
@@ -184,7 +159,7 @@ def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:
 
 
 def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
-    """The exception and the plugin's own line, in one line."""
+    """What went wrong in a plugin and in which of its lines, told in one line."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == file else lines[-1] if lines else None
     where = f"plugin {plugin.name}" + ("" if line is None else f", line {line}")
@@ -195,16 +170,27 @@ def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
 
 
 def find(name: str) -> None:
-    """Load the installed entry point of this name, if there is one and the name is neither built in nor registered."""
-    if name in BUILT_IN or any(name == taken for _, taken in REGISTERED):
+    """Load the installed entry point of this name, if there is one. A name that is built in or registered needs none."""
+    if name == RESERVED or any(name == taken for _, taken in REGISTERED):
         return
     for point in entry_points(group=GROUP, name=name):
-        _load_entry_point(point)
+        if not any(_is_built_in(kind, name) for kind in TABLES):
+            _load_entry_point(point)
         return
+
+
+def _is_built_in(kind: str, name: str) -> bool:
+    """Whether the package itself has something of this kind and name."""
+    module, _, table = TABLES[kind].partition(":")
+    try:
+        names = getattr(import_module(module), table)
+    except ImportError:
+        return False  # the optimiser is an extra; where it is not installed there are no policies
+    return name in names and (kind, name) not in REGISTERED
 
 
 def _load_entry_point(point: EntryPoint) -> Plugin:
-    """Import a package's module, and call what the entry point names in it, if it names something."""
+    """Import the module of an entry point, and call the function that it names in the module, if it names one."""
     found = find_spec(point.module)
     file = found.origin if found is not None else None
     if file is None or not Path(file).is_file():
@@ -217,7 +203,7 @@ def _load_entry_point(point: EntryPoint) -> Plugin:
 
 
 def default_options(name: str) -> Any:
-    """The options of a registered name where none are given; None where it takes none."""
+    """The options of a registered name with their defaults; None if the name takes no options."""
     if name not in OPTIONS:
         return None
     try:
@@ -228,7 +214,7 @@ def default_options(name: str) -> Any:
 
 
 def hashes(names: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Plugin]:
-    """The plugins behind these (kind, name) pairs, where there are any."""
+    """The plugins that registered these (kind, name) pairs; pairs that no plugin registered are left out."""
     found = {(kind, name): owner(kind, name) for kind, name in names}
     return {key: plugin for key, plugin in found.items() if plugin is not None}
 

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from hsfl.config import TrainConfig
 from hsfl.models.state import Layout, read_state
 from hsfl.models.zoo import build
-from hsfl.training.step import Part, StepKey, client_backward, server_step
+from hsfl.training.roles import Session
+from hsfl.training.step import Part, StepKey, client_backward
 
 KEY = StepKey(seed=1, client=2, round_index=3, step=4)
 MODELS = [("cnn", (1, 12, 12)), ("resnet18", (3, 16, 16)), ("mobilenet_v2", (3, 16, 16))]
@@ -31,7 +32,7 @@ def test_split_step_equals_whole_step_at_every_cut(name: str, shape: tuple[int, 
         tail.begin(start[cut:num_units], train.lr)
         for _ in range(2):
             smashed = head.forward(x, KEY)
-            _, gradient = server_step(tail, smashed, y, KEY, need_gradient=cut > 0)
+            _, gradient = Session(tail).step(smashed, y, KEY, need_gradient=cut > 0)
             if cut > 0:
                 client_backward(head, smashed, gradient)
         joined = {**head.state.named(), **tail.state.named()}

@@ -37,16 +37,16 @@ def test_splitfed_v2_serves_in_the_rounds_own_order() -> None:
     everyone = tuple(range(5))
     for index in (0, 1):
         line, _ = pace.round(index, everyone)
-        share = pace.allocator.share(pace.job, bench.world.draw(index), np.ones(5, bool))
+        allotted = pace.allocator.allocate(pace.job, bench.world.draw(index), np.ones(5, bool))
         steps = np.ceil(pace.job.num_batches).astype(int)
         order = []
         for step in range(max(steps)):
             joins = np.flatnonzero(steps > step)
             shuffled = stream(3, "server order", index, step).permutation(joins).tolist()
             order.append([*shuffled, *np.flatnonzero(steps <= step).tolist()])
-        same = timeline("splitfed_v2", share.phases, pace.job.num_batches, order=np.array(order))
+        same = timeline("splitfed_v2", allotted.phases, pace.job.num_batches, order=np.array(order))
         np.testing.assert_allclose(line.finish_s, same.finish_s, rtol=1e-12)
-        other = timeline("splitfed_v2", share.phases, pace.job.num_batches, order=np.array(order)[:, ::-1])
+        other = timeline("splitfed_v2", allotted.phases, pace.job.num_batches, order=np.array(order)[:, ::-1])
         assert not np.allclose(line.finish_s, other.finish_s, rtol=1e-6)
 
 

@@ -49,14 +49,14 @@ def test_dealing_by_hand() -> None:
 def test_each_turn_deals_the_whole_band_to_its_members() -> None:
     bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2"))
     draw, job = bench.world.draw(0), job_of(bench, 2)
-    share = GreedyTurns().share(job, draw, np.ones(4, bool))
-    assert len(share.says["owners"]) == 2
-    for number, owners in enumerate(share.says["owners"]):
+    allotted = GreedyTurns().allocate(job, draw, np.ones(4, bool))
+    assert len(allotted.says["owners"]) == 2
+    for number, owners in enumerate(allotted.says["owners"]):
         assert len(owners) == 6
         assert set(owners) == set(np.flatnonzero(job.clusters == number))
-    even = Even().share(job, draw, np.ones(4, bool)).phases
+    even = Even().allocate(job, draw, np.ones(4, bool)).phases
     for name in ("client_forward_s", "server_forward_s", "client_backward_s"):  # the whole server in both
-        np.testing.assert_allclose(getattr(share.phases, name), getattr(even, name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(allotted.phases, name), getattr(even, name), rtol=1e-12)
 
 
 def test_a_turn_alone_is_never_slower_than_even() -> None:
@@ -64,7 +64,9 @@ def test_a_turn_alone_is_never_slower_than_even() -> None:
     bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2", "options.cpsl_clusters=4"))
     job = job_of(bench, 2)
     for index in range(10):
-        greedy, even = (a.share(job, bench.world.draw(index), np.ones(4, bool)).phases for a in (GreedyTurns(), Even()))
+        greedy, even = (
+            a.allocate(job, bench.world.draw(index), np.ones(4, bool)).phases for a in (GreedyTurns(), Even())
+        )
         for name in ("smashed_s", "gradient_s", "model_up_s", "model_down_s"):
             assert (getattr(greedy, name) <= getattr(even, name) * (1 + 1e-12)).all()
 
@@ -74,7 +76,7 @@ def test_nobody_ends_with_less_than_one_subchannel_of_its_best() -> None:
     bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2"))
     for index in range(5):
         draw = bench.world.draw(index)
-        dealt = GreedyTurns().share(job_of(bench, 2), draw, np.ones(4, bool)).phases
+        dealt = GreedyTurns().allocate(job_of(bench, 2), draw, np.ones(4, bool)).phases
         second = draw.main_gain.argsort(axis=1)[:, -2]
         slowest_s = [8 * bench.world.cost.smashed_bits[2] / _rate(bench, draw, k, second[k]) for k in range(4)]
         assert (dealt.smashed_s <= np.array(slowest_s) * (1 + 1e-12)).all()
@@ -94,7 +96,7 @@ def test_the_best_cut_for_all() -> None:
     for cut in (1, 2):  # CPSL leaves the server at least one unit
         job = job_of(bench, cut)
         lines = [
-            timeline("cpsl", GreedyTurns().share(job, draws.sample(s), np.ones(4, bool)).phases, job.num_batches,
+            timeline("cpsl", GreedyTurns().allocate(job, draws.sample(s), np.ones(4, bool)).phases, job.num_batches,
                      clusters=job.clusters)
             for s in range(3)
         ]  # fmt: skip

@@ -18,7 +18,7 @@ from hsfl.methods import METHODS
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.checkpoint import Standing, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.folder import RoundRecord, RunFolder
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
@@ -149,8 +149,8 @@ def without_progress(path: Path) -> None:
 
 
 def without_tensors(path: Path) -> None:
-    progress, config = Progress(2), tiny()
-    save_checkpoint(path, State({}, {"x": torch.zeros(3)}), progress, config)
+    standing, config = Standing(2), tiny()
+    save_checkpoint(path, State({}, {"x": torch.zeros(3)}), standing, config)
 
 
 SPOILS = {
@@ -159,7 +159,7 @@ SPOILS = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "does not hold a checkpoint"),
     "noise": (lambda path: path.write_bytes(b"\x07" * 5000), "does not hold a checkpoint"),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), "does not hold a checkpoint"),
-    "without progress": (without_progress, "no 'config' in it"),
+    "without standing": (without_progress, "no 'config' in it"),
     "without tensors": (without_tensors, "no 'floats/main' in it"),
     "of another seed": (foreign("seed=4"), "was run with seed = 4, not 0"),
     "of another framework": (foreign("framework=sl"), "was run with framework = 'sl', not 'hsfl'"),
@@ -206,10 +206,10 @@ def test_a_state_is_stored_whole(tmp_path):
     state = read_state(build("cnn", (1, 8, 8), 10, seed=1))
     state.ints.add_(7)
     first = State({"edge": state[0:2].clone(), "main": state[1:5].clone()}, {"head.0.step": torch.tensor(3.0)})
-    save_checkpoint(tmp_path / "state", first, Progress(4, 0.5, 2), RunConfig())
+    save_checkpoint(tmp_path / "state", first, Standing(4, 0.5, 2), RunConfig())
     like = State({"edge": state[0:2].clone(), "main": state[1:5].clone()})
-    loaded, progress = load_checkpoint(tmp_path / "state", like, RunConfig())
-    assert progress == Progress(4, 0.5, 2)
+    loaded, standing = load_checkpoint(tmp_path / "state", like, RunConfig())
+    assert standing == Standing(4, 0.5, 2)
     for name in ("edge", "main"):
         assert torch.equal(loaded.units[name].floats, first.units[name].floats)
         assert torch.equal(loaded.units[name].ints, first.units[name].ints)

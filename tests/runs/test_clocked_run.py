@@ -275,7 +275,7 @@ def test_fleet_seed_draws_devices_and_channel_and_nothing_else() -> None:
     same, other = prepare(config("seed=4")), prepare(config("seed=4", "fleet.seed=9"))
     assert not np.array_equal(same.world.fleet.cpu_hz, other.world.fleet.cpu_hz)
     assert not np.array_equal(same.world.draw(0).main_gain, other.world.draw(0).main_gain)
-    assert all(map(np.array_equal, same.task.feed.shares, other.task.feed.shares))
+    assert all(map(np.array_equal, same.task.feed.indices, other.task.feed.indices))
     assert (same.task.initial.floats == other.task.initial.floats).all()
     again = prepare(config("seed=5", "fleet.seed=4"))
     assert np.array_equal(again.world.fleet.cpu_hz, same.world.fleet.cpu_hz)

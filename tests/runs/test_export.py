@@ -10,15 +10,22 @@ from tests.small_runs import refused, tiny
 
 from hsfl.models.zoo import build
 from hsfl.runs import loop
-from hsfl.runs.export import evaluate_folder, export_folder, load_model
+from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.prepare import make_images, read_dataset
 from hsfl.training.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")
 def model_and_images(finished):
-    model, bench = load_model(RunFolder(finished), "last")
-    return model, bench.test.floats(bench.test.x[:7])
+    test = images_of(finished)
+    return load_model(RunFolder(finished), "last").model, test.floats(test.x[:7])
+
+
+def images_of(folder):
+    """The test samples of a folder's run."""
+    config = stored_config(RunFolder(folder))
+    return make_images(config, read_dataset(config), "test")
 
 
 def test_evaluate_equals_the_last_rounds_record(finished):
@@ -48,8 +55,7 @@ def test_safetensors_go_into_a_new_model(finished):
         assert path == finished / "export" / "model.safetensors"
         model = build("cnn", (1, 8, 8), 10)
         model.load_state_dict(load_file(path))
-        _, bench = load_model(RunFolder(finished), "last")
-        quality = evaluate(model.eval(), bench.test, bench.num_classes)
+        quality = evaluate(model.eval(), images_of(finished), 10)
         assert quality.accuracy == RunFolder(finished).rounds()[-1].test_accuracy
     finally:
         shutil.rmtree(finished / "export")
@@ -97,3 +103,26 @@ def test_the_first_weights_are_not_needed_again(tmp_path):
     summary = loop.run(config, tmp_path / "run")
     (tmp_path / "first.safetensors").unlink()
     assert evaluate_folder(tmp_path / "run")[0].accuracy == summary.test_accuracy
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_export_reads_no_data_and_evaluate_makes_no_world(finished, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("not needed")
+
+    monkeypatch.setattr("hsfl.runs.prepare.make_world", never)
+    monkeypatch.setattr("hsfl.planning.world.measure", never)
+    monkeypatch.setattr("hsfl.runs.prepare.partition", never)
+    assert evaluate_folder(finished)[0].accuracy == RunFolder(finished).rounds()[-1].test_accuracy
+    monkeypatch.setattr("hsfl.runs.prepare.load", never)
+    path = export_folder(finished, "safetensors", tmp_path / "a")
+    assert path.read_bytes() == (finished / "model.safetensors").read_bytes()
+    assert export_folder(finished, "torchscript", tmp_path / "b").exists()
+
+
+def test_data_of_another_shape_are_refused(tmp_path):
+    loop.run(tiny("train.rounds=1"), tmp_path / "run")
+    config = tmp_path / "run/config.json"
+    config.write_text(config.read_text().replace('"image_size": 8', '"image_size": 9'))
+    message = refused("evaluate", tmp_path / "run")
+    assert "takes samples of (1, 8, 8) but digits has (1, 9, 9) now; put the data of then back" in message

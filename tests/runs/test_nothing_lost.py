@@ -18,7 +18,8 @@ from hsfl.files import SCRATCH
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.compare import run_or_resume
-from hsfl.runs.folder import LOCK, RunFolder
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.lock import LOCK
 
 
 class Told(loop.Observer):

@@ -73,7 +73,7 @@ def test_parallel_rounds_by_hand(framework: str, extra: tuple[str, ...]) -> None
     times = plain_phases(bench, bench.world.draw(1), cuts, group, everyone, hz, 8)
     own = {}
     for k in group:
-        samples = len(bench.task.feed.shares[k]) * settings.network.sample_scale
+        samples = len(bench.task.feed.indices[k]) * settings.network.sample_scale
         batches = (math.ceil(samples / 8) if extra else samples / 8) * settings.train.local_epochs
         t = times[k]
         own[k] = batches * (t["fwd"] + t["up"] + t["server"] + t["down"] + t["bwd"]) + t["model_up"]
@@ -105,7 +105,7 @@ def test_sl_by_hand(optimizer: str, handed: str) -> None:
     chosen, draw, total = choose_clients(settings, 1), bench.world.draw(1), 0.0
     for k in chosen:
         t = plain_phases(bench, draw, (2,) * 5, [k], [k], bench.world.servers.main_hz, 8)[k]
-        total += len(bench.task.feed.shares[k]) / 8 * (t["fwd"] + t["up"] + t["server"] + t["down"] + t["bwd"])
+        total += len(bench.task.feed.indices[k]) / 8 * (t["fwd"] + t["up"] + t["server"] + t["down"] + t["bwd"])
         total += t["model_up"] + t["model_down"]
     assert pace.round(1, chosen)[0].round_s == pytest.approx(total, rel=1e-9)
 
@@ -132,7 +132,7 @@ def test_cl_by_hand(full: str) -> None:
     """Round 1 begins when all raw data are there; then the server alone, on batches of everyone's samples together."""
     settings = config("framework=cl", f"network.full_batches={full}", "train.local_epochs=2", "train.batch_size=48")
     bench, pace = paced(settings)
-    world, samples = bench.world, [len(share) for share in bench.task.feed.shares]
+    world, samples = bench.world, [len(own) for own in bench.task.feed.indices]
     batches = math.ceil(sum(samples) / 48) if full == "true" else sum(samples) / 48
     training_s = 2 * batches * 48 * world.cost.server_flops[0] / world.servers.main_hz
     draw, everyone = world.draw(0), list(range(5))
@@ -152,7 +152,7 @@ def test_psl_by_hand(option: str, full: str) -> None:
     settings = config("framework=psl", f"options.{option}", f"network.full_batches={full}", "train.local_epochs=2")
     bench, pace = paced(settings)
     cuts, everyone = find_framework("psl")(bench.task).cuts, list(range(5))
-    samples = [len(share) for share in bench.task.feed.shares]
+    samples = [len(own) for own in bench.task.feed.indices]
     steps = sum(samples) / (5 * 8)
     steps = 2 * (math.ceil(steps) if full == "true" else steps)
     of_one = plain_phases(bench, bench.world.draw(1), cuts, everyone, everyone, bench.world.servers.main_hz, 1)
@@ -174,7 +174,7 @@ def test_splitfed_v2_by_hand() -> None:
     cuts, chosen, everyone = find_framework("splitfed_v2")(bench.task).cuts, choose_clients(settings, 1), list(range(5))
     times = plain_phases(bench, bench.world.draw(1), cuts, list(chosen), everyone, 1e9, 8)
     total = 0.0
-    for step, part in enumerate(steps_of({k: len(bench.task.feed.shares[k]) / 8 for k in chosen})):
+    for step, part in enumerate(steps_of({k: len(bench.task.feed.indices[k]) / 8 for k in chosen})):
         now = max(part[k] * (times[k]["fwd"] + times[k]["up"]) for k in part)
         ends = []
         for k in stream(3, "server order", 1, step).permutation(list(part)).tolist():
@@ -197,7 +197,7 @@ def test_cpsl_by_hand() -> None:
         if not group:
             continue
         times = plain_phases(bench, draw, cuts, group, group, bench.world.servers.main_hz, 8)
-        left = {k: len(bench.task.feed.shares[k]) / 8 for k in group}
+        left = {k: len(bench.task.feed.indices[k]) / 8 for k in group}
         total += max(times[k]["model_down"] for k in group)
         while any(value > 1e-12 for value in left.values()):
             part = {k: min(value, 1.0) for k, value in left.items() if value > 1e-12}
@@ -221,7 +221,7 @@ def test_locfedmix_by_hand() -> None:
     everyone, draw = list(range(5)), bench.world.draw(1)
     times = plain_phases(bench, draw, algorithm.cuts, everyone, everyone, bench.world.servers.main_hz, 8)
     decoder = {k: 8 * flops / (draw.cpu_hz[k] * bench.world.fleet.flops_per_cycle[k]) for k in everyone}
-    left = {k: len(bench.task.feed.shares[k]) / 8 for k in everyone}
+    left = {k: len(bench.task.feed.indices[k]) / 8 for k in everyone}
     total = 0.0
     while any(value > 1e-12 for value in left.values()):
         part = {k: min(value, 1.0) for k, value in left.items() if value > 1e-12}

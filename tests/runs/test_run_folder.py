@@ -10,7 +10,8 @@ from tests.small_runs import read_strictly, tiny
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
-from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run, environment
+from hsfl.runs.environment import environment, sources_sha256
+from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
 
 RECORD = RoundRecord(
     round=1,
@@ -106,11 +107,25 @@ def test_a_new_folder_has_config_and_environment(tmp_path):
 
 def test_the_environment_says_where_numbers_come_from():
     words = environment()
-    assert set(words) == {"python", "platform", "processor", "num_cpus", "num_threads", "packages"}
+    assert set(words) == {"python", "platform", "processor", "num_cpus", "num_threads", "packages", "sources_sha256"}
     assert set(words["packages"]) == {"hsfl", "torch", "numpy"}
     assert words["packages"]["numpy"] == np.__version__
     assert words["num_cpus"] >= 1
     assert words["processor"]
+    assert words["sources_sha256"] == sources_sha256()
+
+
+def test_the_hash_of_the_sources_knows_names_and_contents(tmp_path):
+    for name, text in (("a.py", "1"), ("b/c.py", "2"), ("b/d.txt", "no source")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = sources_sha256(tmp_path)
+    (tmp_path / "b/d.txt").write_text("other")
+    assert sources_sha256(tmp_path) == before
+    (tmp_path / "b/c.py").rename(tmp_path / "c.py")
+    renamed = sources_sha256(tmp_path)
+    (tmp_path / "c.py").write_text("3")
+    assert len({before, renamed, sources_sha256(tmp_path)}) == 3
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.mkdir()])

@@ -13,7 +13,7 @@ from tests.small_runs import tiny
 from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
 from hsfl.runs.prepare import prepare
-from hsfl.training.batches import Feed, Images, batch_plan, resized
+from hsfl.training.batches import Feed, Images, batch_positions, resized
 
 sizes = st.integers(1, 60)
 
@@ -21,7 +21,7 @@ sizes = st.integers(1, 60)
 @settings(deadline=None)
 @given(num_samples=sizes, batch_size=st.integers(1, 25), epochs=st.integers(1, 3), seed=st.integers(0, 99))
 def test_batch_plan(num_samples, batch_size, epochs, seed):
-    plan = batch_plan(num_samples, batch_size, epochs, np.random.default_rng(seed))
+    plan = batch_positions(num_samples, batch_size, epochs, np.random.default_rng(seed))
     per_epoch = len(plan) // epochs
     assert len(plan) == per_epoch * epochs
     for epoch in range(epochs):
@@ -38,12 +38,12 @@ def test_batch_plan(num_samples, batch_size, epochs, seed):
     [(1, 4, [1]), (2, 4, [2]), (3, 4, [3]), (4, 4, [4]), (5, 4, [5]), (6, 4, [4, 2]), (9, 4, [4, 5]), (3, 1, [1, 2])],
 )
 def test_a_single_sample_left_over_joins_the_batch_before(num_samples, batch_size, lengths):
-    plan = batch_plan(num_samples, batch_size, 1, np.random.default_rng(0))
+    plan = batch_positions(num_samples, batch_size, 1, np.random.default_rng(0))
     assert [len(batch) for batch in plan] == lengths
 
 
 def test_epochs_are_shuffled_anew():
-    first, second = batch_plan(40, 40, 2, np.random.default_rng(0))
+    first, second = batch_positions(40, 40, 2, np.random.default_rng(0))
     assert first.tolist() != second.tolist()
 
 
@@ -92,21 +92,21 @@ def flat(plan: list[np.ndarray]) -> list[list[int]]:
 
 
 def test_plans_are_keyed_by_seed_client_and_round():
-    plan = flat(a_feed().plan(1, 5, 4, 1))
-    assert plan == flat(a_feed().plan(1, 5, 4, 1))
+    plan = flat(a_feed().batch_indices(1, 5, 4, 1))
+    assert plan == flat(a_feed().batch_indices(1, 5, 4, 1))
     assert {index for batch in plan for index in batch} == set(range(12, 40))
-    assert plan != flat(a_feed().plan(1, 6, 4, 1))
-    assert plan != flat(a_feed(seed=2).plan(1, 5, 4, 1))
+    assert plan != flat(a_feed().batch_indices(1, 6, 4, 1))
+    assert plan != flat(a_feed(seed=2).batch_indices(1, 5, 4, 1))
 
 
 def test_what_was_drawn_before_changes_nothing():
     fresh, used = a_feed(augment="flip_crop"), a_feed(augment="flip_crop")
     for round_index in range(3):
-        used.batch(used.plan(0, round_index, 4, 2)[0], 0, round_index, 0)
+        used.batch(used.batch_indices(0, round_index, 4, 2)[0], 0, round_index, 0)
     torch.manual_seed(99)
     np.random.default_rng().random()
-    assert flat(used.plan(1, 5, 4, 1)) == flat(fresh.plan(1, 5, 4, 1))
-    indices = fresh.plan(1, 5, 4, 1)[2]
+    assert flat(used.batch_indices(1, 5, 4, 1)) == flat(fresh.batch_indices(1, 5, 4, 1))
+    indices = fresh.batch_indices(1, 5, 4, 1)[2]
     for mine, theirs in zip(used.batch(indices, 1, 5, 2), fresh.batch(indices, 1, 5, 2)):
         assert torch.equal(mine, theirs)
 

@@ -1,6 +1,5 @@
-"""`hsfl allocate`: one round from explicit numbers. Imports no torch."""
+"""`hsfl allocate`: one round is solved from explicit numbers. Imports no torch."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rich.table import Column, Table
 
 from hsfl.commands.shared import Plugins, load_plugins, need_plan_extra, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
+from hsfl.formats import brief, giga, seconds, took
 
 if TYPE_CHECKING:
     from hsfl.allocation.answer import Allocation
@@ -22,7 +22,7 @@ commands = typer.Typer()
 
 
 def parse_cuts(text: str | None) -> list[int] | None:
-    """3,4,3 -> [3, 4, 3]."""
+    """The cuts of an option: 3,4,3 -> [3, 4, 3]."""
     if text is None:
         return None
     try:
@@ -32,7 +32,10 @@ def parse_cuts(text: str | None) -> list[int] | None:
 
 
 def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
-    """A table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over."""
+    """Print a table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over.
+
+    styles: of each row, such as "bold".
+    """
     columns = zip(headers, *rows)
     widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
     table = Table(
@@ -47,29 +50,21 @@ def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence
     console.print(table, crop=False)
 
 
-def brief(value: float) -> str:
-    """Three digits, or whole up to a million; - for a number that is not there."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
-
-
 def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
-    """The answer for people: one line for the round, one row for each client."""
-    took = f"{answer.seconds:.3g} s" if answer.seconds >= 1 else f"{1e3 * answer.seconds:.3g} ms"
+    """Show the answer to people: a line for the round, a row for each client."""
     if answer.kept.any():
         text = (
-            f"round {answer.round_s:.6g} s, at least {answer.lower_bound_s:.6g} s is needed "
-            f"(gap {100 * answer.gap:.3g} %), solved in {took}: {answer.status.advice}"
+            f"round {seconds(answer.round_s, 6)}, at least {seconds(answer.lower_bound_s, 6)} is needed "
+            f"(gap {100 * answer.gap:.3g} %), solved in {took(answer.seconds)}: {answer.status.advice}"
         )
     else:
         text = (
             f"nobody can finish within tau_s = {scenario.tau_s:g} s, so everyone sits out and only the model's "
-            f"distribution is left, {answer.round_s:.6g} s (solved in {took}); raise tau_s or choose other cuts"
+            f"distribution is left, {seconds(answer.round_s, 6)} (solved in {took(answer.seconds)}); raise tau_s or choose other cuts"
         )
     console.print(text, highlight=False)
     if answer.cuts_lower_bound_s is not None and answer.kept.any():
-        console.print(f"no cuts can beat {answer.cuts_lower_bound_s:.6g} s", highlight=False)
+        console.print(f"no cuts can beat {seconds(answer.cuts_lower_bound_s, 6)}", highlight=False)
     band = "channels" if answer.owner is not None else "bands"
     console.print(
         "\nseconds of the round: own to gradient over all its mini-batches (--json: of one), the model once; "
@@ -78,9 +73,9 @@ def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
     repeated = [scenario.num_batches] * 4 + [np.ones(scenario.num_clients)] * 2
-    seconds = [values * times for values, times in zip(answer.phases.values(), repeated)]  # in the answer's order
+    each_s = [values * times for values, times in zip(answer.phases.values(), repeated)]  # in the answer's order
     rows = [
-        (str(k), str(cut), brief(answer.server_hz[k] / 1e9), _owned(answer, k), *(brief(part[k]) for part in seconds))
+        (str(k), str(cut), giga(answer.server_hz[k]), _owned(answer, k), *(brief(part[k]) for part in each_s))
         for k, cut in enumerate(answer.cuts)
     ]
     show_table(console, headers, rows)
@@ -92,7 +87,7 @@ def _owned(answer: "Allocation", k: int) -> str:
     if answer.owner is not None:
         return " ".join(str(i) for i, owner in enumerate(answer.owner) if owner == k)
     assert answer.share is not None
-    return f"{answer.share[k].sum():.3g}"
+    return brief(answer.share[k].sum())
 
 
 @commands.command(
@@ -101,15 +96,22 @@ def _owned(answer: "Allocation", k: int) -> str:
     "docs/scenario.md describes every field of the scenario and of the answer.",
 )
 def allocate_command(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (JSON; see docs/scenario.md)")],
-    cuts: Annotated[str | None, typer.Option(help="a cut for each client, such as 3,4,3; chosen if not given")] = None,
-    solver: Annotated[str, typer.Option(help="exact, paper, scip, or a baseline's rule such as ecfa")] = "exact",
-    time_limit_s: Annotated[float, typer.Option(help="stop then, with the best and its proven gap")] = 10.0,
-    gap: Annotated[float, typer.Option(help="proven distance to the optimum to stop at, relative")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="for choosing cuts; 0 or more")] = 0,
+    scenario: Annotated[Path, typer.Argument(help="The scenario, a JSON file (see docs/scenario.md).")],
+    cuts: Annotated[
+        str | None, typer.Option(help="A cut for each client, such as 3,4,3; by default the cuts are chosen.")
+    ] = None,
+    solver: Annotated[str, typer.Option(help="exact, paper, scip, or a policy such as ecfa.")] = "exact",
+    time_limit_s: Annotated[
+        float,
+        typer.Option(help="Stop the search after so many seconds, with the best allocation so far and its proven gap."),
+    ] = 10.0,
+    gap: Annotated[
+        float, typer.Option(help="Stop the search at this proven distance to the optimum, relative.")
+    ] = 1e-3,
+    seed: Annotated[int, typer.Option(help="The seed of the search for cuts, 0 or more.")] = 0,
     plugin: Plugins = None,
-    json_: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the answer to this file, too")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the answer to this file, too.")] = None,
 ) -> None:
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
     with one_line_errors():

@@ -20,7 +20,7 @@ from hsfl.commands.shared import (
 
 commands = typer.Typer()
 
-DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
+DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
 
 
 @commands.command(
@@ -38,24 +38,28 @@ def compare(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help=f"May be given many times; else {', '.join(DEFAULT)}.",
+            help=f"A framework to compare; may be given many times. By default {', '.join(DEFAULT)}.",
         ),
     ] = None,
     changes: Changes = None,
     plugin: Plugins = None,
-    out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not run again.")] = Path(
-        "runs/compare"
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds; gives confidence intervals.")] = 1,
-    target: Annotated[float | None, typer.Option(help="How long until a framework has this test accuracy?")] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder of the comparison; runs in it that have ended are not run again.")
+    ] = Path("runs/compare"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Repeat every run with so many seeds, which gives confidence intervals.")
+    ] = 1,
+    target: Annotated[
+        float | None, typer.Option(help="Also say how long each framework takes to this test accuracy, a fraction.")
+    ] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Several frameworks on one fleet, one channel, one budget of simulated seconds.
+    """Compare frameworks on one fleet, one channel and one budget of simulated seconds.
 
     Without train.budget_s the budget is what the first framework needs for train.rounds rounds with the first seed.
-    Every framework stops at the budget or at train.rounds, whichever comes first; one that made all its rounds keeps
+    Every framework stops at the budget or after train.rounds, whichever comes first. A framework that made all its rounds keeps
     its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console

@@ -11,7 +11,7 @@ from hsfl.commands.shared import DataDir, Json, Plugins, load_plugins, one_line_
 
 commands = typer.Typer(no_args_is_help=True, help="Look at data sets and download them.")
 
-DATA_SETS = {  # what it is, and a file of it within the data directory
+DATA_SETS = {  # what the data set is, and patterns of a file that it has within the data directory
     "digits": ("1,797 handwritten digits, 1x32x32, from scikit-learn", ()),
     "mnist": ("70,000 handwritten digits, 1x28x28", ("MNIST/raw/train-images*", "raw/train-images*", "train-images*")),
     "cifar10": ("60,000 photographs of ten things, 3x32x32", ("cifar-10-batches-py/data_batch_1", "data_batch_1")),
@@ -29,7 +29,7 @@ def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | No
 
 @commands.command("list", epilog="Example: `hsfl data list --data-dir DIR`")
 def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = False) -> None:
-    """The data sets that HSFL reads, and which of them are here."""
+    """List the data sets that HSFL reads, and say which of them are here."""
     with one_line_errors():
         from hsfl.data.datasets import find_data_dir
         from hsfl.plugins import REGISTERED
@@ -51,12 +51,17 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = 
 
 @commands.command("show", epilog="Example: `hsfl data show ham10000 --data-dir DIR`")
 def data_show(
-    name: Annotated[str, typer.Argument(help="mnist, cifar10, ham10000, digits, idx:PATH or folder:PATH")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, or a name that a plugin registers."
+        ),
+    ],
     plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Images and classes of a data set."""
+    """Show the shape and the classes of a data set, with their numbers of samples."""
     with one_line_errors():
         from hsfl.data.datasets import describe, load
 
@@ -75,11 +80,13 @@ def data_show(
 
 @commands.command("fetch", epilog="Example: `hsfl data fetch mnist --data-dir data`")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="mnist or cifar10")],
+    name: Annotated[str, typer.Argument(help="mnist or cifar10.")],
     data_dir: DataDir = None,
-    base_url: Annotated[str | None, typer.Option(help="Take the files from here instead.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Download the files from this address instead of the usual one.")
+    ] = None,
 ) -> None:
-    """Download a data set and check its sums."""
+    """Download a data set and check its checksums."""
     with one_line_errors():
         from hsfl.data.fetch import fetch
 

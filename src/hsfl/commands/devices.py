@@ -1,11 +1,12 @@
-"""`hsfl plan --device`: which cut for one device, and reading what it is."""
+"""`hsfl plan --device`: the device is read from words, and the seconds of every cut are shown."""
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from hsfl.commands.allocations import brief, show_table
+from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
+from hsfl.formats import brief, giga, seconds, significant
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -23,7 +24,7 @@ RATES = {
     "byte/s": 8.0,
     "bytes/s": 8.0,
 }
-UNITS = {  # what a unit is in cycles or bits
+UNITS = {  # how many cycles per second, bits or bits per second a unit is
     "cpu": {"": 1.0, "Hz": 1.0, "hz": 1.0, "HZ": 1.0},
     "memory": {"": 8.0, "B": 8.0, "byte": 8.0, "bytes": 8.0},
     "up": RATES,
@@ -34,7 +35,7 @@ NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?:([kKmMgGt
 
 
 def read_device(text: str) -> dict[str, float]:
-    """cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps -> cycles per second and bits."""
+    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps: cycles per second, bits, and bits per second."""
     device: dict[str, float] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -50,7 +51,10 @@ def read_device(text: str) -> dict[str, float]:
 
 
 def read_quantity(name: str, value: str) -> float:
-    """5Mbps -> 5e6. A small b is bits and a large B bytes; a small m would be milli."""
+    """The amount that a word such as 5Mbps (5e6) stands for. b is bits and B bytes; m would be milli and is refused.
+
+    name: the field of the device.
+    """
     wrong, such_as = f"--device {name} is {value!r}", f"such as {EXAMPLES[name]}"
     match = NUMBER.fullmatch(value)
     if match is None:
@@ -72,7 +76,7 @@ def read_quantity(name: str, value: str) -> float:
 
 
 def device_assumptions(world: "World", settings: "RunConfig", samples_per_client: int) -> dict[str, Any]:
-    """What the answer for one device takes for granted."""
+    """What the answer for one device assumes."""
     return {
         "samples_per_client": samples_per_client,
         "local_epochs": settings.train.local_epochs,
@@ -84,17 +88,18 @@ def device_assumptions(world: "World", settings: "RunConfig", samples_per_client
 
 
 def training_s(row: dict[str, Any]) -> float:
-    """What tau_s limits: training and the upload, not the download that follows."""
+    """The seconds that tau_s limits: training and upload, without the download that follows. row: of `device_table`."""
     return float(row["round_s"]) - float(row["seconds"]["model_down"])
 
 
 def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str, Any]) -> None:
+    """Show every cut of `device_table` to people, the best cut in bold."""
     epochs = f" over {assumed['local_epochs']} epochs" if assumed["local_epochs"] > 1 else ""
     batch = "weights alone" if assumed["batch_size"] is None else f"a mini-batch of {assumed['batch_size']}"
     out_console.print(
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
-        f"{brief(assumed['server_hz'] / 1e9)} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
+        f"{giga(assumed['server_hz'])} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
         highlight=False,
     )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
@@ -103,8 +108,8 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
         (
             str(row["cut"]),
             *(brief(row["seconds"][name]) for name in names),
-            f"{row['round_s']:.4g}",
-            f"{row['memory_bits'] / 8 / 2**20:.4g}" + ("" if row["fits"] else "!"),
+            significant(row["round_s"]),
+            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
         )
         for row in rows
     ]
@@ -123,7 +128,7 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
 def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
     needed_s = next(training_s(row) for row in rows if row["cut"] == best)
     if needed_s <= tau_s:
-        return f"its training and upload take {needed_s:.4g} s, within train.tau_s = {tau_s:g} s"
+        return f"its training and upload take {seconds(needed_s, 4)}, within train.tau_s = {tau_s:g} s"
     others = [str(row["cut"]) for row in rows if row["fits"] and training_s(row) <= tau_s]
     way_out = f"in time: cut {', '.join(others)}" if others else "no cut that fits is in time; raise train.tau_s"
-    return f"its training and upload take {needed_s:.4g} s, longer than train.tau_s = {tau_s:g} s; {way_out}"
+    return f"its training and upload take {seconds(needed_s, 4)}, longer than train.tau_s = {tau_s:g} s; {way_out}"

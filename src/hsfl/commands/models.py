@@ -8,6 +8,7 @@ from rich.table import Table
 
 from hsfl.commands.shared import Json, Plugins, load_plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
+from hsfl.formats import significant, size
 
 commands = typer.Typer()
 
@@ -17,17 +18,21 @@ commands = typer.Typer()
     "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`"
 )
 def cost(
-    model: Annotated[str, typer.Argument(help="A model's name.")] = "resnet18",
-    input: Annotated[str, typer.Option(help="Channels, height and width of an image.")] = "3,32,32",
+    model: Annotated[
+        str, typer.Argument(help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registers.")
+    ] = "resnet18",
+    input: Annotated[
+        str, typer.Option(help="Channels, height and width of an image; one number for a model that takes vectors.")
+    ] = "3,32,32",
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
-    batch_size: Annotated[int, typer.Option(help="Mini-batch that the memory is for.")] = 256,
-    norm: Annotated[str, typer.Option(help="batch, group or none")] = "batch",
-    stem: Annotated[str, typer.Option(help="imagenet or cifar")] = "imagenet",
+    batch_size: Annotated[int, typer.Option(help="The size of the mini-batch for which memory is counted.")] = 256,
+    norm: Annotated[str, typer.Option(help="The norm layers: batch, group or none.")] = "batch",
+    stem: Annotated[str, typer.Option(help="imagenet, or cifar, which keeps small images large.")] = "imagenet",
     plugin: Plugins = None,
-    save: Annotated[Path | None, typer.Option(help="Write the table as JSON, for hsfl plan.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the table to this file, for hsfl plan --cost.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What every cut of a model costs: FLOPs, bits on the links, memory."""
+    """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
         from hsfl.models.cost import measure
         from hsfl.models.zoo import build
@@ -51,11 +56,11 @@ def cost(
         rows.add_row(
             str(cut),
             split_model.unit_names[cut - 1] if cut else "-",
-            f"{table.client_flops[cut] / 1e9:.4g}",
-            f"{table.server_flops[cut] / 1e9:.4g}",
-            size_of(table.smashed_bits[cut]),
-            size_of(table.model_bits[cut]),
-            size_of(table.memory_bits[cut]) if table.memory_bits is not None else "-",
+            significant(table.client_flops[cut] / 1e9),
+            significant(table.server_flops[cut] / 1e9),
+            size(table.smashed_bits[cut] / 8),
+            size(table.model_bits[cut] / 8),
+            size(table.memory_bits[cut] / 8) if table.memory_bits is not None else "-",
         )
     out_console.print(rows)
     if save is not None:
@@ -63,7 +68,7 @@ def cost(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """Channels, height and width; one number for models that take vectors."""
+    """The shape of a sample from words: 3,32,32 or 3x32x32 for images, one number for vectors."""
     try:
         sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
         channels, height, width = sizes if len(sizes) != 1 else (1, 1, *sizes)
@@ -72,12 +77,3 @@ def read_shape(text: str) -> tuple[int, ...]:
     if not (1 <= channels <= 1024 and 1 <= height <= 4096 and 1 <= width <= 4096):
         raise InputError(f"--input is {text!r}; choose 1..1024 channels and sides of 1..4096")
     return sizes
-
-
-def size_of(bits: float) -> str:
-    num_bytes = bits / 8
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.4g} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.4g} GiB"

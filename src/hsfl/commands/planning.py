@@ -1,4 +1,4 @@
-"""`hsfl plan` and `hsfl allocate`: the optimiser from the command line. Torch only to measure a model."""
+"""`hsfl plan`: the optimiser for a fleet, or for one device. Torch is imported only where a model has to be measured."""
 
 import os
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from hsfl.commands.allocations import brief, show_table
+from hsfl.commands.allocations import show_table
 from hsfl.commands.devices import device_assumptions, read_device, show_device
 from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
@@ -23,6 +23,7 @@ from hsfl.commands.shared import (
     print_json,
 )
 from hsfl.errors import InputError
+from hsfl.formats import giga, percent, seconds, significant, took
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -44,30 +45,38 @@ def plan(
     changes: Changes = None,
     plugin: Plugins = None,
     device: Annotated[
-        str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
+        str | None,
+        typer.Option(
+            help="Say which cut is best for one device instead: cpu=..,memory=..,up=..,down=..; b is bits, B is bytes."
+        ),
     ] = None,
-    cost: Annotated[Path | None, typer.Option(help="A cost table saved by hsfl cost --save; needs no torch.")] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(
+            help="A cost table that hsfl cost --save wrote; then no model is measured and no torch is needed."
+        ),
+    ] = None,
     input: Annotated[
-        str | None, typer.Option(help="Channels, height and width, where the model is measured; else 3,32,32.")
+        str | None,
+        typer.Option(
+            help="Channels, height and width of the images for which the model is measured; by default 3,32,32."
+        ),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Number of classes, where the model is measured; else 10.")
+        int | None, typer.Option(help="The number of classes for which the model is measured; by default 10.")
     ] = None,
-    samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
+    samples_per_client: Annotated[int, typer.Option(min=1, help="The training samples of each client.")] = 5000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep plan.json and a page in this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain it.
+    """Choose cuts and allocate for a model and a fleet, with a proven gap, and explain the plan.
 
     The policy is allocation.policy: proposed, or baselines joined by +, such as scls+ecfa or etra_even.
     """
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.files import write_json
-        from hsfl.planning.plan import device_table, make_plan
         from hsfl.planning.world import world_of
-        from hsfl.report.page_words import describe_plan
 
         settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
@@ -75,26 +84,44 @@ def plan(
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
         world = world_of(settings, cost_table(settings, cost, input, classes))
         if wanted is not None:
-            rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, wanted)
-            assumed = device_assumptions(world, settings, samples_per_client)
+            _plan_device(settings, world, wanted, samples_per_client, as_json)
         else:
-            _check_sharing(settings, world)
-            _check_folder(out)
-            with err_console.status("choosing cuts ...") as status:
-                count = np.full(settings.fleet.num_clients, float(samples_per_client))
-                answer = make_plan(
-                    settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s))
-                )
-        if out is not None and wanted is None:
-            words = " ".join(describe_plan(settings, samples_per_client))
-            write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
-    if wanted is not None:
-        if as_json:
-            print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
-        else:
-            show_device(rows, best, assumed)
-        raise typer.Exit(0 if best is not None else 2)
-    page = page_beside(out) if out is not None else None
+            _plan_fleet(settings, world, samples_per_client, out, as_json)
+
+
+def _plan_device(
+    settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
+) -> None:
+    """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
+    from hsfl.planning.plan import device_table
+
+    rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, device)
+    assumed = device_assumptions(world, settings, samples_per_client)
+    if as_json:
+        print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
+    else:
+        show_device(rows, best, assumed)
+    raise typer.Exit(0 if best is not None else 2)
+
+
+def _plan_fleet(
+    settings: "RunConfig", world: "World", samples_per_client: int, out: Path | None, as_json: bool
+) -> None:
+    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
+    from hsfl.files import write_json
+    from hsfl.planning.plan import make_plan
+    from hsfl.report.page_words import describe_plan
+
+    _check_sharing(settings, world)
+    _check_folder(out)
+    with err_console.status("choosing cuts ...") as status:
+        count = np.full(settings.fleet.num_clients, float(samples_per_client))
+        answer = make_plan(settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s)))
+    page = None
+    if out is not None:
+        words = " ".join(describe_plan(settings, samples_per_client))
+        write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
+        page = page_beside(out)
     if as_json:
         print_json(asdict(answer))
         return
@@ -103,11 +130,11 @@ def plan(
 
 
 def _step(what: str, step: int, best_s: float) -> str:
-    return f"choosing cuts: {what} {step}, best round {best_s:.4g} s"
+    return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
 
 
 def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
-    """The saved table, or the model measured, which takes torch."""
+    """The saved cost table, or that of the config's model, which is measured with torch. shape, classes: the options' words."""
     from hsfl.models.cost import CostTable
     from hsfl.planning.world import model_cost
 
@@ -129,7 +156,7 @@ def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, cla
 
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
-    """As Scenario.checked, in the names of a config."""
+    """Refuse exclusive subchannels for more clients than subchannels, as `Scenario.checked` does, in the names of a config."""
     subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
     num_clients = world.fleet.num_clients
     if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
@@ -140,7 +167,7 @@ def _check_sharing(settings: "RunConfig", world: "World") -> None:
 
 
 def _check_folder(out: Path | None) -> None:
-    """Before the search, not after it."""
+    """Refuse a folder that cannot be written, before the search and not after it."""
     if out is None:
         return
     try:
@@ -152,6 +179,26 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _show_plan(answer: Any) -> None:
+    """The plan for people: a table of clients, one of policies, and what is proven."""
+    _show_clients(answer)
+    out_console.print()
+    means = answer.baselines_s
+    longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
+    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    out_console.print()
+    out_console.print(
+        f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {answer.num_samples} samples; no cuts and no "
+        f"allocation can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); found in {took(answer.seconds)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for note in answer.notes:
+        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+
+
+def _show_clients(answer: Any) -> None:
+    """A row for each client: its cut, what it gets, and what holds it up."""
     radio = answer.clients[0].main_up_power_w is not None
     band = "share" if answer.clients[0].share is not None else "channels"
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
@@ -163,11 +210,10 @@ def _show_plan(answer: Any) -> None:
     rows = []
     for client in answer.clients:
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
-        held = f"{client.bottleneck.replace('_', ' ')} ({client.seconds[client.bottleneck]:.4g} s)"
-        middle = _radio_cells(client) if radio else ()
-        weight = "-" if client.weight is None else f"{client.weight:.1%}"
-        first = (str(client.client), str(client.cut), brief(client.server_hz / 1e9))
-        rows.append((*first, *middle, f"{total_s:.4g}", weight, held))
+        held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
+        weight = "-" if client.weight is None else percent(client.weight, 1)
+        first = (str(client.client), str(client.cut), giga(client.server_hz))
+        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
     show_table(
         out_console,
         ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
@@ -177,25 +223,12 @@ def _show_plan(answer: Any) -> None:
         out_console.print(
             "weight: how much of the round hangs on the client; a second less for it saves that part of one"
         )
-    out_console.print()
-    means = answer.baselines_s
-    shown = [(name, f"{mean_s:.5g}", f"{mean_s / means['proposed'] - 1:+.1%}") for name, mean_s in means.items()]
-    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
-    out_console.print()
-    out_console.print(
-        f"{answer.policy}: a round takes {answer.round_s:.5g} s on average over {answer.num_samples} samples; no cuts and no "
-        f"allocation can beat {answer.lower_bound_s:.5g} s (gap {answer.gap:.2%}); found in {answer.seconds:.1f} s",
-        soft_wrap=True,
-        highlight=False,
-    )
-    for note in answer.notes:
-        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:
     """Subchannels, or a share of the band, and the powers towards and from the main server."""
     if client.share is not None:
-        band = f"{sum(client.share) / len(client.share):.1%}"
+        band = percent(sum(client.share) / len(client.share), 1)
     else:
         band = " ".join(map(str, client.subchannels))
-    return band, f"{client.main_up_power_w:.4g}", f"{client.main_down_power_w:.4g}"
+    return band, significant(client.main_up_power_w), significant(client.main_down_power_w)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hsfl.commands.shared import Json, err_console, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
+from hsfl.formats import size
 
 commands = typer.Typer()
 NAME = "report.html"
@@ -24,13 +25,18 @@ NAME = "report.html"
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons, or of hsfl plan --out.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page; by default report.html in the folder, if it is one.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The page to write; by default report.html, in the folder where only one is given."
+        ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine and follow the runs.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --watch; 0 takes a free one.")] = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the page on this machine, and follow runs that are under way.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of --watch; 0 takes a free port.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Runs, comparisons and plans as one page that works without a network."""
+    """Show runs, comparisons and plans on one page, which works without a network."""
     with one_line_errors():
         if watch:
             if out is not None:
@@ -46,11 +52,11 @@ def report(
     if as_json:
         print_json({"path": str(path), "bytes": num_bytes})
     else:
-        out_console.print(f"wrote {path} ({num_bytes / 1e6:.2g} MB)", soft_wrap=True, highlight=False)
+        out_console.print(f"wrote {path} ({size(num_bytes)})", soft_wrap=True, highlight=False)
 
 
 def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
-    """Until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     from hsfl.report.watch import HOST, make_server
 
     server = make_server(folders, port)
@@ -69,7 +75,8 @@ def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
 
 
 def page_beside(folder: Path, console: Console = err_console) -> Path | None:
-    """The page of a folder's results, in it; one that cannot be written is a warning, never the end of a long run."""
+    """Write the page of a folder's results into the folder; returns its path. If that fails, a warning is printed and None is
+    returned, so that a long run does not end with an error."""
     from hsfl.report.page import write_page
 
     try:
@@ -81,5 +88,6 @@ def page_beside(folder: Path, console: Console = err_console) -> Path | None:
 
 
 def say_page(path: Path | None, console: Any = out_console) -> None:
+    """Name the page, if there is one."""
     if path is not None:
         console.print(f"look at {path}", soft_wrap=True, highlight=False)

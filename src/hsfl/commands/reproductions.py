@@ -40,40 +40,47 @@ WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
 )
 def reproduce(
-    what: Annotated[str, typer.Argument(help="fig1, table1, gains, fig3, fig4, fig5 or all.")],
+    what: Annotated[str, typer.Argument(help="fig1, table1, gains, fig3, fig4, fig5, or all of them.")],
     scale: Annotated[
         str,
         typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
     ] = "quick",
     out: Annotated[
-        Path | None, typer.Option(help="The folder; what is in it is not done again. Else runs/reproduce-SCALE.")
+        Path | None,
+        typer.Option(
+            help="The folder of the results; what is in it is not computed again. By default runs/reproduce-SCALE."
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Repeat training with so many seeds; figures 4 and 5 take at least so many fleets."),
+        typer.Option(
+            min=1, help="Repeat every training with so many seeds; figures 4 and 5 take at least so many fleets."
+        ),
     ] = None,
     columns: Annotated[
         str,
         typer.Option(
-            help="Of table1 and fig3: seven (the default), all, or names joined by commas; a framework's name may be followed by "
-            "settings of its own, NAME,SECTION.FIELD=VALUE, as hsfl compare -f takes them."
+            help="The columns of table1 and fig3: seven, all, or names joined by commas. A framework's name may be followed by "
+            "settings of its own, NAME,SECTION.FIELD=VALUE, as in hsfl compare -f."
         ),
     ] = "seven",
     datasets: Annotated[
-        str, typer.Option(help="Of table1 and gains: names joined by commas.")
+        str, typer.Option(help="The data sets of table1 and gains, joined by commas.")
     ] = "ham10000,cifar10,mnist",
     results: Annotated[
         str | None,
-        typer.Option(help="A folder whose traces count as trained. Else docs/results, where it is here; none: train."),
+        typer.Option(
+            help="A folder of earlier trainings, which are not repeated; `none` trains everything. By default docs/results, in a checkout."
+        ),
     ] = None,
     plugin: Plugins = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the paper's table and figures again: run folders, CSV, figures and a Markdown table with the paper's beside.
+    """Make the paper's table and figures again: CSV files, figures, and a Markdown page that shows the paper's numbers beside ours.
 
-    Interrupted, the same command goes on where it was.
+    After an interruption the same command goes on where it stopped.
     """
     console = err_console if as_json else out_console
     with one_line_errors():
@@ -128,7 +135,7 @@ def _run(
 
 
 def _fig3_data(datasets: tuple[str, ...]) -> str:
-    """The paper's, unless only others are wanted."""
+    """The data set of figure 3: the paper's, unless only others are wanted."""
     return "ham10000" if "ham10000" in datasets else datasets[0]
 
 
@@ -149,7 +156,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _results(text: str | None) -> Path | None:
-    """The folder of traces: the one given, else docs/results in a checkout; `none` asks for none."""
+    """The folder of earlier trainings: the folder given, else docs/results in a checkout; None where the word is `none`."""
     from hsfl.errors import InputError
 
     if text is None:

@@ -23,6 +23,7 @@ from hsfl.commands.shared import (
     quoted,
 )
 from hsfl.errors import InputError
+from hsfl.formats import percent
 
 commands = typer.Typer()
 
@@ -38,7 +39,9 @@ commands = typer.Typer()
 def run(
     config: Annotated[
         str | None,
-        typer.Argument(help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), or a .toml or .json file."),
+        typer.Argument(
+            help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), or a .toml or .json file; by default the default settings."
+        ),
     ] = None,
     changes: Changes = None,
     framework: Annotated[
@@ -47,14 +50,14 @@ def run(
             help="cl, fl, sl, splitfed_v1, splitfed_v2, psl, fsl, locfedmix_sl, cpsl or hsfl; short for --set framework=NAME."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one under runs/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new folder under runs/.")] = None,
     plugin: Plugins = None,
     data_dir: DataDir = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model as a config says."""
+    """Train a model as a config says, and keep the results in a run folder."""
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.runs import loop
@@ -85,7 +88,7 @@ def run(
 
 def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
     if summary.best_accuracy is not None:
-        line = f"best test accuracy {summary.best_accuracy:.2%} in round {summary.best_round} of {summary.rounds}"
+        line = f"best test accuracy {percent(summary.best_accuracy)} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
     say_page(page)
     advice = {
@@ -99,12 +102,12 @@ def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
 @commands.command(epilog="Example: `hsfl evaluate runs/fl --which best --json`")
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    which: Annotated[str, typer.Option(help="best or last")] = "last",
+    which: Annotated[str, typer.Option(help="The model of the best or of the last round: best or last.")] = "last",
     plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Test the model of a run on its test images."""
+    """Test the model of a run on the test images."""
     with one_line_errors():
         from hsfl.runs.export import evaluate_folder
 
@@ -114,27 +117,27 @@ def evaluate(
         print_json(asdict(quality) | {"classes": list(classes), "which": which})
         return
     out_console.print(
-        f"{which} model: accuracy {quality.accuracy:.2%}, balanced accuracy {quality.balanced_accuracy:.2%}, "
+        f"{which} model: accuracy {percent(quality.accuracy)}, balanced accuracy {percent(quality.balanced_accuracy)}, "
         f"loss {quality.loss:.4f}",
         highlight=False,
     )
     table = Table("class", "recall")
     for name, recall in zip(classes, quality.recall):
-        table.add_row(name, "-" if recall is None else f"{recall:.1%}")
+        table.add_row(name, "-" if recall is None else percent(recall, 1))
     out_console.print(table)
 
 
 @commands.command(epilog="Example: `hsfl export runs/fl --format onnx --to model.onnx`")
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx")] = "safetensors",
-    to: Annotated[Path | None, typer.Option(help="The file to write; by default in the run's folder.")] = None,
-    which: Annotated[str, typer.Option(help="best or last")] = "last",
+    format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx.")] = "safetensors",
+    to: Annotated[Path | None, typer.Option(help="The file to write; by default a file in the run's folder.")] = None,
+    which: Annotated[str, typer.Option(help="The model of the best or of the last round: best or last.")] = "last",
     plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as a file for other programs."""
+    """Write the model of a run as a file for other programs; no data set is needed."""
     with one_line_errors():
         from hsfl.runs.export import export_folder
 

@@ -1,4 +1,4 @@
-"""What the commands share: consoles, options, and errors of one line."""
+"""What all commands share: consoles, options, and errors of one line."""
 
 import json
 import math
@@ -14,14 +14,23 @@ from rich.text import Text
 
 from hsfl.errors import InputError
 
-# People's words (paths, class names) are printed as they are: no markup, no emoji codes.
+# The user's words (paths, class names) are printed as they are: no markup, no emoji codes.
 out_console, err_console = (Console(stderr=is_error, markup=False, emoji=False) for is_error in (False, True))
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where the data sets are; else HSFL_DATA.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="The folder of the data sets; by default the variable HSFL_DATA, else a cache folder."
+    ),
+]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given many times."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.FIELD=VALUE",
+        help="Change a setting, such as train.rounds=20; may be given many times.",
+    ),
 ]
 
 Plugins = Annotated[
@@ -36,7 +45,7 @@ Plugins = Annotated[
 
 
 def load_plugins(files: list[str] | None) -> list[str]:
-    """Run the user's own files, so that what they register has its name."""
+    """Run the user's own files, so that the names that they register are known; returns the files."""
     if files:
         from hsfl import plugins
 
@@ -46,7 +55,7 @@ def load_plugins(files: list[str] | None) -> list[str]:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Wrong input ends a command with one line and exit code 2, without a traceback."""
+    """End a command with one line and exit code 2, without a traceback, where the input is wrong."""
     try:
         yield
     except InputError as error:
@@ -71,7 +80,7 @@ def _say_error(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """JSON has no NaN: a loss that is not a number is null."""
+    """Print a value as JSON, in which a number that is infinite or NaN becomes null."""
     print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
@@ -84,12 +93,12 @@ def _finite(value: Any) -> Any:
 
 
 def quoted(text: str) -> str:
-    """A TOML string."""
+    """The text as a TOML string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def need_plan_extra() -> None:
-    """The optimiser's packages are an extra; a device does not need them."""
+    """Refuse to go on without the optimiser's packages, which are an extra, because a device does not need them."""
     for name in ("numba", "pymoo", "pyscipopt"):
         if find_spec(name) is None:
             raise InputError(f"the optimiser needs {name}; pip install 'hsfl[plan]'")

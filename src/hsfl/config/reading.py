@@ -1,4 +1,4 @@
-"""Settings from a preset, from TOML or JSON, and from `section.field=value`; the options of plugins with them."""
+"""Settings are read from a preset, from TOML or JSON, and from `section.field=value`; plugins check their own options."""
 
 import json
 import reprlib
@@ -17,6 +17,7 @@ from hsfl.plugins import OPTIONS, find, load_all
 
 
 def presets() -> list[str]:
+    """Names of the configs that come with the package."""
     return sorted(
         path.name.removesuffix(".toml")
         for path in resources.files("hsfl.presets").iterdir()
@@ -27,10 +28,12 @@ def presets() -> list[str]:
 def read_config(
     source: str | Path | None = None, changes: Iterable[str] = (), plugins: Iterable[str | Path] = ()
 ) -> RunConfig:
-    """A preset's name, a .toml or .json file, or nothing (the defaults); then `section.field=value` changes.
+    """The config of a source with some changes.
 
-    Plugins are loaded: those given, those that the config names (a run folder's `config.json` may name none), and an
-    installed one for each name that is not built in.
+    source: a preset's name, a .toml or .json file, or None for the defaults.
+    changes: settings such as "train.rounds=20", applied in turn.
+    plugins: files to load first. The files that the config names are loaded, too (a run folder's `config.json` may name
+        none), and so is an installed plugin for each name that is not built in.
     """
     load_all(plugins)
     tree = _modern(_read_tree(str(source))) if source is not None else {}
@@ -44,7 +47,7 @@ def read_config(
 
 
 def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
-    """The config after `section.field=value` changes."""
+    """A copy of the config with changes such as "train.rounds=20" applied in turn."""
     tree = config.model_dump(mode="json") | {"plugins": list(config.plugins)}
     for change in changes:
         _apply(tree, change)
@@ -59,7 +62,7 @@ def resolved(config: RunConfig) -> RunConfig:
 
 
 def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfig:
-    """A config from plain data; loads nothing. `of_a_folder`: options of plugins that are not loaded stay plain data."""
+    """A config from plain data; no plugin is loaded. of_a_folder: options of plugins that are not loaded stay plain data."""
     tree = _modern(tree)
     try:
         config = RunConfig.model_validate(tree)
@@ -77,7 +80,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
-    """The files that a tree names, and with `look` the installed plugins of its names; what is no tree is told later."""
+    """Load the plugin files that a tree of settings names and, with `look`, installed plugins of the names in it.
+
+    A tree of the wrong form is not told here but where it is checked."""
     files = tree.get("plugins", ())
     if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
         load_all(files)
@@ -91,7 +96,8 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
 
 
 def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
-    """Options of plugins, each checked by its plugin's own model; with their defaults where the config names the plugin."""
+    """The config with the options of plugins checked by their own models. Where the config uses a plugin but gives it no
+    options, the plugin's defaults are filled in."""
     given = dict(config.options.model_extra or {})
     names = [name for _, name in config.named() if name in OPTIONS]
     own = {}
@@ -122,7 +128,7 @@ def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
 
 
 def _modern(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its options in today's spelling."""
+    """A copy of the tree, with the older spellings of options replaced."""
     return {**tree, "options": modern_options(tree["options"])} if "options" in tree else dict(tree)
 
 
@@ -160,7 +166,7 @@ def _apply(tree: dict[str, Any], change: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A TOML value where it is one (1, 0.5, true, [1, 2]); `null` for nothing; else the words themselves."""
+    """The value that a text stands for: a TOML value (1, 0.5, true, [1, 2]), None for `null`, else the text itself."""
     if text == "null":
         return None
     try:

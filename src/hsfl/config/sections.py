@@ -1,4 +1,4 @@
-"""One tree of settings for a run, frozen: every field, its default and what it may be."""
+"""One frozen tree of settings for a run: every field, its default and what it may be."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -28,19 +28,23 @@ OWN_MODEL = "own"  # the name of a model that was given from Python
 
 
 class ModelConfig(_Section):
+    """The model: its name, the images it takes, and how it is built."""
+
     name: str = "resnet18"
-    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None: as the data
+    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None keeps the size of the data
         None, description=f"three numbers: channels, height and width, such as [3, 32, 32], at most {MAX_SIDE}"
     )
     norm: Literal["batch", "group", "none"] = "batch"
     stem: Literal["imagenet", "cifar"] = "imagenet"
-    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; None: the model's own
+    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; None keeps the model's own rate
     init_weights: str | None = None  # a state dict in safetensors
 
 
 class DataConfig(_Section):
+    """The data set, how much of it is used, and how it is divided among the clients."""
+
     name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH
-    dir: str | None = None  # None: HSFL_DATA, else the user's cache
+    dir: str | None = None  # None stands for HSFL_DATA, else the user's cache folder
     partition: Literal["iid", "dirichlet", "shards", "quantity_skew"] = "iid"
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
     classes_per_client: int = Field(2, ge=1)  # of shards
@@ -56,7 +60,9 @@ class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)
-    seed: int | None = Field(None, ge=0)  # draws devices and channel, apart from data and weights; None: the run's seed
+    seed: int | None = Field(
+        None, ge=0
+    )  # draws devices and channel, apart from data and weights; None takes the run's seed
     cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
         "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
@@ -98,7 +104,7 @@ class NetworkConfig(_Section):
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
     fading: Literal["normal", "rayleigh"] = "normal"
     gain_floor: float = Field(0.01, gt=0)
-    radius_m: float | None = Field(None, gt=0)  # path loss: clients uniform in a disc; None: no path loss
+    radius_m: float | None = Field(None, gt=0)  # path loss with clients uniform in a disc; None has no path loss
     positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
         None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
     )
@@ -137,49 +143,63 @@ class AllocationConfig(_Section):
 
 
 class TrainConfig(_Section):
+    """How long a run lasts, in rounds or simulated seconds, and how clients train."""
+
     rounds: int = Field(10, ge=1, le=10**9)
     budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
     tau_s: float | None = Field(
         None, gt=0
-    )  # training and upload that take longer are dropped from the round; None: wait
+    )  # a client whose training and upload take longer is dropped from the round; None waits for everyone
     batch_size: int = Field(256, ge=1)
     local_epochs: int = Field(1, ge=1, le=10_000)
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     lr: float = Field(0.001, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)  # of `momentum`
+    momentum: float = Field(0.9, ge=0, lt=1)  # where the optimizer is `momentum`
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    step_rounds: int = Field(10, ge=1)  # of `step`: the rate falls every so many rounds
+    step_rounds: int = Field(10, ge=1)  # where the schedule is `step`: the rate falls after so many rounds
     step_factor: float = Field(0.1, gt=0, le=1)
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
-    clients_per_round: int | None = Field(None, ge=1)  # None: all
+    clients_per_round: int | None = Field(None, ge=1)  # None takes all clients
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
     eval_every: int = Field(1, ge=1)  # rounds; the last round is always evaluated
 
 
 class FLOptions(_Section):
+    """Options of FL."""
+
     needs_storage: bool = False  # leave out clients that cannot hold the whole model
 
 
 class SLOptions(_Section):
+    """Options of SL."""
+
     hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
 
 
 class FSLOptions(_Section):
+    """Options of FSL: whether heads are averaged, too, or only the server's sides."""
+
     average: Literal["both", "server"] = "both"
 
 
 class PSLOptions(_Section):
+    """Options of PSL: whether the gradient at the cut is averaged instead of the heads' weight gradients."""
+
     cut_gradient: bool = False
 
 
 class CPSLOptions(_Section):
+    """Options of CPSL: how many clusters, how they are formed, and whether each has a cut of its own."""
+
     clusters: int = Field(2, ge=1)
     clustering: Literal["random", "gibbs"] = "random"
     cut: Literal["one", "cluster"] = "one"
 
 
 class LocFedMixOptions(_Section):
+    """Options of LocFedMix-SL."""
+
     alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
     reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
 
@@ -196,7 +216,7 @@ OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, w
 
 
 def older_options() -> dict[str, tuple[str, str]]:
-    """The older spellings of options and what they are now: fsl_average -> (fsl, average)."""
+    """The older spellings of options, each with its section and field of today: fsl_average -> (fsl, average)."""
     return {
         f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
         for section, kind in FRAMEWORK_OPTIONS.items()
@@ -205,7 +225,7 @@ def older_options() -> dict[str, tuple[str, str]]:
 
 
 def modern_options(options: Any) -> Any:
-    """Options in today's spelling."""
+    """The options with older spellings replaced by today's; anything that is no mapping is returned as it is."""
     older = older_options()
     if not isinstance(options, Mapping) or not older.keys() & options.keys():
         return options
@@ -221,9 +241,10 @@ def modern_options(options: Any) -> Any:
 
 
 class OptionsConfig(_Section):
-    """Choices inside single frameworks, as their papers leave them open; those of a plugin stand under its names.
+    """Choices that the papers leave open, a section for each framework. The options of a plugin stand under the name that it
+    registered.
 
-    The older spelling without a section (`options.fsl_average`) is read, too.
+    The older spelling without a section (`options.fsl_average`) is still read.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -241,18 +262,22 @@ class OptionsConfig(_Section):
         return modern_options(value)
 
     def of(self, name: str) -> Any:
-        """The options under a name; the defaults where a registered name has none here, None where it takes none."""
+        """The options of a framework, policy, model or data set: those given, else its defaults; None if it takes no options."""
         given = {*type(self).model_fields, *(self.model_extra or {})}
         return getattr(self, name) if name in given else plugins.default_options(name)
 
 
 class LogConfig(_Section):
+    """What a run keeps besides its rounds."""
+
     checkpoint_every: int = Field(1, ge=1)  # rounds
-    model_every: int | None = Field(None, ge=1)  # rounds after which a model of its own is kept in models/; None: never
+    model_every: int | None = Field(None, ge=1)  # keep the model of every n-th round in models/; None keeps none
     tensorboard: bool = False
 
 
 class RunConfig(_Section):
+    """All settings of a run."""
+
     framework: str = "hsfl"
     seed: int = Field(0, ge=0)
     device: Literal["cpu", "cuda", "mps"] = "cpu"
@@ -270,11 +295,11 @@ class RunConfig(_Section):
 
     @property
     def fleet_seed(self) -> int:
-        """What draws the devices and the channel."""
+        """The seed that draws the devices and the channel."""
         return self.seed if self.fleet.seed is None else self.fleet.seed
 
     def named(self) -> list[tuple[str, str]]:
-        """What the config names that a plugin may have registered: (kind, name)."""
+        """The names in the config that a plugin may have registered, as (kind, name)."""
         policies = [("policy", part) for part in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
         return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data)]

@@ -14,7 +14,11 @@ from hsfl.config.sections import RunConfig, older_options
 def explain(
     problem: Mapping[str, Any], tree: Mapping[str, Any], root: type[BaseModel] = RunConfig, prefix: str = ""
 ) -> str:
-    """What is wrong, in one line: the field, its value, the way out."""
+    """What is wrong with a setting, in one line: the field, its value, the way out.
+
+    problem: one of pydantic's errors. tree: the settings that were read. root, prefix: the model that refused them, and where
+        its fields stand in the config.
+    """
     path, field, value = _locate(problem["loc"], tree, root)
     path = (prefix + path).removesuffix(".")
     if problem["type"] == "extra_forbidden":
@@ -49,7 +53,7 @@ def _wanted(problem: Mapping[str, Any]) -> str:
 
 
 def _locate(loc: tuple[int | str, ...], tree: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, Any, Any]:
-    """The field's dotted name, its declaration (None: unknown) and its value in the tree.
+    """The field's dotted name, its declaration (None if the field is unknown) and its value in the tree.
 
     Pydantic goes on below the field, with a list's positions and a union's branches; people think in fields.
     """
@@ -70,7 +74,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 def _field_names() -> list[str]:
-    """Every field's dotted name, those of plugins' options too."""
+    """The dotted names of all fields, the options of plugins included."""
     own = [name for key, model in plugins.OPTIONS.items() for name in _names_below(model, f"options.{key}.")]
     return _names_below(RunConfig, "") + own
 
@@ -84,15 +88,17 @@ def _names_below(section: Any, prefix: str) -> list[str]:
 
 
 def fields_of(section: str) -> str:
+    """The dotted names of the fields of a section, joined by commas."""
     return ", ".join(name for name in _field_names() if name.startswith(f"{section}."))
 
 
 def unknown_field(path: str) -> str:
+    """What to say of a field that does not exist."""
     return f"unknown config field {path!r}; {suggest(path)}"
 
 
 def suggest(unknown: str) -> str:
-    """The same name in another section, else a like name beside it, else all names there."""
+    """A hint for an unknown field: the same name in another section, else a similar name in this section, else all names here."""
     section, _, last = unknown.rpartition(".")
     every, inside = _field_names(), f"{section}." if section else ""
     beside = dict.fromkeys(name.removeprefix(inside).partition(".")[0] for name in every if name.startswith(inside))

@@ -24,12 +24,13 @@ from hsfl.experiments.shared import (
     write_csv,
     write_text,
 )
+from hsfl.formats import all_rounded, seconds
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.figure import save
-from hsfl.report.gantt import gantt_page, say_s, waiting_spans
+from hsfl.report.gantt import gantt_page, waiting_spans
 from hsfl.report.runs import display_name
 from hsfl.runs.folder import RoundRecord
 
@@ -131,9 +132,9 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
     )
 
 
-def rounded(seconds: Iterable[float]) -> list[float]:
-    """The number rounded to seven digits, so that in the CSV a phase ends exactly where the next one begins."""
-    return [float(f"{value:.7g}") for value in seconds]
+def rounded(values_s: Iterable[float]) -> list[float]:
+    """Numbers rounded to seven digits, so that in the CSV a phase ends exactly where the next one begins."""
+    return all_rounded(values_s, 7)
 
 
 def spans_of(record: RoundRecord) -> list[tuple[object, ...]]:
@@ -169,11 +170,11 @@ def summary_table(records: Sequence[RoundRecord]) -> str:
 def find_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
     """The paper's words beside this round's numbers; one fleet shows them and decides nothing."""
     *_, splitfed, hsfl = records
-    lengths = ", ".join(f"{display_name(record.framework)} {say_s(record.round_s)}" for record in records)
+    lengths = ", ".join(f"{display_name(record.framework)} {seconds(record.round_s)}" for record in records)
     waits = ", ".join(f"{display_name(record.framework)} {100 * idle(record):.0f} %" for record in records)
     matched = (
-        f"HSFL {say_s(hsfl.round_s)}, with its cuts and an even division {say_s(even.round_s)}; SplitFed V1 "
-        f"{say_s(splitfed.round_s)}"
+        f"HSFL {seconds(hsfl.round_s)}, with its cuts and an even division {seconds(even.round_s)}; SplitFed V1 "
+        f"{seconds(splitfed.round_s)}"
     )
     return [
         Trend("SL's sequential training takes longest", lengths, None),

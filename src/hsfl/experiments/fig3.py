@@ -24,7 +24,7 @@ from hsfl.experiments.table1_study import Study, make_study, values_at
 from hsfl.experiments.traces import MakeObserver
 from hsfl.report.curves import estimate
 from hsfl.report.figure import save
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)
 LOSSES = ("train_loss", "test_loss")

@@ -22,6 +22,7 @@ from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
+from hsfl.formats import duration, took
 from hsfl.methods import method
 from hsfl.models.cost import CostTable, measure_module
 from hsfl.network.clock import framework_cuts
@@ -118,7 +119,7 @@ def solve_points(
     work = partial(_solve_and_write, costs=costs, folder=folder, known=known)
     for number, answer in enumerate(in_processes(work, missing), done + 1):
         left_s = (time.perf_counter() - began) / (number - done) * (len(points) - number)
-        say(f"fleet {number}/{len(points)}: {answer.data}, {answer.seconds:.1f} s, about {left_s:.0f} s left")
+        say(f"fleet {number}/{len(points)}: {answer.data}, {took(answer.seconds)}, about {duration(left_s)} left")
 
 
 def _is_there(folder: Path, point: Point) -> bool:
@@ -231,7 +232,7 @@ def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int],
     config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
     clock = column_clock(config, world, cuts, num_samples)
     everyone = tuple(range(len(num_samples)))
-    return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
+    return clock.rounds_s([everyone] * config.train.rounds)
 
 
 def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:

@@ -37,7 +37,7 @@ from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
 from hsfl.experiments.traces import MakeObserver, file_name, read_trace
 from hsfl.report.figure import save
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR
 CSV_FIELDS = ("data", "storage", "fleet", "column", "mean_round_s", "cuts", "plan_gap")
@@ -91,9 +91,10 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
         path = folder / file_name(data, TWIN_TRACE, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
-    from hsfl.runs.prepare import client_shares  # here, because it loads torch
+    from hsfl.runs.prepare import client_indices, read_dataset  # here, because it loads torch
 
-    return [len(share) for share in client_shares(base_config(data, scale, FIRST_SEED, data_dir))]
+    config = base_config(data, scale, FIRST_SEED, data_dir)
+    return [len(own) for own in client_indices(config, read_dataset(config).train_y)]
 
 
 def find_gains(answers: Sequence[Answer]) -> Gains:

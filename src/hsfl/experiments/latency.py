@@ -18,6 +18,7 @@ from hsfl.errors import InputError
 from hsfl.experiments.shared import Say, claim
 from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
+from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
         in_processes(partial(solve_and_write, cost=cost, folder=folder), missing, num_workers), done + 1
     ):
         left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
-        say(f"point {number}/{len(every)}  {seconds:.1f} s, about {left_s:.0f} s left")
+        say(f"point {number}/{len(every)}  {took(seconds)}, about {duration(left_s)} left")
     return time.perf_counter() - began
 
 

@@ -12,7 +12,7 @@ from hsfl.config import parse_config
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate
-from hsfl.runs.folder import environment
+from hsfl.runs.environment import environment
 
 SCALES = ("smoke", "quick", "full")
 FORMATS = ("pdf", "png", "svg")

@@ -18,7 +18,7 @@ from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
 from hsfl.experiments.traces import MakeObserver, find_trace, largest_difference
 from hsfl.report.figure import save
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds
 

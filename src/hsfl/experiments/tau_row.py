@@ -36,7 +36,7 @@ from hsfl.frameworks.base import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.world import world_of
-from hsfl.runs.checkpoint import Progress, save_checkpoint
+from hsfl.runs.checkpoint import Standing, save_checkpoint
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
@@ -178,7 +178,7 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
         folder.append(record)
         now_s = record.sim_time_s
     write_json(path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
-    save_checkpoint(folder.checkpoint_path, framework.init(), Progress(num_shared), config)
+    save_checkpoint(folder.checkpoint_path, framework.init(), Standing(num_shared), config)
 
 
 def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:

@@ -18,7 +18,7 @@ from hsfl.experiments.shared import Say
 from hsfl.files import read_json, write_atomic
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run, path_name, run_path
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]

@@ -1,4 +1,4 @@
-"""Published algorithms, one class each; `hsfl.methods` has their rows."""
+"""Published algorithms, a class for each; `hsfl.methods` has their rows."""
 
 from importlib import import_module
 
@@ -7,7 +7,7 @@ from hsfl.methods import method
 
 
 def find_framework(name: str) -> type[Framework]:
-    """The class that trains as this framework does."""
+    """The class of the framework `name`."""
     code = method(name).code
     if not isinstance(code, str):
         return code

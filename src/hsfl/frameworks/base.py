@@ -1,6 +1,6 @@
 """What a framework is: `init` gives a state, `round` turns a state into the next, `models` joins it for evaluation.
 
-A framework holds working memory between rounds, but nothing that decides a number: state and keys do.
+A framework keeps working memory between rounds, but no number of a round depends on it: numbers come from the state and from keys.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from hsfl.training.step import Part, StepKey, learning_rate
 
 @dataclass(frozen=True)
 class Task:
-    """All that a framework needs to know: the model, who has which data, and the cuts."""
+    """All that a framework needs to know: the settings, the model, who has which data, and the cuts."""
 
     config: RunConfig
     model: SplitModel  # parts are copied from it; its own weights serve evaluation
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def one_cut(self) -> int:
-        """Of frameworks that have one for all."""
+        """The cut of frameworks that have one cut for all clients."""
         return self.arranged.one_cut
 
     @property
@@ -59,17 +59,19 @@ class Task:
 
     @property
     def options(self) -> Any:
-        """What stands under `options.<framework>`, checked by the framework's own model."""
+        """The settings `options.<framework>`, checked by the framework's own model."""
         return self.config.options.of(self.config.framework)
 
     def part(self, start: int, stop: int) -> Part:
+        """The units `[start, stop)`, ready to be trained."""
         return Part(self.model, self.layout, start, stop, self.config.train)
 
     def zero_sum(self, start: int, stop: int) -> PartialSum:
+        """An empty sum over the units `[start, stop)`."""
         return PartialSum.zero(self.layout, start, stop, self.initial.floats.device)
 
     def data(self, client: int) -> ClientData:
-        """What a client sees: its own samples."""
+        """The data that a client sees: its own samples."""
         train = self.config.train
         return ClientData(self.feed, client, train.batch_size, train.local_epochs)
 
@@ -77,36 +79,40 @@ class Task:
         return StepKey(self.config.seed, client, round_index, step)
 
     def lr(self, round_index: int) -> float:
+        """The learning rate of a round (0, 1, ...)."""
         return learning_rate(self.config.train, round_index)
 
     def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[np.ndarray]:
+        """A client's samples of each batch of a round: arrays of indices into the training samples."""
         train = self.config.train
-        return self.feed.plan(client, round_index, batch_size or train.batch_size, train.local_epochs)
+        return self.feed.batch_indices(client, round_index, batch_size or train.batch_size, train.local_epochs)
 
 
 @dataclass(frozen=True)
 class State:
-    """What a round starts from: unit states by holder's name, and other tensors (optimisers, decoders)."""
+    """What a round starts from: the states of units, by the name of their holder, and other tensors (of optimisers, decoders)."""
 
     units: dict[str, UnitState]
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def is_finite(self) -> bool:
-        """Whether everything in it is a number."""
+        """Whether no weight and no other tensor holds an infinite value or NaN."""
         every = [*(units.floats for units in self.units.values()), *self.tensors.values()]
         return all(bool(torch.isfinite(tensor).all()) for tensor in every)
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    train_loss: float | None  # None: nobody trained
+    """What a round did besides changing the state."""
+
+    train_loss: float | None  # the mean over samples; None if nobody trained
     num_samples: int
     bytes: LinkBytes
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What a framework settles before a run, from its world: its one cut, who is in which cluster, who stays away."""
+    """What a framework settles before a run: its cut for all, who is in which cluster, and who stays away."""
 
     one_cut: int
     clusters: tuple[int, ...] | None = None  # [K]
@@ -114,22 +120,22 @@ class Arrangement:
 
 
 class Base:
-    """What most frameworks need not say."""
+    """Defaults that most frameworks keep."""
 
     copy_per_client = False  # the main server keeps a copy of its side for each client and averages once a round
 
     @classmethod
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
-        """Settle what the run keeps; `num_samples` [K] are those that the clock charges."""
+        """Settle what stays the same through the run. one_cut: as the settings choose it. num_samples: [K], as the clock charges them."""
         return Arrangement(one_cut)
 
     def extras(self) -> Extras:
-        """What the clock must know of a round beside the framework's row."""
+        """What the clock must know of a round besides the framework's row."""
         return Extras()
 
 
 class Framework(Protocol):
-    """One published algorithm."""
+    """One published algorithm. `Base` has `arrange` and `extras` as most frameworks need them."""
 
     cuts: tuple[int, ...]  # [K], as the framework uses them
 
@@ -140,17 +146,21 @@ class Framework(Protocol):
 
     def extras(self) -> Extras: ...
 
-    def init(self) -> State: ...
+    def init(self) -> State:
+        """The state before the first round."""
+        ...
 
-    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]: ...
+    def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
+        """The state after a round (0, 1, ...) in which the clients `kept` trained; the state given is not changed."""
+        ...
 
     def models(self, state: State) -> Iterable[UnitState]:
-        """The whole model, joined; one for each client where clients keep sides of their own."""
+        """The whole model, joined from its holders; a model for each client where clients keep heads of their own."""
         ...
 
 
 def join(*parts: UnitState) -> UnitState:
-    """One state of all units from stretches that together hold them; where two overlap, the later one counts."""
+    """The state of all units from parts that together hold them; where two parts overlap, the later part counts."""
     layout = parts[0].layout
     whole = UnitState.empty(layout, dtype=parts[0].floats.dtype, device=parts[0].floats.device)
     for part in parts:
@@ -159,9 +169,10 @@ def join(*parts: UnitState) -> UnitState:
 
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def shared_cut(task: Task) -> int:
-    """The one cut of all clients; a server side that they share keeps at least the last unit."""
+    """The cut of all clients in a framework whose clients share a server side, which keeps at least the last unit."""
     return min(task.one_cut, task.num_units - 1)

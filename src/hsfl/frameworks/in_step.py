@@ -31,28 +31,29 @@ from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.rng import stream
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, client_backward, server_step
+from hsfl.training.roles import Session
+from hsfl.training.step import Part, client_backward
 
 Tensors = dict[int, Tensor]  # by client
 
 
 @dataclass
 class Work:
-    """A round under way: what it counts, and what lasts from one turn to the next."""
+    """A round under way: its losses and bytes, and what lasts from one turn to the next."""
 
     round_index: int
     lr: float
     losses: Losses = field(default_factory=Losses)
     link: Link = field(default_factory=Link)
     tail_start: int | None = None  # the first unit of the server side whose optimiser is at work
-    own_heads: dict[str, UnitState] = field(default_factory=dict)  # of clients that keep theirs
+    own_heads: dict[str, UnitState] = field(default_factory=dict)  # heads of clients that keep their own
 
     def result(self) -> RoundResult:
         return RoundResult(self.losses.mean, self.losses.num_samples, self.link.bytes)
 
 
 class InStep(Base):
-    """The loop over steps. Subclasses say how the server serves one, and how heads are updated."""
+    """The loop over steps. Subclasses say how the server serves a step, and how heads are updated."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -107,7 +108,7 @@ class InStep(Base):
         return self.task.feed.num_samples(client)
 
     def head_bytes(self, client: int, trained: bool) -> int:
-        """What of a head travels at the end of the round, each way."""
+        """The bytes of a head that travel at the end of the round, up and again down. trained: whether the client trained."""
         return self.heads[client].state.num_bytes
 
     def steps(self, work: Work, clients: Sequence[int]) -> None:
@@ -153,14 +154,14 @@ class InStep(Base):
 
 
 class SplitFedV2(InStep):
-    """In every step the server updates once per client, in random order."""
+    """SplitFed V2: in every step the server makes an update for each client, in random order."""
 
     def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
         order = stream(self.task.config.seed, "server order", work.round_index, step).permutation(list(smashed))
-        gradients: Tensors = {}
+        session, gradients = Session(self.tail), {}
         for k in order.tolist():
             key = self.task.key(k, work.round_index, step)
-            loss, gradients[k] = server_step(self.tail, smashed[k], labels[k], key, need_gradient=True)
+            loss, gradients[k] = session.step(smashed[k], labels[k], key, need_gradient=True)
             work.losses.add(loss, len(labels[k]))
         return gradients
 
@@ -199,7 +200,7 @@ class PSL(InStep):
         return Work(round_index, self.task.lr(round_index), own_heads=own)
 
     def head_bytes(self, client: int, trained: bool) -> int:
-        """Gradients have brought the parameters already to those that trained; BatchNorm's buffers remain."""
+        """Clients that trained have the parameters already, through the gradients; only BatchNorm's buffers travel."""
         if self.own_heads:
             return 0
         whole = super().head_bytes(client, trained)
@@ -271,7 +272,8 @@ def _average_by_position(gradients: Tensors) -> Tensors:
 
 
 class CPSL(InStep):
-    """Clusters take turns: in step within a cluster, heads averaged at its end and handed on with the server side."""
+    """CPSL: clusters take turns. In a turn the clients go in step; at its end their heads are averaged and handed on to the
+    next cluster, together with the server side."""
 
     def __init__(self, task: Task) -> None:
         self.clusters = clusters_of(task)

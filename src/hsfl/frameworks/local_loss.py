@@ -27,6 +27,8 @@ DECODER_CHANNELS = 16
 
 
 class LocFedMix(InStep):
+    """LocFedMix-SL: joint steps with mixed smashed data, and a decoder for each head."""
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         cut = self.cuts[0]

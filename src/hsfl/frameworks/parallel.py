@@ -25,7 +25,7 @@ class CopyPerClient(Base):
     """The round that HSFL, SplitFed V1, FSL and FL share."""
 
     copy_per_client = True
-    average_heads = True  # False: clients keep their heads (FSL, `server`)
+    average_heads = True  # False if clients keep their heads (FSL with `average = "server"`)
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -85,7 +85,7 @@ class _EdgeHeads:
         return self.edge.head(cut)
 
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
-        """The head arrives; the client counts once both servers have its side."""
+        """Take a trained head. The client counts as soon as both servers have its side."""
         self.edge.finish(client, link.carry("client_edge_up", head), weight)
         both = agree(main, self.edge)
         main.commit(both)
@@ -117,18 +117,18 @@ class _OwnHeads:
 
 
 class HSFL(CopyPerClient):
-    """Every client has a cut of its own."""
+    """HSFL: every client has a cut of its own."""
 
 
 class SplitFedV1(CopyPerClient):
-    """One cut for all."""
+    """SplitFed V1: one cut for all."""
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return (task.one_cut,) * task.num_clients
 
 
 class FSL(SplitFedV1):
-    """As SplitFed V1, each client's server side on a server of its own; heads averaged or not."""
+    """FSL: as SplitFed V1, but every client's server side has a server of its own; heads are averaged or not."""
 
     def __init__(self, task: Task) -> None:
         self.average_heads = task.config.options.fsl.average == "both"

@@ -11,10 +11,13 @@ from hsfl.frameworks.base import Base, RoundResult, State, Task, copied, shared_
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import client_backward, server_step
+from hsfl.training.roles import Session
+from hsfl.training.step import client_backward
 
 
 class SL(Base):
+    """SL: one client after another trains with the one server side."""
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cut = shared_cut(task)
@@ -57,11 +60,12 @@ class SL(Base):
         """The client takes the head over, trains on all its batches and hands it on."""
         if not self.hands_optimizer:
             self.head.forget()
+        session = Session(self.tail)
         for step, indices in enumerate(self.task.batches(k, round_index)):
             x, y = self.task.feed.batch(indices, k, round_index, step)
             key = self.task.key(k, round_index, step)
             smashed = link.carry("client_main_up", self.head.forward(x, key))
-            loss, gradient = server_step(self.tail, smashed, y, key, need_gradient=self.cut > 0)
+            loss, gradient = session.step(smashed, y, key, need_gradient=self.cut > 0)
             gradient = link.carry("client_main_down", gradient)
             if self.cut > 0:
                 client_backward(self.head, smashed, gradient)

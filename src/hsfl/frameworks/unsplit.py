@@ -40,10 +40,10 @@ class FL(CopyPerClient):
 
 
 class CL(Base):
-    """All data on the server from round 1 on; the optimiser lasts the run."""
+    """CL: all data are on the server from round 1 on, and the optimiser lasts through the run."""
 
     def __init__(self, task: Task) -> None:
-        pooled = replace(task.feed, shares=[np.concatenate(task.feed.shares)])
+        pooled = replace(task.feed, indices=[np.concatenate(task.feed.indices)])
         pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
         self.task = replace(task, feed=pooled)
         self.cuts = (0,) * task.num_clients
@@ -54,7 +54,7 @@ class CL(Base):
         return State({"model": self.task.initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        """One pass over the pooled data; nobody can be dropped, since the data are already there."""
+        """Train on the pooled data. Nobody can be dropped, since the data are on the server already."""
         task, losses = self.task, Losses()
         self.part.begin(state.units["model"], task.lr(round_index))
         self.part.load_optimizer_state(state.tensors)

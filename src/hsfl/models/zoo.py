@@ -1,7 +1,6 @@
 """Models by name. `build("resnet18", (3, 32, 32), 10)` gives a SplitModel; the same seed gives the same bits."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,17 +10,14 @@ from torch import nn
 from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
-from hsfl.models.mobilenet import mobilenet_v2
-from hsfl.models.resnet import resnet18
+from hsfl.models.recipes import MODELS, NORMS, Recipe
 from hsfl.models.units import SplitModel, split
-from hsfl.models.vgg import vgg11_bn
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Shape = tuple[int, ...]  # of a sample: channels, height and width of an image
 
-NORMS = ("batch", "group", "none")
 STEMS = ("imagenet", "cifar")
 LARGEST_SIDE = 256  # how far to look for the smallest image that fits
 
@@ -74,26 +70,6 @@ def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
     if dropout > 0:  # a unit with dropout has its masks seeded every step, so none is better than one of rate 0
         layers.add_module("dropout", nn.Dropout(dropout))
     return layers
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to make a model (always with BatchNorm), and what about it may be chosen."""
-
-    make: Callable[..., SplitModel]
-    norms: tuple[str, ...] = ("batch", "group")
-    dropout: float | None = None  # as published; None where the model has no dropout
-    any_shape: bool = False  # takes samples of any shape, else images alone
-    own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
-
-
-MODELS = {
-    "resnet18": Recipe(resnet18),
-    "cnn": Recipe(cnn, norms=NORMS, dropout=0.0),
-    "mlp": Recipe(mlp, norms=NORMS, dropout=0.0, any_shape=True),
-    "vgg11_bn": Recipe(vgg11_bn, dropout=0.5),
-    "mobilenet_v2": Recipe(mobilenet_v2, dropout=0.2),
-}
 
 
 def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseModel] | None" = None) -> None:

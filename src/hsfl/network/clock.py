@@ -93,101 +93,135 @@ def timeline(
     decoder_s: LocFedMix-SL, the decoder's forward and backward over one mini-batch, [K].
     cut_gradient: PSL averages the gradient at the cut, so that no model travels.
     """
-    if (own := method(name).timeline) is not None:
-        return own(phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s)
-    framework = method(name).timing
-    num_clients = len(phases.model_up_s)
-    on = np.ones(num_clients, bool) if started is None else np.asarray(started, bool)
-    _check_phases(name, framework, phases, on)
-    batches = _check_batches(name, framework, num_batches, on)
+    row = method(name)
+    if row.timeline is not None:
+        return row.timeline(
+            phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s
+        )
     if not tau_s > 0:
         raise InputError(f"tau_s is {tau_s}; it must be positive (leave it out to wait for everyone)")
-    work = np.stack([np.where(on, getattr(phases, f"{phase}_s"), 0.0) for phase in BATCH_PHASES])  # [6, K] per batch
+    num_clients = len(phases.model_up_s)
+    on = np.ones(num_clients, bool) if started is None else np.asarray(started, bool)
+    work = _work(name, row.timing, phases, num_batches, on, cut_gradient)
+    if row.timing.step == "pooled":
+        return _pooled(work)
+    if row.timing.turns == "alone":
+        return _alone(work, order)
+    if row.timing.step == "free":
+        return _free(work, tau_s if row.timing.tau else np.inf)
+    decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
+    turns = _turns(row.timing, on, clusters)
+    return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What there is to do in a round, before anybody waits for anybody."""
+
+    name: str
+    timing: Timing
+    on: Array  # [K] bool: who takes part
+    batch_s: Array  # [6, K], the phases of one mini-batch; 0 for clients that are off
+    batches: Array  # [K]
+    up_s: Array  # [K], the model's upload over the round
+    down_s: Array  # [K], its download over the round
+
+    @property
+    def batches_s(self) -> Array:
+        """The phases over all batches of the round, [6, K]."""
+        return self.batch_s * self.batches
+
+    @property
+    def own_blocks_s(self) -> Array:
+        """How long each phase before the download takes, [P - 1, K]; the decoder takes nothing."""
+        return np.concatenate([self.batches_s, np.zeros_like(self.batch_s[:1]), self.up_s[None]])
+
+
+def _work(
+    name: str, timing: Timing, phases: Phases, num_batches: Array | float, on: Array, cut_gradient: bool
+) -> _Work:
+    """The work of the clients that are on. Where the model travels in every step, transfers count that often."""
+    _check_phases(name, timing, phases, on)
+    batches = _check_batches(name, timing, num_batches, on)
+    batch_s = np.stack([np.where(on, getattr(phases, f"{phase}_s"), 0.0) for phase in BATCH_PHASES])
     transfers = 1.0
-    if framework.models_each_step:
+    if timing.models_each_step:
         transfers = 0.0 if cut_gradient else float(np.ceil(batches.max(initial=0.0)))
     up_s = transfers * np.where(on, phases.model_up_s, 0.0)
     down_s = transfers * np.asarray(phases.model_down_s, float)
-    if framework.models_each_step and not cut_gradient:
+    if timing.models_each_step and not cut_gradient:
         down_s = np.where(on, down_s, phases.model_down_s)  # who was away gets the head once, at the end
-    if framework.step == "pooled":
-        return _pooled(name, work * batches, on)
-    if framework.turns == "alone":
-        return _alone(name, work * batches, up_s, down_s, on, order)
-    if framework.step == "free":
-        return _free(name, work * batches, up_s, down_s, on, tau_s if framework.tau else np.inf)
-    decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
-    turns = _turns(framework, on, clusters)
-    queue_order = order if framework.step == "queue" else None
-    return _in_step(name, framework, work, decoder_s, batches, up_s, down_s, on, turns, queue_order)
+    return _Work(name, timing, on, batch_s, batches, up_s, down_s)
 
 
-def _pooled(name: str, work: Array, on: Array) -> Timeline:
+def _pooled(work: _Work) -> Timeline:
     """CL: the server goes through everyone's data; no client has anything to do."""
+    on, batches_s = work.on, work.batches_s
     start, length = np.zeros((2, len(PHASES), len(on)))
     for phase in ("server_forward", "server_backward"):
         p = PHASES.index(phase)
-        start[p], length[p] = length.sum(axis=0), work[p].sum()
+        start[p], length[p] = length.sum(axis=0), batches_s[p].sum()
     total_s = length.sum(axis=0)
-    return _timeline(name, start, start + length, on, on, total_s, total_s, np.zeros(len(on)), float(total_s[0]))
+    return _timeline(
+        work.name, start, start + length, on, on,
+        finish_s=total_s, busy_s=total_s, own_s=np.zeros(len(on)), round_s=float(total_s[0]),
+    )  # fmt: skip
 
 
-def _free(name: str, work: Array, up_s: Array, down_s: Array, on: Array, tau_s: float) -> Timeline:
+def _free(work: _Work, tau_s: float) -> Timeline:
     """Eq. (12): each client through its batches and its upload, cut off at tau; then the download, for everyone."""
-    length = np.concatenate([work, np.zeros_like(work[:1]), up_s[None]])
+    on, down_s, length = work.on, work.down_s, work.own_blocks_s
     end = np.cumsum(length, axis=0)
     own_s = end[-1]
     finish_s = np.minimum(own_s, tau_s)
     barrier_s = float(finish_s.max())
     start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
     end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
-    kept = on & (own_s <= tau_s)
-    return _timeline(name, start, end, on, kept, finish_s, finish_s + down_s, own_s, barrier_s + down_s.max())
+    return _timeline(
+        work.name, start, end, on, on & (own_s <= tau_s),
+        finish_s=finish_s, busy_s=finish_s + down_s, own_s=own_s, round_s=barrier_s + down_s.max(),
+    )  # fmt: skip
 
 
-def _alone(name: str, work: Array, up_s: Array, down_s: Array, on: Array, order: Array | None) -> Timeline:
+def _alone(work: _Work, order: Array | None) -> Timeline:
     """SL: one client after another; each receives the head, goes through its batches and sends the head on."""
-    down_s = np.where(on, down_s, 0.0)
-    length = np.concatenate([work, np.zeros_like(work[:1]), up_s[None]])
+    on, length, num_clients = work.on, work.own_blocks_s, len(work.on)
+    down_s = np.where(on, work.down_s, 0.0)
     turn_s = down_s + length.sum(axis=0)
-    everyone = np.arange(len(on))
-    sequence = everyone if order is None else np.argsort(ranks(order, everyone, len(on), 0))
-    begin_s = np.empty(len(on))
+    everyone = np.arange(num_clients)
+    sequence = everyone if order is None else np.argsort(ranks(order, everyone, num_clients, 0))
+    begin_s = np.empty(num_clients)
     begin_s[sequence] = np.cumsum(turn_s[sequence]) - turn_s[sequence]
     end = begin_s + down_s + np.cumsum(length, axis=0)
     start = np.concatenate([end - length, begin_s[None]])
     finish_s = np.where(on, end[-1], 0.0)
     end = np.concatenate([end, (begin_s + down_s)[None]])
-    return _timeline(name, start, end, on, on, finish_s, turn_s, turn_s - down_s, float(finish_s.max()))
+    return _timeline(
+        work.name, start, end, on, on,
+        finish_s=finish_s, busy_s=turn_s, own_s=turn_s - down_s, round_s=float(finish_s.max()),
+    )  # fmt: skip
 
 
-def _in_step(
-    name: str,
-    framework: Timing,
-    work: Array,
-    decoder_s: Array,
-    batches: Array,
-    up_s: Array,
-    down_s: Array,
-    on: Array,
-    turns: list[Array],
-    order: Array | None,
-) -> Timeline:
-    """One turn after another, each N steps together and the upload. Where turns are taken, the head is handed on:
-    each one's download comes first; otherwise one download for everyone comes last."""
+def _in_step(work: _Work, decoder_s: Array, turns: list[Array], order: Array | None) -> Timeline:
+    """One turn after another; in a turn its clients make N steps together and upload.
+
+    Where turns are taken the head is handed on, so that a turn begins with its download. Otherwise one download for
+    everyone comes last.
+    """
+    on, up_s, down_s = work.on, work.up_s, work.down_s
     start, length = np.zeros((2, len(PHASES), len(on)))
     own_s, finish_s = np.zeros((2, len(on)))
-    handed_on = framework.turns != "together"
+    handed_on = work.timing.turns != "together"
     now_s = 0.0
     for turn in turns:
         if handed_on:
             start[MODEL_DOWN, turn], length[MODEL_DOWN, turn] = now_s, down_s[turn]
             now_s += float(down_s[turn].max())
-        rank = None if order is None else ranks(order, turn, len(on), int(np.ceil(batches[turn].max())))
-        run = run_steps(framework.step, work[:, turn], decoder_s[turn], batches[turn], rank)
-        start[:MODEL_UP, turn], length[:MODEL_UP, turn] = now_s + run.start_s, run.length_s
-        finish_s[turn], own_s[turn] = now_s + run.finish_s, run.busy_s + up_s[turn]
-        now_s += run.total_s
+        rank = None if order is None else ranks(order, turn, len(on), int(np.ceil(work.batches[turn].max())))
+        steps = run_steps(work.timing.step, work.batch_s[:, turn], decoder_s[turn], work.batches[turn], rank)
+        start[:MODEL_UP, turn], length[:MODEL_UP, turn] = now_s + steps.start_s, steps.length_s
+        finish_s[turn], own_s[turn] = now_s + steps.finish_s, steps.busy_s + up_s[turn]
+        now_s += steps.total_s
         start[MODEL_UP, turn], length[MODEL_UP, turn] = now_s, up_s[turn]
         now_s += float(up_s[turn].max())
     if not handed_on:
@@ -195,7 +229,10 @@ def _in_step(
         now_s += float(down_s.max())
     end = start + length
     finish_s = np.where(up_s > 0, end[MODEL_UP], finish_s)
-    return _timeline(name, start, end, on, on, finish_s, own_s + length[MODEL_DOWN], own_s, now_s)
+    return _timeline(
+        work.name, start, end, on, on,
+        finish_s=finish_s, busy_s=own_s + length[MODEL_DOWN], own_s=own_s, round_s=now_s,
+    )  # fmt: skip
 
 
 def _timeline(
@@ -204,11 +241,17 @@ def _timeline(
     end: Array,
     on: Array,
     kept: Array,
+    *,
     finish_s: Array,
     busy_s: Array,
     own_s: Array,
     round_s: float,
 ) -> Timeline:
+    """The record of a round from its blocks `start` and `end` [P, K], and from when each client is done.
+
+    busy_s: [K], how long the client, the radio or the server works for the client; it waits for the rest of the round.
+    own_s: [K], the client's work apart from downloads; the straggler is the client with the most.
+    """
     waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
     straggler = int(own_s.argmax()) if own_s.max() > 0 else -1
     return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
@@ -319,7 +362,10 @@ def raw_upload(cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
     _check_finite_upload(upload_s)
     end = np.zeros((len(PHASES), len(on)))
     end[PHASES.index("smashed")] = upload_s
-    return _timeline("cl", np.zeros_like(end), end, on, on, upload_s, upload_s, upload_s, float(upload_s.max()))
+    return _timeline(
+        "cl", np.zeros_like(end), end, on, on,
+        finish_s=upload_s, busy_s=upload_s, own_s=upload_s, round_s=float(upload_s.max()),
+    )  # fmt: skip
 
 
 def after_upload(upload: Timeline, line: Timeline) -> Timeline:
@@ -327,9 +373,11 @@ def after_upload(upload: Timeline, line: Timeline) -> Timeline:
     p = PHASES.index("smashed")
     start, end = upload.round_s + line.start_s, upload.round_s + line.end_s
     start[p], end[p] = upload.start_s[p], upload.end_s[p]
-    busy_s, round_s = upload.finish_s + line.finish_s, upload.round_s + line.round_s
-    finish_s = upload.round_s + line.finish_s
-    return _timeline("cl", start, end, line.started, line.kept, finish_s, busy_s, upload.finish_s, round_s)
+    return _timeline(
+        "cl", start, end, line.started, line.kept,
+        finish_s=upload.round_s + line.finish_s, busy_s=upload.finish_s + line.finish_s, own_s=upload.finish_s,
+        round_s=upload.round_s + line.round_s,
+    )  # fmt: skip
 
 
 def _check_finite_upload(upload_s: Array) -> None:

@@ -26,7 +26,7 @@ SERVER_PASSES = {
 
 
 @dataclass(frozen=True)
-class Run:
+class StepTimes:
     """All steps stretched into one: each block as long as in all of them, after all that comes before it in all; a
     client's last one ends when its work does."""
 
@@ -77,7 +77,7 @@ class Stretches:
         return fold(before, partly)
 
 
-def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank: Array | None = None) -> Run:
+def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank: Array | None = None) -> StepTimes:
     """kind: "joint" (PSL, CPSL: one server step on the smashed data of all), "local_loss" (LocFedMix-SL: twice that,
     the decoders beside it) or "queue" (SplitFed V2: the server takes one client after another).
 
@@ -94,12 +94,12 @@ def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank
         run = _jointly(work, decoder_s, stretches, SERVER_PASSES[kind])
     _end_with_work(run)
     as_given = np.argsort(longest_first)
-    return Run(
+    return StepTimes(
         run.start_s[:, as_given], run.length_s[:, as_given], run.busy_s[as_given], run.finish_s[as_given], run.total_s
     )
 
 
-def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -> Run:
+def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -> StepTimes:
     """In a step: max(fwd + U) + max_k [max(decoder_k, server + D_k) + bwd_k]."""
     forward, smashed, server_forward, server_backward, gradient, backward = work
     times, last, num_batches, part = stretches.times, stretches.last, stretches.num_batches, stretches.part
@@ -125,7 +125,7 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
     length += [num_batches * gradient, num_batches * backward, num_batches * decoder_s]
     ended_s = np.cumsum(times * step_s)
     in_last_s = np.maximum(server_s[last] + part * gradient, part * decoder_s) + part * backward
-    return Run(
+    return StepTimes(
         start_s=np.stack(start),
         length_s=np.stack(length),
         busy_s=num_batches * (forward + smashed + backward) + back_s - serve_s,
@@ -134,7 +134,7 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
     )
 
 
-def _end_with_work(run: Run) -> None:
+def _end_with_work(run: StepTimes) -> None:
     """Each client's last block ends when its work truly ends, so that somebody's ends with the last step."""
     open_ = (run.length_s[:6] > 0).any(axis=0)
     for start_s, length_s in zip(run.start_s[5::-1], run.length_s[5::-1]):
@@ -159,7 +159,7 @@ def _decoder_delay_s(server_s: Array, slack_s: Array, stretches: Stretches) -> A
     return np.maximum(delay_s, 0.0) + in_part
 
 
-def _queued(work: Array, stretches: Stretches, rank: Array | None) -> Run:
+def _queued(work: Array, stretches: Stretches, rank: Array | None) -> StepTimes:
     """In a step: max(fwd + U), then one client after another; D and bwd as each is served."""
     forward, smashed, server_forward, server_backward, gradient, backward = work
     num_batches, served, after = stretches.num_batches, server_forward + server_backward, gradient + backward
@@ -196,7 +196,7 @@ def _queued(work: Array, stretches: Stretches, rank: Array | None) -> Run:
         returned_s + length[4],
         serve_s,
     ]
-    return Run(np.stack(start), length, length.sum(axis=0), finish_s, now_s)
+    return StepTimes(np.stack(start), length, length.sum(axis=0), finish_s, now_s)
 
 
 def queue_order(seed: int, round: int, num_batches: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Who gets what in a round. An allocator turns a round's draw into the seconds of every client's phases."""
+"""Allocators: who gets which cycles, band and power in a round, and how many seconds every phase of a client takes then."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,39 +16,41 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done in every round of a run, as the clock charges it."""
+    """The work of every round of a run, as the clock charges it."""
 
     config: RunConfig
     world: World
     cuts: Array  # [K]
     batch_size: Array | int
     num_batches: Array | float
-    receives: Array | None = None  # [K] bool, who gets the new model; None: everyone
+    receives: Array | None = None  # [K] bool, who gets the new model; None if everyone does
     clusters: Array | None = None  # [K], CPSL's
 
 
 @dataclass(frozen=True)
-class Share:
-    """One round's allocation as the clock needs it."""
+class Allotment:
+    """What a round gives the clients, in the form that the clock needs."""
 
     phases: Phases  # [K]
-    kept: Array  # [K] bool, as planned: the others sit the round out
-    says: dict[str, Any]  # for the record
+    kept: Array  # [K] bool: who trains; a client that started and is not kept sits the round out
+    says: dict[str, Any]  # of the allocation, for the round's record
 
 
 class Allocator(Protocol):
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
-        """Divide server, band and power among the clients that start."""
+    """Divides a round; `Even` and the policies do."""
+
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
+        """Divide server, band and power among the clients that start. draw: the speeds and gains of the round. started: [K] bool."""
         ...
 
 
 class Even:
-    """Equal cycles, subchannels in turn, equal downlink power, uplink at the maximum."""
+    """The even allocation: equal cycles, subchannels in turn, equal downlink power, and the uplink at its maximum."""
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         world = job.world
         phases = even_phases(
             job.config.framework, world.cost, job.cuts, job.batch_size, world.fleet, world.servers, world.links, draw,
             started=started, receives=job.receives, clusters=job.clusters,
         )  # fmt: skip
-        return Share(phases, started, {"policy": "even"})
+        return Allotment(phases, started, {"policy": "even"})

@@ -32,13 +32,13 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
 
 
 def plans_one_cut(config: RunConfig) -> bool:
-    """CPSL under its own policy, where no cut is given, chooses the best one for all."""
+    """Whether CPSL chooses the best cut for all: it does under its own policy, unless the settings give a cut."""
     fleet, own = config.fleet, config.framework == "cpsl" and config.allocation.policy in ("cpsl", "own")
     return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl.cut == "one"
 
 
 def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
-    """The best cut for all, up to `deepest`, with the clusters of the deepest."""
+    """The best cut for all up to `deepest`; clusters are those that CPSL forms at the cut `deepest`."""
     from hsfl.planning.turns import best_cut
 
     clusters = choose_clusters(config, world, deepest, num_samples)

@@ -1,4 +1,4 @@
-"""Which client cuts where: given, as deep as each can hold, or searched under the even allocation."""
+"""The cut of each client: given, as deep as the client can hold, or searched under the even allocation or a policy."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from hsfl.network.latency import Phases, client_round_s, round_s
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
-SAMPLES = 50  # rounds that a search looks at; none of them is one that the run will draw
+SAMPLES = 50  # rounds that a search averages over; they are drawn apart from the rounds of the run
 
 
 def choose_cuts(
@@ -21,7 +21,10 @@ def choose_cuts(
     num_batches: Array,
     options: OptionsConfig | None = None,
 ) -> tuple[int, ...]:
-    """The cut of each client [K]. options: those of policies of one's own."""
+    """The cut of each client, [K], as `fleet.cuts` asks.
+
+    num_batches: [K] of a round. options: for policies that a plugin registered.
+    """
     if config.cuts == "planned":
         return planned_cuts(config, allocation, world, batch_size, num_batches, options)
     if config.cuts == "max_cut":
@@ -42,6 +45,7 @@ def planned_cuts(
     num_batches: Array,
     options: OptionsConfig | None = None,
 ) -> tuple[int, ...]:
+    """The cuts [K] that the policy chooses; the even allocation has no rule for cuts."""
     if allocation.policy == "even":
         raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
     from hsfl.planning.optimised import plan_cuts  # here, because compiling takes seconds
@@ -53,7 +57,8 @@ def planned_cuts(
 def choose_one_cut(
     config: FleetConfig, world: World, cuts: tuple[int, ...], batch_size: int, num_batches: Array
 ) -> int:
-    """The cut of frameworks that have one for all."""
+    """The cut of frameworks that have one cut for all clients: `fleet.one_cut`, else the smallest of the cuts given, else the
+    deepest that every client can hold. cuts: [K]."""
     shallowest = int(world.fleet.max_cut.argmin())
     deepest = int(world.fleet.max_cut[shallowest])
     if config.one_cut == "fastest":
@@ -75,7 +80,7 @@ def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
 
 
 def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
-    """A cut for each client from one number or a list."""
+    """A cut for each client, from one number or a list. name: the setting, for the error."""
     cuts = (value,) * num_clients if isinstance(value, int) else value
     if len(cuts) != num_clients:
         raise InputError(
@@ -93,8 +98,9 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
 def fastest_cuts(world: World, batch_size: int, num_batches: Array, min_cut: int) -> tuple[int, ...]:
     """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
 
-    There a client's times do not depend on the others' cuts, so they are computed once for every cut. From the best
-    start (one cut for all, or each client's own fastest), one client after another takes its best cut until none gains.
+    Under the even allocation a client's seconds do not depend on the cuts of other clients, so they are computed once for
+    every cut. The descent starts from one cut for all, and from each client's own fastest cut; one client after another takes
+    its best cut until no client gains. The best of these descents counts.
     """
     fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
     times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
@@ -111,13 +117,13 @@ def fastest_cuts(world: World, batch_size: int, num_batches: Array, min_cut: int
 
 
 def _mean_round_s(own_s: Array, down_s: Array, places: Array) -> float:
-    """Over the samples, for each client's place among the cuts, [C, S, K] and [K]."""
+    """The mean round over S samples. own_s, down_s: [C, S, K]. places: [K], each client's place among the C cuts."""
     everyone = np.arange(len(places))
     return float((own_s[places, :, everyone].max(axis=0) + down_s[places, :, everyone].max(axis=0)).mean())
 
 
 def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
-    """Coordinate descent over the clients that are the last one in some sample: no other can shorten a round alone."""
+    """Coordinate descent. Only clients that finish last in some sample are tried: no other client can shorten a round alone."""
     places, best_s = start.copy(), np.inf
     everyone = np.arange(len(places))
     while (now_s := _mean_round_s(own_s, down_s, places)) < best_s * (1 - 1e-9):

@@ -1,6 +1,6 @@
-"""Policies where links are measured: nothing of a radio to share, so cuts and the main server's cycles are all there is.
+"""Policies where links are measured: there is no radio to divide, only cuts and the main server's cycles are decided.
 
-Rules for subchannels and power have nothing to rule here. Cycles are optimal in closed form, or even.
+A policy's rules for subchannels and power do nothing here. Cycles are optimal in closed form, or even.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hsfl.allocation.policies import Policy
 from hsfl.methods import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
 from hsfl.network.latency import Phases, Rates, phases, seconds
-from hsfl.planning.allocators import Job, Share
+from hsfl.planning.allocators import Allotment, Job
 from hsfl.planning.resources import measured_resources
 from hsfl.planning.world import World, sample_draws
 from hsfl.rng import stream
@@ -43,7 +43,7 @@ def measured_rounds(
 
 
 def sampled_rounds(world: World, count: int, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
-    """Rounds to plan on: recorded ones where there is a history, else draws of speeds."""
+    """`count` rounds to plan on: recorded rounds where there is a history, else draws of speeds."""
     return measured_rounds(world, sample_draws(world, count).sample(slice(count)), batch_size, num_batches, min_cut)
 
 
@@ -56,7 +56,7 @@ def plan_measured_cuts(
     num_batches: Array,
     progress: Progress | None = None,
 ) -> CutPlan:
-    """The policy's cuts: optimised over the samples, from the plan for mean speeds, or by its rule."""
+    """The policy's cuts: by its rule, or optimised over the samples, where the search starts from the plan for mean speeds."""
     mean = _mean_round(world, batch_size, num_batches, rounds.min_cut)
     first = best_plan(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.feasible, mean.main_hz, 1e-5).cuts
     plan = choose_measured_cuts(rounds, first, settings, progress)
@@ -71,15 +71,15 @@ def plan_measured_cuts(
 
 
 def ruled_cuts(chosen: Policy, rounds: MeasuredRounds, seed: int) -> Array:
-    """Cuts [K] of a policy with a rule for them."""
-    scenario: Any = rounds  # it has what the rules read: min_cut, max_cut, num_clients
+    """The cuts [K] of a policy that has a rule for cuts."""
+    scenario: Any = rounds  # the rules read min_cut, max_cut and num_clients, which rounds have
     if chosen.cuts == "random":
         return rcls(scenario, stream(seed, "rcls"))
     return scls(scenario) if chosen.cuts == "smallest" else best_single(rounds)
 
 
 def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
-    """One round with everyone at mean speed; mean rates too, where a history was recorded."""
+    """One round with everyone at mean speed and, where a history was recorded, at mean rates."""
     assert isinstance(world.links, Measured)
     draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
@@ -87,10 +87,10 @@ def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int)
     return measured_rounds(world, RoundDraw(cpu_hz[None], rates=one), batch_size, num_batches, min_cut)
 
 
-def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Share:
-    """Cycles for the clients that start; those that cannot keep tau_s sit out, as `allocation.tau` chooses them.
+def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:
+    """Cycles for the clients that start. Clients that cannot finish within tau_s sit out, as `allocation.tau` chooses them.
 
-    Where every client has a server of its own (FSL) no cycles are divided: the server's seconds are the client's own.
+    Where every client has a server of its own (FSL) no cycles are divided: the server's seconds count as the client's.
     """
     assert draw.rates is not None, "measured links draw rates"
     own_s, work, down_s = _at_cuts(job, draw)
@@ -121,7 +121,7 @@ def share_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) ->
         "server_hz": server_hz.tolist(),
         "resources": measured_resources(draw.cpu_hz * job.world.fleet.flops_per_cycle, draw.rates),
     }
-    return Share(_phases(job, draw, server_hz, kept, receives), kept, says)
+    return Allotment(_phases(job, draw, server_hz, kept, receives), kept, says)
 
 
 def _training_s(own_s: Array, work: Array, main_hz: float, even: bool) -> float:
@@ -146,7 +146,7 @@ def _all_phases(job: Job, draw: RoundDraw, server_hz: Array) -> Phases:
 
 
 def _phases(job: Job, draw: RoundDraw, server_hz: Array, kept: Array, receives: Array) -> Phases:
-    """Of those that take part; the others take no time, except for the download."""
+    """The phases of the clients that take part; for other clients only the download takes time."""
     every = _all_phases(job, draw, server_hz)
     on = {name: receives if name == "model_down_s" else kept for name in Phases.__dataclass_fields__}
     return Phases(**{name: np.where(on[name], getattr(every, name), 0.0) for name in on})

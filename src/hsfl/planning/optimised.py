@@ -1,18 +1,17 @@
 """Policies in a run: cuts chosen once, cycles, subchannels and power allocated every round, with the proven gap.
 
-A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The others keep the
-even allocation, where each turn has everything; only CPSL has a policy of its own (`turns`). The policy `own` is what
-each framework's authors chose, and even where they chose nothing.
+A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The other frameworks keep the
+even allocation, in which each turn has the whole band and server; only CPSL has a policy of its own (`turns`). The policy `own` is the
+allocation that a framework's authors chose, and the even one where they chose none.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
+from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
@@ -21,18 +20,17 @@ from hsfl.errors import InputError
 from hsfl.methods import copy_per_client_names, method
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
-from hsfl.planning.allocators import Allocator, Even, Job, Share
-from hsfl.planning.measured_links import plan_measured_cuts, sampled_rounds, share_measured
+from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
 from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.turns import GreedyTurns
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
-Progress = Callable[[str, int, float], None]
 
 
 def allocator(config: RunConfig) -> Allocator:
-    """What divides the rounds of the config's framework; an unknown policy is an error in every framework."""
+    """The allocator of the config's framework. An unknown policy is an error, even for a framework that keeps the even allocation."""
     name = own_policy(config.allocation.policy, config.framework)
     settings = config.allocation.model_copy(update={"policy": name})
     optimised = Optimised(settings, config.options)
@@ -42,12 +40,12 @@ def allocator(config: RunConfig) -> Allocator:
 
 
 def _takes_turns(config: RunConfig, policy: str) -> bool:
-    """CPSL's policy is for clusters that take turns."""
+    """Whether CPSL's policy allocates: it is for clusters that take turns."""
     return policy == "cpsl" and method(config.framework).timing.turns == "clusters"
 
 
 def policy_notes(config: RunConfig) -> list[str]:
-    """What a policy does not do in this run, though one might expect it to."""
+    """Warnings of what the policy does not do in this run, though the user might expect it."""
     name = own_policy(config.allocation.policy, config.framework)
     if name == "even" or config.allocation.policy == "own":
         return []
@@ -65,7 +63,7 @@ def policy_notes(config: RunConfig) -> list[str]:
 
 
 def own_policy(name: str, framework: str) -> str:
-    """The policy by its name, where `own` stands for the framework's."""
+    """The name of a policy, where `own` is replaced by the framework's own policy."""
     return method(framework).own_policy if name == "own" else name
 
 
@@ -78,7 +76,7 @@ def scenario(
     sharing: str,
     min_cut: int = 1,
 ) -> Scenario:
-    """The round in explicit numbers, as `hsfl allocate` reads them."""
+    """A round in explicit numbers, as `hsfl allocate` reads them. num_batches: [K]. sharing: exclusive, bandwidth or auto."""
     links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
     if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
         raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
@@ -113,7 +111,7 @@ def scenario(
 def samples(
     world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
 ) -> list[Scenario]:
-    """Rounds to plan on: recorded ones where there is a history, else draws of their own."""
+    """The rounds to plan on: recorded rounds where there is a history, else draws apart from those of the run."""
     draws = sample_draws(world, settings.samples)
     count = min(len(draws.cpu_hz), settings.samples)
     each = (draws.sample(index) for index in range(count))
@@ -129,8 +127,13 @@ def plan_cuts(
     progress: Progress | None = None,
     options: OptionsConfig | None = None,
 ) -> CutPlan:
-    """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
-    chosen = policy_named(own_policy(settings.policy, "hsfl"), options)  # who has a cut for each client is HSFL
+    """The policy's cuts: optimised over samples, or by its rule. The gap of the plan is that of the cuts it returns.
+
+    num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
+    """
+    chosen = policy_named(
+        own_policy(settings.policy, "hsfl"), options
+    )  # HSFL is the framework with a cut for each client
     how = CutSettings(
         method=settings.cuts,
         seed=world.seed,
@@ -155,15 +158,15 @@ def plan_cuts(
 
 
 class Optimised:
-    """Allocates each round by a policy; clients that cannot keep tau are left out of it."""
+    """Allocates each round by a policy; clients that cannot finish within tau sit the round out."""
 
     def __init__(self, settings: AllocationConfig, options: OptionsConfig | None = None) -> None:
         self.settings, self.policy = settings, policy_named(settings.policy, options)
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
-        """Training for the clients that start, distribution for all that receive the model."""
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
+        """Allocate the training for the clients that start, and the download for all clients that receive the model."""
         if isinstance(job.world.links, Measured):
-            return share_measured(self.policy.with_radio(), job, draw, started)
+            return allocate_measured(self.policy.with_radio(), job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
@@ -174,10 +177,10 @@ class Optimised:
         receives = np.ones(len(started), bool) if job.receives is None else job.receives
         if (receives & ~started).any():
             part_gap = 0.9 * self.settings.gap  # so that both parts together keep the gap
-            models = self._allocate(job, models_alone(every), receives, part_gap)
-            answer = _distributed(self._allocate(job, every, started, part_gap), models, self.settings.gap)
+            models = self._solve(job, models_alone(every), receives, part_gap)
+            answer = _distributed(self._solve(job, every, started, part_gap), models, self.settings.gap)
         else:
-            answer = self._allocate(job, every, started, self.settings.gap)
+            answer = self._solve(job, every, started, self.settings.gap)
         own = phases(
             job.world.cost,
             job.cuts,
@@ -188,10 +191,10 @@ class Optimised:
         )
         on = {name: receives if name == "model_down_s" else answer.kept for name in Phases.__dataclass_fields__}
         times = Phases(**{name: np.where(on[name], getattr(own, name), 0.0) for name in on})
-        return Share(times, answer.kept, _says(self.policy, every, answer))
+        return Allotment(times, answer.kept, _says(self.policy, every, answer))
 
-    def _allocate(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
-        """For the clients that are on; the others get nothing."""
+    def _solve(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
+        """Allocate for the clients that are on; the other clients get nothing."""
         part, cuts, own_hz = _only(every, on), job.cuts[on], every.main_hz / every.num_clients
         own_servers = method(job.config.framework).timing.server == "own"
         part = with_own_servers(part, cuts, own_hz) if own_servers else part
@@ -202,8 +205,8 @@ class Optimised:
 
 
 def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
-    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server are one slower machine,
-    so an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
+    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server count as one slower
+    machine, so that an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
     flops = whole.client_flops + whole.server_flops
     speed = whole.cpu_hz * whole.client_flops_per_cycle
     own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
@@ -212,13 +215,13 @@ def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario
 
 
 def models_alone(whole: Scenario) -> Scenario:
-    """The round without training: models go up, and then down."""
+    """The round without training: models travel up, and then down."""
     no = np.zeros(whole.num_cuts)
     return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
 
 
 def _distributed(training: Allocation, models: Allocation, gap: float) -> Allocation:
-    """Training as in one answer, the model's download as in another, whose receivers are more.
+    """One answer from two: training as in the first, the model's download as in the second, which has more receivers.
 
     The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
     """
@@ -251,7 +254,7 @@ def _only(whole: Scenario, on: Array) -> Scenario:
 
 
 def _among_all(answer: Allocation, job: Job, on: Array) -> Allocation:
-    """An answer for the clients that are on, as one for all clients."""
+    """The answer for the clients that are on, extended to all clients."""
     members = np.flatnonzero(on)
 
     def spread(values: Array | None) -> Any:
@@ -271,14 +274,14 @@ def _among_all(answer: Allocation, job: Job, on: Array) -> Allocation:
 
 
 def _spread(values: Array, on: Array) -> Array:
-    """Of all clients, [K, ...]; those that are off have nothing."""
+    """Values of the clients that are on, as an array of all clients [K, ...]; clients that are off have 0."""
     every = np.zeros((len(on), *values.shape[1:]), values.dtype)
     every[on] = values
     return every
 
 
 def _says(chosen: Policy, every: Scenario, answer: Allocation) -> dict[str, Any]:
-    """For the record: the answer's proof, what each client got in all, and every number of it."""
+    """What the round's record says: the proven gap, each client's totals, and the numbers that recompute the round."""
     says = {
         "policy": chosen.name,
         "status": answer.status.value,

@@ -1,6 +1,6 @@
-"""`hsfl plan`: which cut for which client, what each gets, what holds it up, and what the baselines would take.
+"""`hsfl plan`: the cut of each client, what the client gets and what holds it up, and how long the baselines would take.
 
-No torch: it works from a cost table.
+A plan is made from a cost table, without torch.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.cuts import CutSettings, Progress
 from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, RunConfig, resolved
+from hsfl.formats import seconds
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
-from hsfl.planning.optimised import Progress, plan_cuts, samples
+from hsfl.planning.optimised import plan_cuts, samples
 from hsfl.planning.resources import POWERS
 from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
 
@@ -31,12 +32,12 @@ BATCH_PHASES = ("client", "smashed", "server", "gradient")
 
 @dataclass(frozen=True)
 class ClientPlan:
-    """One client in the first sample. Powers are sums over its subchannels; None where links are measured."""
+    """One client in the first sample. A power is the sum over the client's subchannels; None where links are measured."""
 
     client: int
     cut: int
     server_hz: float
-    subchannels: list[int] | None  # that it owns; None where bands are shared or links are measured
+    subchannels: list[int] | None  # that the client owns; None where bands are shared or links are measured
     share: list[float] | None  # of each subchannel, where bands are shared
     main_up_power_w: float | None
     main_down_power_w: float | None
@@ -44,11 +45,13 @@ class ClientPlan:
     edge_down_power_w: float | None
     seconds: dict[str, float]  # of each phase over the round
     bottleneck: str  # the longest phase
-    weight: float | None  # how much of the round hangs on this client (sum 1); None where no optimal cycles tell
+    weight: float | None  # how much of the round hangs on this client (they sum to 1); None unless cycles are optimal
 
 
 @dataclass(frozen=True)
 class Plan:
+    """The answer of `hsfl plan`."""
+
     policy: str
     cuts: list[int]  # [K]
     round_s: float  # mean over the samples
@@ -58,7 +61,7 @@ class Plan:
     baselines_s: dict[str, float]  # mean round on the same samples, by policy
     num_samples: int
     seconds: float  # the search
-    notes: list[str]  # what of the config a plan leaves aside
+    notes: list[str]  # settings that a plan leaves aside, and warnings
 
 
 def plan(
@@ -69,7 +72,13 @@ def plan(
     num_classes: int = 10,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan for the config's model and fleet; the model is measured (with torch) unless its cost table is given."""
+    """Choose cuts and allocate for the config's model and fleet.
+
+    samples_per_client: training samples of each client.
+    cost: the model's cost table; where it is not given, the model is measured with torch, for samples of `input_shape` and
+        `num_classes` classes.
+    progress: is told what the search does, its step, and the best mean round so far in seconds.
+    """
     config = resolved(config)
     if cost is None:
         cost = model_cost(config, input_shape, num_classes)
@@ -78,7 +87,8 @@ def plan(
 
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
-    """The proposed cuts (or those of the policy's rule), the first sample's allocation, and all policies on all samples."""
+    """The cuts that are proposed or that the policy's rule gives, the allocation of the first sample, and the mean round of all
+    policies over the samples. num_samples: [K] training samples of each client."""
     num_batches = count_batches(config, num_samples)
     name = config.allocation.policy
     name = "proposed" if name in ("even", "own") else name  # even plans nothing, and HSFL's own is proposed
@@ -122,7 +132,7 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
     tau_s = config.train.tau_s
     if tau_s is not None and longest_s > tau_s:
         notes.append(
-            f"training takes {longest_s:.4g} s in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "
+            f"training takes {seconds(longest_s, 4)} in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "
             "clients out until the others can keep it"
         )
     return notes
@@ -131,7 +141,7 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
 def _means(
     chosen: Policy, proposed: Array, rounds: list[Scenario], settings: AllocationConfig, seed: int
 ) -> dict[str, float]:
-    """The mean round of each policy; one without a rule for cuts takes the proposed ones."""
+    """The mean round of each policy in seconds; a policy without a rule for cuts takes the proposed cuts."""
     means = {}
     for one in dict.fromkeys((*BASELINES, chosen.name)):
         rule = chosen if one == chosen.name else policy(one)
@@ -164,7 +174,7 @@ def _measured_clients(
     draw: RoundDraw,
     num_batches: Array,
 ) -> list[ClientPlan]:
-    """Under the policy's cycles in the first sample, which is `draw`."""
+    """The clients in the first sample, which is `draw`, with the cycles that the policy gives them."""
     assert draw.rates is not None, "measured links draw rates"
     own_s, work, _ = rounds.at(cuts)
     server_hz = optimal_cycles(own_s[0], work[0], rounds.main_hz)
@@ -199,7 +209,8 @@ def _clients(
 
 
 def _weights(server_hz: Array, server_s: Array) -> Array | None:
-    """Multipliers of the deadlines [K]: at the optimum a second less for client k frees f_k^2 / n_k = f_k / server_s cycles."""
+    """How much of the round hangs on each client, [K], sum 1: the multipliers of the deadlines. At the optimum a second less for
+    client k frees f_k^2 / n_k = f_k / server_s cycles."""
     if not ((server_hz > 0) & (server_s > 0)).all():
         return None  # someone's deadline has no such price
     freed = server_hz / server_s

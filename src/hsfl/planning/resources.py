@@ -1,4 +1,4 @@
-"""What a round gave whom, in explicit numbers: with config.json and clients.json the round can be recomputed from them.
+"""What a round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed.
 
 Legend: K clients, I subchannels. The numbers have ten digits, so a recomputed round differs from the recorded one by less
 than one part in 10^9. Matrices [K][I] of large fleets are left out, and `left_out` names them.
@@ -10,17 +10,18 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.scenario import Scenario
+from hsfl.formats import all_rounded
 from hsfl.network.channel import RATE_NAMES
 from hsfl.network.latency import Rates
 
 Array = np.ndarray
 DIGITS = 10
-MOST_PAIRS = 2000  # of a client and a subchannel
+MOST_PAIRS = 2000  # of clients and subchannels that are still written down
 POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 
 
 def radio_resources(scenario: Scenario, answer: Allocation) -> dict[str, Any]:
-    """Of all clients: speeds, gains, who has which subchannel (apart for the model's download), and watts.
+    """Speeds and gains of all clients, who has which subchannel (the model's download has its own), and watts.
 
     Where every subchannel has one owner: `owner` [I] and the power there [I]. Where bands are shared: `share` [K][I] and each
     client's power in all [K], since all policies fill it like water: s max(0, level - noise / gain) on a share s.
@@ -49,8 +50,7 @@ def _kept(words: dict[str, Any], small: dict[str, Array], large: dict[str, Array
 
 
 def _short(values: Array) -> list[Any]:
-    """Whole numbers without a point."""
+    """Plain lists of numbers with ten digits; whole numbers have no point."""
     if values.ndim > 1:
         return [_short(row) for row in values]
-    rounded = (float(f"{value:.{DIGITS}g}") for value in values)
-    return [int(value) if value.is_integer() and abs(value) < 1e9 else value for value in rounded]
+    return [int(v) if v.is_integer() and abs(v) < 1e9 else v for v in all_rounded(values, DIGITS)]

@@ -1,5 +1,6 @@
 """How long a framework's rounds take in its world: the clock of a run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -22,17 +23,20 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Extras:
-    """What only a framework knows of its rounds, and the clock must know too."""
+    """What only a framework knows of its rounds, and the clock must know, too."""
 
-    decoder_flops: float = 0.0  # of a sample, forward and backward: LocFedMix-SL's decoder
-    head_bits: float = 0.0  # that travel with every head: the decoder, or the optimiser's state that SL hands on
-    heads_travel: bool = True  # False: clients keep their heads
+    decoder_flops: float = 0.0  # of LocFedMix-SL's decoder for a sample, forward and backward
+    head_bits: float = 0.0  # that travel with every head: of the decoder, or of the optimiser's state that SL hands on
+    heads_travel: bool = True  # False if clients keep their heads
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
-    away: tuple[int, ...] = ()  # clients that never take part: FL's that cannot hold the model
+    away: tuple[int, ...] = ()  # clients that never take part: in FL, those that cannot hold the model
 
 
 class RoundClock:
-    """The timelines of a run's rounds, each a function of the round alone: nothing is remembered but for speed."""
+    """The timelines of a run's rounds. A timeline depends on the round alone; the last few are remembered to save time.
+
+    cuts: [K], as the framework uses them. num_samples: [K], as the clock charges them.
+    """
 
     def __init__(
         self, config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: Array, extras: Extras | None = None
@@ -51,28 +55,32 @@ class RoundClock:
         self.round = lru_cache(maxsize=4)(self._round)
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
-        """The round if these clients are to take part, and what is to be said of its allocation."""
+        """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the allocation."""
         job, config = self.job, self.job.config
         draw = job.world.draw(round_index)
         started = self._started(chosen)
         allocator = self.allocator if started.any() else Even()
-        share = allocator.share(job, draw, started)
+        allotted = allocator.allocate(job, draw, started)
         order = None
         if self.method.timing.step == "queue":
             order = queue_order(config.seed, round_index, np.where(started, job.num_batches, 0.0))
         line = timeline(
             config.framework,
-            share.phases,
+            allotted.phases,
             job.num_batches,
             config.train.tau_s or np.inf,
-            started=share.kept,
+            started=allotted.kept,
             clusters=job.clusters,
             order=order,
             decoder_s=job.batch_size * self.extras.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
         if self.method.pools_data and round_index == 0:
             line = after_upload(self._upload(draw), line)
-        return line, share.says
+        return line, allotted.says
+
+    def rounds_s(self, chosen: Iterable[tuple[int, ...]]) -> list[float]:
+        """The seconds of rounds 0, 1, ...; `chosen` says for each round which clients are to take part."""
+        return [self.round(index, clients)[0].round_s for index, clients in enumerate(chosen)]
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:
@@ -81,14 +89,14 @@ class RoundClock:
         return started if self.job.receives is None else started & self.job.receives
 
     def _upload(self, draw: RoundDraw) -> Timeline:
-        """CL's raw data."""
+        """The upload of all raw data, which CL makes once."""
         world = self.job.world
         rates = even(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(world.cost, self.num_samples, rates)
 
 
 def _allocator(config: RunConfig) -> Allocator:
-    """What divides the rounds, by the config's policy."""
+    """The allocator of the config's policy."""
     if config.allocation.policy == "even":
         return Even()
     if find_spec("numba") is None:

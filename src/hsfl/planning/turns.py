@@ -1,9 +1,9 @@
-"""CPSL's own choices: one cut for all, the best one, and subchannels dealt greedily within each cluster's turn.
+"""CPSL's own policy: the best cut for all, and subchannels dealt greedily within each cluster's turn.
 
 Legend: n members of a turn, I subchannels. A turn has all of the band and the whole main server. Every member gets its
-best free subchannel, then each next one goes to whom it shortens the turn most (Wu et al., arXiv:2204.08119). Clients
-send with all their power, the servers' power is divided evenly among members, and both are water-filled, so that one
-more subchannel never hurts. Where links are measured there is nothing to deal.
+best free subchannel; then every further subchannel goes to the member for whom it shortens the turn most (Wu et al.,
+arXiv:2204.08119). Clients send with all their power, the servers' power is divided evenly among members, and both are water-filled,
+so that one more subchannel never hurts. Where links are measured there is nothing to deal.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.clock import timeline
 from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
 from hsfl.network.steps import BATCH_PHASES, run_steps
-from hsfl.planning.allocators import Even, Job, Share
+from hsfl.planning.allocators import Allotment, Even, Job
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -27,9 +27,9 @@ SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient"
 class GreedyTurns:
     """The policy `cpsl` of the framework CPSL."""
 
-    def share(self, job: Job, draw: RoundDraw, started: Array) -> Share:
+    def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         if not isinstance(job.world.links, Ofdma):
-            return replace(Even().share(job, draw, started), says={"policy": "cpsl"})
+            return replace(Even().allocate(job, draw, started), says={"policy": "cpsl"})
         assert job.clusters is not None, "CPSL has clusters"
         fixed = _without_links(job, draw)
         links_s, owners = np.zeros((4, len(started))), []
@@ -40,11 +40,11 @@ class GreedyTurns:
             owners.append(turn.members[owner].tolist())
         here = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
         names = ("smashed_s", "gradient_s", "model_up_s", "model_down_s")
-        return Share(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
+        return Allotment(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
 
 
 class Turn:
-    """One cluster's turn."""
+    """The turn of one cluster: its members and what they have to do. fixed: phases without the links."""
 
     def __init__(self, job: Job, draw: RoundDraw, members: Array, fixed: Phases) -> None:
         links, servers, cost = job.world.links, job.world.servers, job.world.cost
@@ -91,7 +91,7 @@ class Turn:
         return deal(self.edge_start_w, down_s, lambda each_s: float(each_s.max()))[1]
 
     def turn_s(self, links_s: Array) -> float:
-        """All steps and the upload, as the clock charges them."""
+        """The seconds of all steps and of the upload, as the clock charges them. links_s: [3, n], as `train` returns them."""
         work = self.work.copy()
         work[SMASHED], work[GRADIENT], up_s = links_s
         return run_steps("joint", work, np.zeros(len(up_s)), self.num_batches).total_s + float(up_s.max())
@@ -100,9 +100,11 @@ class Turn:
 def deal(
     start_w: Array, seconds_of: Callable[[int, Array], Array], total_s: Callable[[Array], float]
 ) -> tuple[Array, Array]:
-    """Owners [I] and everyone's seconds [..., n]: one each, then each next one to whom it shortens the total most.
+    """Owners [I] of the subchannels and everyone's seconds [..., n].
 
-    Where nobody shortens the total, to whom it saves most itself.
+    Every member gets its best free subchannel. Each further subchannel goes to the member for whom it shortens `total_s` most
+    or, where it shortens nobody's, to the member who saves most seconds itself. seconds_of: a member's seconds on the
+    subchannels that it owns. start_w: [n, I], noise over gain.
     """
     owner = np.full(start_w.shape[1], -1)
     for m, row in enumerate(start_w):
@@ -133,7 +135,7 @@ def _each(value: Array | float, job: Job) -> Array:
 
 
 def _without_links(job: Job, draw: RoundDraw) -> Phases:
-    """Computation alone, with the whole server: links of endless speed."""
+    """The phases with links of endless speed and the whole server: computation alone."""
     world, endless = job.world, np.full(len(job.cuts), np.inf)
     rates = Rates(endless, endless, endless, endless)
     speed, server_speed = (
@@ -144,14 +146,16 @@ def _without_links(job: Job, draw: RoundDraw) -> Phases:
 
 
 def best_cut(config: RunConfig, world: World, num_batches: Array, clusters: Array, deepest: int) -> int:
-    """The one cut whose mean round of CPSL is the shortest over the samples, up to `deepest`."""
+    """The cut for all, up to `deepest`, with which the mean round of CPSL over the samples is the shortest."""
     draws = sample_draws(world, config.allocation.samples)
     count = min(len(draws.cpu_hz), config.allocation.samples)
     everyone, cuts = np.ones(world.fleet.num_clients, bool), range(min(config.fleet.min_cut, deepest), deepest + 1)
 
     def mean_s(cut: int) -> float:
         job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
-        shares = (GreedyTurns().share(job, draws.sample(index), everyone) for index in range(count))
-        return float(np.mean([timeline("cpsl", s.phases, num_batches, clusters=clusters).round_s for s in shares]))
+        allotted = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
+        return float(
+            np.mean([timeline("cpsl", each.phases, num_batches, clusters=clusters).round_s for each in allotted])
+        )
 
     return min(cuts, key=mean_s)

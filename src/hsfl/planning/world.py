@@ -1,4 +1,4 @@
-"""The world a run takes place in: what cuts cost, who the devices are, which links they have. From a config."""
+"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,23 +24,25 @@ Shape = tuple[int, ...]  # of a sample
 
 @dataclass(frozen=True)
 class World:
+    """What decides how long rounds take, apart from cuts and allocation."""
+
     cost: CostTable
     fleet: Fleet
     servers: Servers
     links: Links
-    recorded: RoundDraw | None  # a history [R, ...] that is played back
+    recorded: RoundDraw | None  # a history [R, ...] that is played back; None if rounds are drawn
     seed: int  # of devices and channel
-    speed_std: float
+    speed_std: float  # of a client's speed from round to round, relative
 
     def draw(self, round_index: int) -> RoundDraw:
-        """The speeds and gains of a round, the same for every framework."""
+        """The speeds and gains of a round (0, 1, ...); they are the same for every framework."""
         if self.recorded is not None:
             return history.play(self.recorded, round_index)
         return draw_round(self.fleet, self.links, self.seed, round_index, speed_std=self.speed_std)
 
 
 def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "SplitModel | None" = None) -> World:
-    """`model` where it is not the one that the config names."""
+    """The world of a config. input_shape: of one sample. model: where it was given from Python, instead of the config's."""
     if model is None:
         return world_of(config, model_cost(config, input_shape, num_classes))
     states = OPTIMIZER_STATES[config.train.optimizer]
@@ -48,7 +50,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
-    """The world around a cost table."""
+    """The world of a config whose model has this cost table."""
     fleet = make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
@@ -61,7 +63,7 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:
-    """The cost table of the model that the config names, for the config's batches unless others are given."""
+    """The cost table of the model that the config names. batch_size: of which memory is counted; by default the config's."""
     options, states = config.options.of(config.model.name), OPTIMIZER_STATES[config.train.optimizer]
     given = None if options is None else Given(options)
     return measured_cost(config.model, input_shape, num_classes, batch_size or config.train.batch_size, states, given)
@@ -69,7 +71,7 @@ def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_si
 
 @dataclass(frozen=True)
 class Given:
-    """Options of a plugin's model; two are equal if they say the same."""
+    """Options of a plugin's model, as a key of a cache: equal options are equal keys."""
 
     options: Any
 
@@ -81,7 +83,10 @@ class Given:
 def measured_cost(
     model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int, own: Given | None = None
 ) -> CostTable:
-    """The cost table of a model of the zoo; ResNet-18 takes some seconds, so it is remembered."""
+    """The cost table of a model by name. It is remembered, because measuring ResNet-18 takes some seconds.
+
+    states: tensors of the weights' size that the optimiser keeps. own: options of a plugin's model.
+    """
     from hsfl.models.zoo import build  # here, so that a world from a saved cost table needs no torch
 
     options = own.options if own is not None else None
@@ -90,12 +95,16 @@ def measured_cost(
 
 
 def count_batches(config: RunConfig, num_samples: np.ndarray) -> np.ndarray:
-    """Mini-batches of each client in a round, as the clock charges them: true samples, or full batches, [K]."""
+    """Mini-batches of each client in a round, [K], as the clock charges them: fractions for true samples, or full batches.
+
+    num_samples: [K].
+    """
     batches = num_samples / config.train.batch_size
     return config.train.local_epochs * (np.ceil(batches) if config.network.full_batches else batches)
 
 
 def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
+    """The devices: from a file, or drawn from the seed; each with the deepest cut that it can hold."""
     if config.min_cut > cost.num_units:
         raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")
     if config.file is not None:
@@ -123,7 +132,8 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
 
 
 def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> np.ndarray:
-    """Given, else what storage allows, else as drawn; explicit cuts are taken at their word."""
+    """The deepest cut of each client, [K]: as given, else what its storage holds, else as drawn. A drawn device is taken to hold
+    the cut that the config gives it."""
     if config.max_cut is not None:
         return _given_max_cuts(config.max_cut, fleet.num_clients, cost.num_units, config.min_cut)
     if config.storage_bits is not None:
@@ -153,6 +163,7 @@ def _given_max_cuts(value: int | tuple[int, ...], num_clients: int, num_units: i
 
 
 def make_links(network: NetworkConfig, num_clients: int, seed: int, recorded: RoundDraw | None = None) -> Links:
+    """The radio, or the measured links, of a config. recorded: a history with rates, where there is one."""
     if network.kind == "measured":
         if recorded is not None and recorded.rates is not None:  # the rates of each round are known
             return Measured(Rates(*(getattr(recorded.rates, name).mean(axis=0) for name in RATE_NAMES)))
@@ -181,7 +192,7 @@ def _path_loss(network: NetworkConfig, num_clients: int, seed: int) -> PathLoss 
 
 
 def _measured_rates(network: NetworkConfig, num_clients: int) -> Rates:
-    """Rates to the edge server are those to the main server where they are not given."""
+    """The measured rates, [K] each; a rate to the edge server that is not given is that to the main server."""
     rates = {}
     for name in RATE_NAMES:
         value = getattr(network, name)
@@ -210,7 +221,7 @@ def _check_history(recorded: RoundDraw, links: Links, path: str) -> None:
 
 
 def sample_draws(world: World, count: int) -> RoundDraw:
-    """Rounds to plan on [S, ...]: all recorded ones where there is a history, else `count` draws of their own."""
+    """Rounds to plan on, [S, ...]: all recorded rounds where there is a history, else `count` draws apart from those of the run."""
     if world.recorded is not None:
         return world.recorded
     rounds = range(count)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic, write_json
+from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs
 from hsfl.runs.folder import RoundRecord
@@ -268,7 +269,7 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     header, columns = ["framework", "seeds", "final", "best"], ["final_accuracy", "best_accuracy"]
     if not comparison.end_together:
-        header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
+        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common_accuracy"]
     header, columns = [*header, "balanced"], [*columns, "final_balanced_accuracy"]
     rows = [
         [
@@ -278,7 +279,7 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
         ]
         for result in comparison.results
     ]
-    when = f" after {say_s(comparison.common_s)} simulated seconds" if comparison.end_together else ""
+    when = f" after {grouped(comparison.common_s)} simulated seconds" if comparison.end_together else ""
     return f"Test accuracy, %{when}", header, rows
 
 
@@ -321,7 +322,7 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     name, target = comparison.name(comparison.reference), comparison.target
     header, columns = ["against", "seeds", "final"], ["final_accuracy"]
     if not comparison.end_together:
-        header, columns = [*header, f"at {say_s(comparison.common_s)} s"], [*columns, "common_accuracy"]
+        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common_accuracy"]
     header += [f"faster to {100 * target:.4g} %, times"] if target is not None else []
     rows = [
         [
@@ -343,11 +344,6 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
         whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
         digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
-
-
-def say_s(value: float) -> str:
-    """Seconds, to three digits where they are few."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def say_time(result: LabelResult) -> str:

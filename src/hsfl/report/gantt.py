@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl.formats import seconds
 from hsfl.network.clock import PHASES
 from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.report.runs import display_name, pools_data
@@ -189,16 +190,12 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
         "markersize": font,
         "linestyle": "none",
     }
-    axes.plot([tau_s] * len(rows), rows, **look, label=f"dropped at tau = {say_s(tau_s)}", zorder=5, clip_on=False)
+    axes.plot([tau_s] * len(rows), rows, **look, label=f"dropped at tau = {seconds(tau_s)}", zorder=5, clip_on=False)
 
 
 def _gantt_title(record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> str:
     name = plain(title or display_name(record.framework))
-    words = f"{name}, round {record.round}: {say_s(record.round_s)}"
+    words = f"{name}, round {record.round}: {seconds(record.round_s)}"
     if len(clients) < len(record.cuts) and not pooled:
         words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
     return words
-
-
-def say_s(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.runs import Run, pools_data
 from hsfl.runs.folder import RoundRecord
@@ -25,8 +26,8 @@ def short(value: float | None, digits: int = 4) -> float | None:
     """To so many significant digits; whole numbers without a point."""
     if value is None or not np.isfinite(value):
         return None
-    rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded == int(rounded) else rounded
+    near = rounded(value, digits)
+    return int(near) if near == int(near) else near
 
 
 def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:

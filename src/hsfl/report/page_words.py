@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hsfl.config import RunConfig, flatten
+from hsfl.formats import count, si
 from hsfl.report.runs import Look, built_in, display_name
 
-SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
@@ -18,7 +18,7 @@ def describe(config: RunConfig, look: Look | None = None) -> list[str]:
 
 def describe_plan(config: RunConfig, num_samples: int) -> list[str]:
     """The same for a plan, which trains nothing."""
-    clients = f"{_count(config.fleet.num_clients, 'client')} with {num_samples:,} samples each"
+    clients = f"{count(config.fleet.num_clients, 'client')} with {num_samples:,} samples each"
     train = config.train
     work = f"A round of {config.model.name} among {clients}, batches of {train.batch_size}"
     work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
@@ -41,7 +41,7 @@ def _learning(config: RunConfig, look: Look | None) -> str:
 
 def _training(config: RunConfig) -> str:
     train = config.train
-    words = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else _count(train.rounds, "round")
+    words = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else count(train.rounds, "round")
     words += f" within {si(train.budget_s)}s of simulated time" if train.budget_s is not None else ""
     words += f", batches of {train.batch_size}"
     words += f", {train.local_epochs} passes over the data a round" if train.local_epochs > 1 else ""
@@ -81,7 +81,7 @@ def _network(config: RunConfig) -> str:
     if network.kind == "measured":
         links = "Links of measured speed"
     else:
-        links = f"A radio of {_count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
+        links = f"A radio of {count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
     back = f", played back from {network.history}" if network.history is not None else ""
     scaled = ""
     if network.sample_scale != 1:
@@ -130,16 +130,6 @@ def sharing(runs: Sequence[tuple[str, str, str | None]]) -> list[str]:
 def _and(names: Sequence[str]) -> str:
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def si(value: float) -> str:
-    """1e12 -> `1 T`, to be followed by the unit; seconds of any length stay seconds."""
-    power, letter = next(((p, u) for p, u in SIZES if value >= p * (1 - 1e-9)), (1.0, ""))
-    return f"{value / power:.4g} {letter}"
 
 
 def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A framework's state on disk: one safetensors file, never a pickle."""
+"""Tensors on disk: a framework's state, or a model that it gives. Safetensors files, never a pickle."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
 
-CHECKSUM = "blake2b"  # the note's name
+CHECKSUM = "blake2b"  # the name of the note that holds it
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run has come."""
+class Standing:
+    """Where a run stands: how many rounds it has done, and which of them gave the best model."""
 
     rounds_done: int
     best_accuracy: float | None = None
@@ -31,7 +31,7 @@ class Progress:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file with a checksum, on the disk before it replaces the old one."""
+    """Write a safetensors file with a checksum; it is on the disk before it replaces the old file. metadata: notes to keep in it."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     notes = {**(metadata or {}), CHECKSUM: checksum(whole, metadata or {})}
     try:
@@ -41,7 +41,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and notes of a file; one whose checksum is wrong is refused. Files of older versions have none."""
+    """Tensors and notes of a safetensors file. A file with a wrong checksum is refused; files of older versions have no checksum."""
     with safe_open(path, "pt") as file:
         notes = file.metadata() or {}
     tensors = load_file(path)
@@ -52,7 +52,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """Of names, types, shapes, bytes and notes."""
+    """A hash of the tensors' names, types, shapes and bytes, and of the notes."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(sorted(notes.items())).encode())
     for name, tensor in sorted(tensors.items()):
@@ -61,21 +61,22 @@ def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def save_checkpoint(path: Path, state: State, progress: Progress, config: RunConfig) -> None:
+def save_checkpoint(path: Path, state: State, standing: Standing, config: RunConfig) -> None:
+    """Write a framework's state, where the run stands, and the config, from which the run can go on."""
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
     for name, units in state.units.items():
         tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
-    save_tensors(path, tensors, {"progress": json.dumps(asdict(progress)), "config": config.model_dump_json()})
+    save_tensors(path, tensors, {"progress": json.dumps(asdict(standing)), "config": config.model_dump_json()})
 
 
-def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Progress]:
-    """The state saved by a run of the same config; `like` is that config's first state."""
+def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Standing]:
+    """The state that a run of the same config saved, and where that run stood. like: the config's first state, for the shapes."""
     if not path.exists():
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
         stored = parse_config(json.loads(notes["config"]), of_a_folder=True)
-        progress = Progress(**json.loads(notes["progress"]))
+        standing = Standing(**json.loads(notes["progress"]))
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
@@ -85,7 +86,7 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         ) from None
     others = {name.removeprefix("tensor/"): t for name, t in tensors.items() if name.startswith("tensor/")}
     device = next(iter(like.units.values())).floats.device
-    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), progress
+    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), standing
 
 
 def _filled(like: UnitState, tensors: Mapping[str, Tensor], name: str) -> UnitState:

@@ -1,7 +1,7 @@
-"""Several frameworks in one world: same fleet, same draws of the channel, same data and first weights, one budget.
+"""Several frameworks in one world: the same fleet, channel, data, first weights and budget of simulated seconds.
 
-A contender is a framework's name, with changes of its own where wanted: `fl,options.fl.needs_storage=true`. Its runs
-lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
+A contender is a framework's name, which settings of its own may follow: `fl,options.fl.needs_storage=true`. The runs of a
+contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +13,13 @@ from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.planning.world import make_world
 from hsfl.runs.contenders import contender
-from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
-from hsfl.runs.loop import Observer, choose_clients, make_clock, run
-from hsfl.runs.prepare import prepare
+from hsfl.runs.environment import check_inputs, input_digests
+from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.observer import Observer
+from hsfl.runs.prepare import input_shape, prepare, read_dataset
 from hsfl.runs.provenance import check_plugins
 
 
@@ -27,51 +30,60 @@ def compare(
     num_seeds: int = 1,
     make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
 ) -> RunConfig:
-    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
+
+    base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
+    make_observer: gives an observer for each contender and seed.
+    """
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
     stored = _stored(out)
-    first = _with_one_fleet(base, labels)
+    dataset = read_dataset(base)
+    first = _with_one_fleet(base, labels, dataset)
     for label in labels[base.train.budget_s is None :]:
-        prepare(contender(first, label))  # so that cuts that do not fit cost no training
+        prepare(contender(first, label), dataset)  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]), dataset)
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, dataset)
         for label in labels:
             config = contender(seeded, label)
             run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
-    """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
+def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset) -> RunConfig:
+    """The base with its drawn devices written down, where contenders have cuts of their own.
+
+    A device that is drawn can hold the cuts that the config gives, so a contender's cuts would change the devices.
+    """
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
     drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
     if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
-    return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
+    world = make_world(as_drawn, input_shape(as_drawn, dataset), dataset.num_classes)
+    return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
 
-def _budget_s(config: RunConfig) -> float:
+def _budget_s(config: RunConfig, dataset: Dataset) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
-    bench = prepare(config)
+    bench = prepare(config, dataset)
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
-    rounds = (clock.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
-    return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
+    rounds_s = clock.rounds_s(choose_clients(config, index) for index in range(config.train.rounds))
+    return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
 
 
 def _stored(out: Path) -> dict[str, Any] | None:
-    """What compare.json says of the comparison in a folder; None if it holds nothing."""
+    """What compare.json says of the comparison in a folder; None if the folder is empty or not there."""
     path = out / "compare.json"
     if not path.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -84,7 +96,7 @@ def _stored(out: Path) -> dict[str, Any] | None:
 
 
 def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
-    """Runs of another config are not mixed in."""
+    """Refuse to mix runs of this base with stored runs of another one."""
     before = parse_config(stored["config"], of_a_folder=True)
     old, new = (flatten(config.model_dump(mode="json")) for config in (before, base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
@@ -93,7 +105,7 @@ def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
 
 
 def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
-    """A run that may have begun or ended before; `dataset` where it is read already."""
+    """Begin a run or go on with it; a run that has ended is left alone. dataset: the data, where they are read already."""
     folder = RunFolder(path)
     check_plugins(path, config)
     if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):

@@ -1,4 +1,4 @@
-"""Contenders: a framework's name, with changes of its own where wanted, such as `fl,options.fl.needs_storage=true`."""
+"""Contenders of a comparison: a framework's name, which settings of its own may follow: `fl,options.fl.needs_storage=true`."""
 
 import json
 
@@ -8,11 +8,11 @@ from hsfl.errors import InputError
 from hsfl.methods import method
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
-OWN = ("cuts", "one_cut")  # but for these fields of the fleet
+OWN = ("cuts", "one_cut")  # fields of the fleet that a contender may change
 
 
 def contender(base: RunConfig, label: str) -> RunConfig:
-    """The config of one contender."""
+    """The config of the contender `label`, from the settings `base` that all contenders share."""
     name, *changes = split_label(label)
     if not all(changes):
         raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
@@ -28,7 +28,7 @@ def contender(base: RunConfig, label: str) -> RunConfig:
 
 
 def _shared(config: RunConfig) -> dict[str, object]:
-    """What a contender may not change, by the field's full name."""
+    """The settings that a contender may not change, by the field's full name."""
     fields: dict[str, object] = {"seed": config.seed, "device": config.device, "train.budget_s": config.train.budget_s}
     for section in SHARED:
         values = getattr(config, section)
@@ -37,7 +37,7 @@ def _shared(config: RunConfig) -> dict[str, object]:
 
 
 def split_label(label: str) -> list[str]:
-    """At commas outside brackets: `hsfl,fleet.cuts=[3,4]` has two parts."""
+    """The parts of a label between commas; commas inside brackets do not count: `hsfl,fleet.cuts=[3,4]` has two parts."""
     parts, depth = [""], 0
     for letter in label:
         depth += (letter == "[") - (letter == "]")

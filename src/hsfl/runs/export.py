@@ -1,53 +1,88 @@
-"""A finished run's model: tested again, or written for other programs."""
+"""A run's model: tested again, which needs the run's data, or written for other programs, which needs the model alone."""
 
 import logging
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
-from hsfl.config import OWN_MODEL
+from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.prepare import input_shape, make_images, make_model, read_dataset
 from hsfl.runs.provenance import check_plugins
 from hsfl.training.evaluate import Quality, evaluate
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
 
 
-def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> tuple[SplitModel, Bench]:
-    """The model of the last or the best round, in evaluation mode, with the run's data."""
+@dataclass(frozen=True)
+class StoredModel:
+    """A model as a run folder keeps it, in evaluation mode on the CPU."""
+
+    model: SplitModel
+    input_shape: tuple[int, ...]  # of one sample
+
+
+def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> StoredModel:
+    """The model of the last or the best round (`which` is "last" or "best").
+
+    The folder says which samples the model takes. A folder of an older version does not: then the data set is read, from
+    `data_dir` where it is given.
+    """
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known("--which", which, paths)]
-    config = folder.config()
-    check_plugins(folder.path, config)
+    config = stored_config(folder, data_dir)
     if config.model.name == OWN_MODEL:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():
         raise InputError(
             f"{path} is missing: it is written when the run ends; let it finish, --resume it, or --which best"
         )
+    shape, num_classes = _takes(folder, config)
+    model = make_model(config, shape, num_classes)
+    try:
+        model.load_state_dict(load_tensors(path)[0])
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
+    return StoredModel(model.eval(), shape)
+
+
+def stored_config(folder: RunFolder, data_dir: Path | None = None) -> RunConfig:
+    """The config of a folder's run, as its model is looked at: on the CPU, with the data of `data_dir` where it is given."""
+    config = folder.config()
+    check_plugins(folder.path, config)
     place = config.data.dir if data_dir is None else str(data_dir)
     data = config.data.model_copy(update={"dir": place})
     model = config.model.model_copy(update={"init_weights": None})  # the trained weights follow
-    fleet = config.fleet.model_copy(update={"cuts": config.fleet.min_cut})  # cuts matter to training only
-    config = config.model_copy(update={"device": "cpu", "data": data, "model": model, "fleet": fleet})
-    bench = prepare(config)
-    try:
-        bench.task.model.load_state_dict(load_tensors(path)[0])
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
-    return bench.task.model.eval(), bench
+    return config.model_copy(update={"device": "cpu", "data": data, "model": model})
+
+
+def _takes(folder: RunFolder, config: RunConfig) -> tuple[tuple[int, ...], int]:
+    """The shape of the samples that the run's model takes, and how many classes it tells apart."""
+    clients = folder.clients()
+    if clients is not None and clients.input_shape:
+        return tuple(clients.input_shape), len(clients.class_names)
+    dataset = read_dataset(config)
+    return input_shape(config, dataset), dataset.num_classes
 
 
 def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = None) -> tuple[Quality, tuple[str, ...]]:
-    model, bench = load_model(RunFolder(folder), which, data_dir)
-    return evaluate(model, bench.test, bench.num_classes), bench.class_names
+    """How good the model of a folder's last or best round is on the test samples, and the names of the classes."""
+    run = RunFolder(folder)
+    stored, config = load_model(run, which, data_dir), stored_config(run, data_dir)
+    dataset = read_dataset(config)
+    if (shape := input_shape(config, dataset)) != stored.input_shape:
+        raise InputError(
+            f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "
+            "data of then back"
+        )
+    return evaluate(stored.model, make_images(config, dataset, "test"), dataset.num_classes), dataset.classes
 
 
 def export_folder(
@@ -57,24 +92,28 @@ def export_folder(
     which: str = "last",
     data_dir: Path | None = None,
 ) -> Path:
-    """Write the model. TorchScript and ONNX files hold the network too and take normalised images."""
+    """Write the model of the last or best round to the file `to`, by default into the run's folder; returns the path.
+
+    TorchScript and ONNX files hold the network, too; they take normalised images.
+    """
     known("--format", format, FORMATS)
     run = RunFolder(folder)
-    model, bench = load_model(RunFolder(folder), which, data_dir)
+    stored = load_model(run, which, data_dir)
     if to is not None and Path(to).resolve() in {p.resolve() for p in (run.last_model_path, run.best_model_path)}:
         raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]
     if format == "safetensors":
-        save_tensors(path, model.state_dict())
+        save_tensors(path, stored.model.state_dict())
         return path
-    example = torch.zeros(2, *bench.test.shape, dtype=bench.test.dtype)
+    example = torch.zeros(2, *stored.input_shape)
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
-    write_atomic(path, lambda scratch: write(model, example, scratch))
+    write_atomic(path, lambda scratch: write(stored.model, example, scratch))
     return path
 
 
 def _write_torchscript(model: SplitModel, example: torch.Tensor, path: Path) -> None:
-    torch.jit.save(torch.jit.trace(model, example), str(path))
+    with path.open("wb") as file:  # torch takes no name that begins with a dot and has no other
+        torch.jit.save(torch.jit.trace(model, example), file)
 
 
 def _write_onnx(model: SplitModel, example: torch.Tensor, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C stops a run between two numbers, never inside a file."""
+"""Ctrl-C stops a run while it computes, never while it writes a file."""
 
 import signal
 import threading
@@ -13,7 +13,8 @@ SIGNALS = tuple(  # Ctrl-C, an order to stop, a lost connection
 
 
 class Interruptible:
-    """While entered, a signal to stop raises KeyboardInterrupt inside `with interruptible():` and waits elsewhere."""
+    """While this context is entered, a signal to stop raises KeyboardInterrupt inside `with interruptible():`; anywhere else the
+    signal waits until the next such block begins."""
 
     def __enter__(self) -> "Interruptible":
         self._armed = self._pending = False

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +14,51 @@ from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
+from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
 from hsfl.methods import method
-from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock
 from hsfl.rng import stream
-from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
-from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
+from hsfl.runs.checkpoint import Standing, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.environment import check_inputs
+from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
 from hsfl.runs.interrupt import Interruptible
+from hsfl.runs.joined import assess, exported
+from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
-from hsfl.training.aggregate import PartialSum
-from hsfl.training.evaluate import Quality, evaluate, mean_quality
-
-
-class Observer:
-    """Told what happens, for a progress display; this one shows nothing."""
-
-    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None: ...
-    def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None: ...
-    def batch_starts(self, client: int, num_samples: int) -> None: ...
-    def evaluation_starts(self) -> None: ...
-    def warns(self, message: str) -> None: ...
-    def round_ends(self, record: RoundRecord) -> None: ...
-    def run_ends(self) -> None: ...
-
-
-def _policy_notes(config: RunConfig) -> list[str]:
-    if config.allocation.policy == "even":
-        return []
-    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
-
-    return policy_notes(config)
 
 
 class Diverged(Exception):
     """A loss or a weight is no longer a number."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the rounds of a run work with."""
+
+    bench: Bench
+    framework: Framework
+    clock: RoundClock
+    folder: RunFolder
+    observer: Observer
+
+    @property
+    def config(self) -> RunConfig:
+        return self.bench.task.config
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where a run stands between two rounds."""
+
+    state: State
+    standing: Standing
+    now_s: float  # simulated seconds since the run began
 
 
 def run(
@@ -65,12 +69,24 @@ def run(
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
 ) -> Summary:
-    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly; `resume` goes on.
+    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly, so that it can go on later.
 
-    resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first; None goes on
-        where there is a checkpoint and begins otherwise; False begins in an empty folder.
+    resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first checkpoint; None
+        goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
+    observer: is told what happens, for a progress display.
+    dataset, model: given from Python, instead of those that the config names.
     """
     observer, folder = observer or Observer(), RunFolder(out)
+    config = _settled(config, folder, resume, model)
+    with folder.locked():
+        going_on = _going_on(folder, config, resume, observer)
+        bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
+        framework = find_framework(config.framework)(bench.task)
+        return _train(_Parts(bench, framework, make_clock(bench, framework), folder, observer), going_on)
+
+
+def _settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
+    """The config with its plugins loaded, checked against the folder's where the run may go on."""
     plugins.load_all(config.plugins)
     if resume is not False:
         check_plugins(folder.path, config)
@@ -78,14 +94,11 @@ def run(
     config = resolved(config)
     if model is not None:  # so that the folder says which commands cannot build it
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
-    with folder.locked():
-        going_on = _going_on(folder, config, resume, observer)
-        bench = prepare(config, dataset, model, folder.planned_cuts() if going_on else None)
-        return _train(bench, folder, going_on, observer)
+    return config
 
 
 def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
-    """Whether the run goes on from a checkpoint; what cannot be gone on from is cleared."""
+    """Whether the run goes on from a checkpoint. A run that stopped before its first checkpoint is cleared."""
     if resume is False:
         folder.check_free()
         return False
@@ -104,38 +117,28 @@ def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observe
     return False
 
 
-def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) -> Summary:
+def _train(parts: _Parts, going_on: bool) -> Summary:
     """All rounds, then the last model and the summary."""
-    config = bench.task.config
-    framework = find_framework(config.framework)(bench.task)
-    clock = make_clock(bench, framework)
+    config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
     if not going_on:
         clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
-    bench.task.feed.on_batch = observer.batch_starts
+    parts.bench.task.feed.on_batch = observer.batch_starts
     status = "finished"
     with Interruptible() as interruptible:
-        _warn_of_threads(folder, going_on, observer)
-        state, progress = _start(framework, folder, config, going_on)
-        folder.write_cuts(bench.task.cuts)
-        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
-        now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
-        observer.run_starts(config, framework.cuts, progress.rounds_done)
-        for note in _policy_notes(config):
-            observer.warns(note)
+        here = _begin(parts, going_on)
         try:
-            for round_index in range(progress.rounds_done, config.train.rounds):
+            for round_index in range(here.standing.rounds_done, config.train.rounds):
                 line, says = clock.round(round_index, choose_clients(config, round_index))
-                if now_s + line.round_s > (config.train.budget_s or math.inf):
+                if here.now_s + line.round_s > (config.train.budget_s or math.inf):
                     if round_index == 0:
                         observer.warns(_too_short(config, line))
                     status = "budget"
                     break
-                last = _is_last(config, clock, round_index, now_s + line.round_s)
                 with interruptible():
-                    after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
-                state, progress, now_s = after, _advance(progress, record), record.sim_time_s
-                _write_round(folder, framework, state, record, progress, config)
+                    after, record = _round(parts, here, round_index, line, says)
+                here = _Position(after, _advance(here.standing, record), record.sim_time_s)
+                _write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
                 observer.round_ends(record)
@@ -145,11 +148,21 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
             status = "diverged"
         finally:
             observer.run_ends()
-        save_checkpoint(folder.checkpoint_path, state, progress, config)
-        save_tensors(folder.last_model_path, exported(framework, state).named())
-        summary = summarise(folder, config, status)
-        write_json(folder.summary_path, asdict(summary))
-    return summary
+        return _finish(parts, here, status)
+
+
+def _begin(parts: _Parts, going_on: bool) -> _Position:
+    """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
+    config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
+    _warn_of_threads(folder, going_on, observer)
+    state, standing = _start(framework, folder, config, going_on)
+    folder.write_cuts(parts.bench.task.cuts)
+    write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
+    now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
+    observer.run_starts(config, framework.cuts, standing.rounds_done)
+    for note in _policy_notes(config):
+        observer.warns(note)
+    return _Position(state, standing, now_s)
 
 
 def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
@@ -161,28 +174,37 @@ def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> Non
         )
 
 
-def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Progress]:
-    state, progress = framework.init(), Progress(0)
+def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Standing]:
+    """The state to begin with, and the folder's rounds cut to those that the state has seen."""
+    state, standing = framework.init(), Standing(0)
     if resume:
-        state, progress = load_checkpoint(folder.checkpoint_path, state, config)
-        if config.train.rounds < progress.rounds_done:
+        state, standing = load_checkpoint(folder.checkpoint_path, state, config)
+        if config.train.rounds < standing.rounds_done:
             raise InputError(
-                f"train.rounds is {config.train.rounds} but {folder.path} has done {progress.rounds_done}; raise it"
+                f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
-        folder.keep_rounds(progress.rounds_done)
+        folder.keep_rounds(standing.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
         folder.create(config)
-    return state, progress
+    return state, standing
+
+
+def _policy_notes(config: RunConfig) -> list[str]:
+    if config.allocation.policy == "even":
+        return []
+    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
+
+    return policy_notes(config)
 
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
-    """The clock of a framework in the bench's world."""
+    """The clock that times the rounds of a framework in the bench's world."""
     return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, framework.extras())
 
 
 def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
-    """Who is to take part in a round: a random choice of clients_per_round, less those that drop out."""
+    """The clients that are to take part in a round (0, 1, ...): clients_per_round random ones, without those that drop out."""
     train, num_clients = config.train, config.fleet.num_clients
     rng = stream(config.seed, "kept", round_index)
     chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
@@ -191,7 +213,7 @@ def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
 
 
 def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
-    """Whether no round follows, for want of rounds or of simulated seconds."""
+    """Whether this round, which ends at `now_s`, is the last: no round is left, or the next one would exceed the budget."""
     if round_index + 1 == config.train.rounds:
         return True
     if config.train.budget_s is None:
@@ -201,30 +223,24 @@ def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: floa
 
 
 def _round(
-    bench: Bench,
-    framework: Framework,
-    state: State,
-    round_index: int,
-    now_s: float,
-    line: Timeline,
-    says: dict[str, Any],
-    last: bool,
-    observer: Observer,
+    parts: _Parts, here: _Position, round_index: int, line: Timeline, says: dict[str, Any]
 ) -> tuple[State, RoundRecord]:
-    """Train one round with the clients that the clock keeps, look how good the model is now."""
-    config, task = bench.task.config, bench.task
+    """Train one round with the clients that the clock keeps, and look how good the model is now."""
+    config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
+    last = _is_last(config, parts.clock, round_index, here.now_s + line.round_s)
     began = time.perf_counter()
     kept = np.flatnonzero(line.kept).tolist()
     if not kept:
         observer.warns(_nobody(config, line, round_index))
-    epochs = config.train.local_epochs
-    observer.round_starts(round_index + 1, kept, epochs * sum(task.feed.num_samples(k) for k in kept))
-    after, result = framework.round(state, kept, round_index)
+    num_samples = config.train.local_epochs * sum(task.feed.num_samples(k) for k in kept)
+    observer.round_starts(round_index + 1, kept, num_samples)
+    after, result = framework.round(here.state, kept, round_index)
     quality = None
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
-        quality = assess(bench, framework, after)
-    record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
+        quality = assess(parts.bench, framework, after)
+    wall_s = time.perf_counter() - began
+    record = make_record(framework, task, round_index, here.now_s, line, says, result, quality, wall_s)
     losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged
@@ -232,7 +248,9 @@ def _round(
 
 
 def _too_short(config: RunConfig, line: Timeline) -> str:
-    return f"round 1 takes {line.round_s:.4g} s but train.budget_s is {config.train.budget_s:g}; nothing is trained"
+    return (
+        f"round 1 takes {seconds(line.round_s, 4)} but train.budget_s is {config.train.budget_s:g}; nothing is trained"
+    )
 
 
 def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
@@ -241,41 +259,33 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
 
 
-def assess(bench: Bench, framework: Framework, state: State) -> Quality:
-    """The quality of the joined model; the mean over clients where each has its own."""
-    qualities = []
-    for whole in framework.models(state):
-        load_state(whole, bench.task.model)
-        qualities.append(evaluate(bench.task.model.eval(), bench.test, bench.num_classes))
-    return mean_quality(qualities)
-
-
-def exported(framework: Framework, state: State) -> UnitState:
-    """The one model that a run gives; where clients keep sides of their own, the mean of the joined models."""
-    models = list(framework.models(state))
-    if len(models) == 1:
-        return models[0]
-    total = PartialSum.zero(models[0].layout, 0, models[0].stop, models[0].floats.device)
-    for whole in models:
-        total.add(whole, 1.0)
-    return total.mean(models[0])
-
-
-def _advance(progress: Progress, record: RoundRecord) -> Progress:
+def _advance(standing: Standing, record: RoundRecord) -> Standing:
     accuracy = record.test_accuracy
-    if accuracy is not None and (progress.best_accuracy is None or accuracy > progress.best_accuracy):
-        return Progress(record.round, accuracy, record.round)
-    return Progress(record.round, progress.best_accuracy, progress.best_round)
+    if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
+        return Standing(record.round, accuracy, record.round)
+    return Standing(record.round, standing.best_accuracy, standing.best_round)
 
 
-def _write_round(
-    folder: RunFolder, framework: Framework, state: State, record: RoundRecord, progress: Progress, config: RunConfig
-) -> None:
+def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
+    """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
+    folder, log = parts.folder, parts.config.log
     folder.append(record)
-    if progress.best_round == record.round:
-        save_tensors(folder.best_model_path, exported(framework, state).named())
-    if config.log.model_every is not None and record.round % config.log.model_every == 0:
-        path = folder.path / "models" / f"round-{record.round}.safetensors"
-        save_tensors(path, exported(framework, state).named())
-    if record.round % config.log.checkpoint_every == 0:
-        save_checkpoint(folder.checkpoint_path, state, progress, config)
+    if here.standing.best_round == record.round:
+        _save_model(parts, here, folder.best_model_path)
+    if log.model_every is not None and record.round % log.model_every == 0:
+        _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
+    if record.round % log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
+
+
+def _save_model(parts: _Parts, here: _Position, path: Path) -> None:
+    save_tensors(path, exported(parts.framework, here.state).named())
+
+
+def _finish(parts: _Parts, here: _Position, status: str) -> Summary:
+    """The last checkpoint and model, and how the run ended."""
+    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
+    _save_model(parts, here, parts.folder.last_model_path)
+    summary = summarise(parts.folder, parts.config, status)
+    write_json(parts.folder.summary_path, asdict(summary))
+    return summary

@@ -1,4 +1,8 @@
-"""From a config to a bench: data, partition, model and cuts."""
+"""From a config to what a run needs: data, model and world, each by itself, and all of them together as a bench.
+
+Whoever needs less takes less: testing a model takes `read_dataset`, `make_images` and `make_model`, exporting a model takes
+`make_model` alone, and a plan takes a world from `hsfl.planning.world` alone.
+"""
 
 import copy
 from dataclasses import dataclass
@@ -26,14 +30,17 @@ from hsfl.training.batches import Feed, Images, resized
 
 @dataclass(frozen=True)
 class Bench:
-    """A task with its test images and the world it takes place in."""
+    """A task for a framework, the test images that judge its model, and the world in which its rounds take time."""
 
     task: Task
     test: Images
-    num_classes: int
     class_names: tuple[str, ...]
     world: World
-    num_samples: np.ndarray  # [K] of training, as the clock charges them
+    num_samples: np.ndarray  # [K] training samples, as the clock charges them
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
 
 
 def prepare(
@@ -42,54 +49,45 @@ def prepare(
     model: SplitModel | None = None,
     cuts: tuple[int, ...] | None = None,
 ) -> Bench:
-    """Data, partition, model and cuts for a config. A data set or model of one's own may be given instead, and the cuts
-    that a run chose before."""
-    device = _device(config.device)
-    row = method(config.framework)
-    if config.train.proximal_mu and not row.copy_per_client:
-        raise InputError(
-            f"train.proximal_mu is {config.train.proximal_mu} but {config.framework} does not train a copy per client; "
-            f"set it to 0 or choose {', '.join(copy_per_client_names())}"
-        )
-    if (config.train.clients_per_round or 0) > config.fleet.num_clients:
-        raise InputError(
-            f"train.clients_per_round is {config.train.clients_per_round} but there are {config.fleet.num_clients} "
-            "clients; lower it, or leave it out for all"
-        )
-    dataset = dataset or _load(config)
-    train, test = (_images(dataset, side, config, device) for side in ("train", "test"))
+    """Everything that a run of this config needs.
+
+    dataset, model: given from Python instead of those that the config names; the model is copied.
+    cuts: [K] of a run that goes on, which are not searched again.
+    """
+    _check_settings(config)
+    dataset = dataset or read_dataset(config)
+    train, test = (make_images(config, dataset, side) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
-    num_classes = len(dataset.classes)
-    own_model = model
-    model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
-    _check_outputs(model, train, num_classes)
-    shares = _shares(config, dataset.train_y)
-    _check_smallest_batch(config, model, train, shares)
-    world = make_world(config, train.shape, num_classes, own_model)
-    batch_size = config.train.batch_size
-    num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
-    num_batches = count_batches(config, num_samples)
+    indices = client_indices(config, dataset.train_y)
+    fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
+    fitted = fitted.to(find_device(config.device)).eval()
+    _check_outputs(fitted, train, dataset.num_classes)
+    _check_smallest_batch(config, fitted, train, indices)
+    world = make_world(config, train.shape, dataset.num_classes, model)
+    num_samples = config.network.sample_scale * np.array([len(own) for own in indices])
+    feed = Feed(train, indices, config.seed, config.data.augment)
+    task = _make_task(config, fitted, feed, world, num_samples, cuts)
+    return Bench(task, test, dataset.classes, world, num_samples)
+
+
+def _make_task(
+    config: RunConfig,
+    model: SplitModel,
+    feed: Feed,
+    world: World,
+    num_samples: np.ndarray,
+    cuts: tuple[int, ...] | None,
+) -> Task:
+    """The task, with its cuts chosen (unless they are given) and what the framework settles before a run."""
+    batch_size, num_batches = config.train.batch_size, count_batches(config, num_samples)
     cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
-    feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
-    task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
-    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
+    return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
 
 
-def client_shares(config: RunConfig) -> list[np.ndarray]:
-    """The indices of each client's training samples, [K]."""
-    return _shares(config, _load(config).train_y)
-
-
-def _device(name: str) -> torch.device:
-    ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not ready[name]:
-        raise InputError(f"device is {name!r} but torch sees none here; set device=cpu")
-    return torch.device(name)
-
-
-def _load(config: RunConfig) -> Dataset:
+def read_dataset(config: RunConfig) -> Dataset:
+    """The data set that the config names, limited as it says."""
     data = config.data
     return load(
         data.name,
@@ -103,22 +101,43 @@ def _load(config: RunConfig) -> Dataset:
     )
 
 
-def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
+def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
+    """The training or test samples (`side` is "train" or "test") on the config's device, resized to `model.input`."""
+    device = find_device(config.device)
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
-    images = torch.from_numpy(x)
-    if config.model.input is not None and x.dtype != np.uint8:
-        raise InputError(f"model.input resizes images but {dataset.name} holds numbers of {x.shape[1:]}; leave it out")
+    samples = torch.from_numpy(x)
     if config.model.input is not None:
-        channels, *size_list = config.model.input
-        if channels != x.shape[1]:
-            raise InputError(
-                f"model.input has {channels} channels but {dataset.name} has {x.shape[1]}; change the first number"
-            )
-        images = resized(images, (size_list[0], size_list[1]))
-    return Images(images.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
+        _, height, width = input_shape(config, dataset)
+        samples = resized(samples, (height, width))
+    return Images(samples.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
 
 
-def _model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
+def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
+    """The shape of one sample as the model gets it: `model.input` where it is given, else that of the data set."""
+    shape, wanted = dataset.image_shape, config.model.input
+    if wanted is None:
+        return shape
+    if dataset.train_x.dtype != np.uint8:
+        raise InputError(f"model.input resizes images but {dataset.name} holds numbers of {shape}; leave it out")
+    if wanted[0] != shape[0]:
+        raise InputError(
+            f"model.input has {wanted[0]} channels but {dataset.name} has {shape[0]}; change the first number"
+        )
+    return wanted
+
+
+def client_indices(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
+    """Which training samples each client holds, [K] arrays of indices into `labels`."""
+    data = config.data
+    options = {"dirichlet": {"alpha": data.alpha}, "quantity_skew": {"alpha": data.alpha}}
+    options["shards"] = {"classes_per_client": data.classes_per_client}
+    rng = stream(config.seed, "partition")
+    chosen = options.get(data.partition, {})
+    return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
+
+
+def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
+    """The model that the config names, with its first weights, on the CPU."""
     settings = config.model
     if settings.name == OWN_MODEL:
         raise InputError(
@@ -133,17 +152,32 @@ def _model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) ->
     return model
 
 
-def _shares(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
-    data = config.data
-    options = {"dirichlet": {"alpha": data.alpha}, "quantity_skew": {"alpha": data.alpha}}
-    options["shards"] = {"classes_per_client": data.classes_per_client}
-    rng = stream(config.seed, "partition")
-    chosen = options.get(data.partition, {})
-    return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
+def find_device(name: str) -> torch.device:
+    """The device "cpu", "cuda" or "mps"; one that torch does not see is an error."""
+    ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not ready[name]:
+        raise InputError(f"device is {name!r} but torch sees none here; set device=cpu")
+    return torch.device(name)
+
+
+def _check_settings(config: RunConfig) -> None:
+    """What no data or model is needed to see."""
+    find_device(config.device)
+    train, num_clients = config.train, config.fleet.num_clients
+    if train.proximal_mu and not method(config.framework).copy_per_client:
+        raise InputError(
+            f"train.proximal_mu is {train.proximal_mu} but {config.framework} does not train a copy per client; "
+            f"set it to 0 or choose {', '.join(copy_per_client_names())}"
+        )
+    if (train.clients_per_round or 0) > num_clients:
+        raise InputError(
+            f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
+            "leave it out for all"
+        )
 
 
 def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
-    """A model of one's own must take these images and tell these classes apart."""
+    """Whether the model, which may be the user's own, takes these samples and tells these classes apart."""
     try:
         with torch.no_grad():
             shape = tuple(model(train.floats(train.x[:1])).shape)
@@ -154,9 +188,10 @@ def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
         raise InputError(f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes")
 
 
-def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:
-    """BatchNorm on a single value per channel cannot train: a deep model on a batch of one small image."""
-    fewest = min(map(len, shares)) if not method(config.framework).pools_data else sum(map(len, shares))
+def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, indices: list[np.ndarray]) -> None:
+    """Whether the model trains on the smallest batch: BatchNorm fails where a batch of one small image leaves a single value
+    in a channel of a deep model."""
+    fewest = min(map(len, indices)) if not method(config.framework).pools_data else sum(map(len, indices))
     if min(fewest, config.train.batch_size) > 1:
         return
     try:

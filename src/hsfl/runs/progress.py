@@ -4,13 +4,15 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichBars
 from rich.text import Text
 
 from hsfl.config import RunConfig
+from hsfl.formats import duration, percent, seconds
 from hsfl.methods import method
 from hsfl.runs.folder import RoundRecord
-from hsfl.runs.loop import Observer
+from hsfl.runs.observer import Observer
 
 
 def describe(record: RoundRecord, rounds: int) -> str:
@@ -18,24 +20,15 @@ def describe(record: RoundRecord, rounds: int) -> str:
     words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
     words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
     if record.test_accuracy is not None:
-        words.append(f"accuracy {record.test_accuracy:6.2%}")
+        words.append(f"accuracy {percent(record.test_accuracy):>6}")
     if len(record.kept) < len(record.cuts):
         words.append(f"{len(record.kept)} of {len(record.cuts)} clients")
-    words += [f"{_brief(record.sim_time_s)} s simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
+    words += [f"{seconds(record.sim_time_s)} simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
     return "  ".join(words)
 
 
-def _left(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def _brief(seconds: float) -> str:
-    return f"{seconds:,.0f}" if 100 <= seconds < 1e9 else f"{seconds:.3g}"
-
-
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
+    """What is trained, in one line. cuts: [K]. name: instead of the framework's."""
     where = (
         f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
     )
@@ -53,7 +46,7 @@ class Warnings(Observer):
 
 
 class Lines(Warnings):
-    """A line a round, with the time left; for files and pipes."""
+    """Prints a line for each round, with the time left; for files and pipes."""
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
@@ -65,17 +58,17 @@ class Lines(Warnings):
         rounds_left = self.rounds - record.round
         if self.budget_s is not None:
             rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
-        left = f"  {_left(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
+        left = f"  {duration(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
         self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
 
 
 class Bars(Lines):
-    """Two bars, rounds and samples within the round, and a line for each round that ended."""
+    """Shows two bars, one for the rounds and one for the samples of the round, and a line for each round that ended."""
 
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         super().run_starts(config, cuts, rounds_done)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True)
+        self.bars = RichBars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True)
         self.run_bar = self.bars.add_task("run  ", total=float(config.train.rounds), completed=rounds_done, note="")
         self.round_bar = self.bars.add_task("round", total=None, note="")
         self.bars.start()
@@ -105,6 +98,7 @@ class Bars(Lines):
 
 
 def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
+    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone."""
     if quiet:
         return Warnings(console)
     return Bars(console, name) if console.is_terminal else Lines(console, name)

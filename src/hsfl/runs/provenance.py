@@ -1,6 +1,6 @@
-"""What a run owes to plugins: kept in its folder as plain data, and compared before the run is gone on with or looked into.
+"""Which plugins a run used. Its folder keeps that as plain data, which is compared before the run goes on or is looked into.
 
-Nothing here loads a plugin: a folder can ask for one, only the user can give it.
+Nothing here loads a plugin: a folder can ask for a plugin, and only the user can give it.
 """
 
 from pathlib import Path
@@ -16,13 +16,13 @@ FILE = "plugins.json"
 
 
 def names_of(config: RunConfig) -> list[tuple[str, str]]:
-    """All that a run uses which a plugin may have registered: (kind, name). `own` is the framework's policy."""
+    """The names that a run uses and a plugin may have registered, as (kind, name). `own` is replaced by the framework's policy."""
     own = METHODS[config.framework].own_policy if config.framework in METHODS else ""
     return [(kind, own) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()]
 
 
 def plugin_record(config: RunConfig) -> dict[str, Any] | None:
-    """The plugins that a run uses, with their hashes, and its framework's row; None if everything is built in."""
+    """The plugins that a run uses, with their hashes, and the row of its framework; None if everything is built in."""
     used: dict[tuple[str, str], list[str]] = {}
     for kind, name in dict.fromkeys(names_of(config)):
         if (kind, name) in plugins.REGISTERED:
@@ -37,7 +37,7 @@ def plugin_record(config: RunConfig) -> dict[str, Any] | None:
 
 
 def check_plugins(folder: Path, config: RunConfig) -> None:
-    """Whether what the folder's run used is registered now, from files with the same bytes."""
+    """Refuse to go on unless everything that the folder's run used is registered now, from files with the same bytes."""
     for file, sha256, gives in _recorded(folder):
         kind, _, name = gives.rpartition(" ")
         if (kind, name) not in names_of(config):
@@ -54,7 +54,7 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
 
 
 def _recorded(folder: Path) -> list[tuple[str, str, str]]:
-    """(file, sha256, what it gives) of a folder's record, each thing by itself; nothing where there is no record."""
+    """(file, sha256, what the file gives) for each thing that a folder's run had from a plugin; empty if it had none."""
     path = folder / FILE
     if not path.exists():
         return []

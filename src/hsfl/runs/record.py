@@ -9,11 +9,14 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.training.evaluate import Quality
+
+DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,18 @@ class Summary:
 
 
 def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
-    """Data and device of each client, for the run folder."""
+    """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
     feed, fleet = bench.task.feed, bench.world.fleet
     labels = feed.images.y.cpu().numpy()
     return ClientsRecord(
-        num_samples=[len(share) for share in feed.shares],
-        class_counts=[np.bincount(labels[share], minlength=bench.num_classes).tolist() for share in feed.shares],
+        num_samples=[len(own) for own in feed.indices],
+        class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
         class_names=list(bench.class_names),
         cuts=list(cuts),
         max_cut=fleet.max_cut.tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=fleet.max_power_w.tolist(),
+        input_shape=list(feed.images.shape),
     )
 
 
@@ -78,7 +82,7 @@ def make_record(
         kept=np.flatnonzero(line.kept).tolist(),
         dropped=np.flatnonzero(line.dropped).tolist(),
         straggler=line.straggler if line.straggler >= 0 else None,
-        waiting_s=_rounded(line.waiting_s),
+        waiting_s=all_rounded(line.waiting_s, DIGITS),
         phases=_phases(line),
         allocation=says,
         bytes=asdict(result.bytes),
@@ -88,15 +92,10 @@ def make_record(
 def _phases(line: Timeline) -> dict[str, dict[str, list[float]]]:
     """Start and end of every phase that takes time."""
     return {
-        phase: {"start_s": _rounded(start), "end_s": _rounded(end)}
+        phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}
         for phase, start, end in zip(PHASES, line.start_s, line.end_s)
         if (end > start).any()
     }
-
-
-def _rounded(seconds: np.ndarray) -> list[float]:
-    """To seven digits: enough for a chart, and a third of the file."""
-    return [float(f"{value:.7g}") for value in seconds]
 
 
 def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
@@ -122,7 +121,7 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
 
 
 class TensorBoard:
-    """The round's numbers for TensorBoard, beside the other files."""
+    """Writes the numbers of each round for TensorBoard, too."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -133,7 +132,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def write(self, record: RoundRecord) -> None:
-        self._writer = self._writer or self._open()  # not before the run folder is there
+        self._writer = self._writer or self._open()  # opened late: the run folder must exist
         for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
             if (value := getattr(record, name)) is not None:
                 self._writer.add_scalar(name, value, record.round)

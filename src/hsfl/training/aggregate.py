@@ -11,12 +11,12 @@ from torch import Tensor
 
 from hsfl.models.state import Layout, UnitState
 
-CHUNK = 1 << 18  # numbers; whole vectors take four to seven times as long
+CHUNK = 1 << 18  # numbers that are added at once; whole vectors take four to seven times as long
 
 
 @dataclass(frozen=True)
 class PartialSum:
-    """Sum over clients of weight times state, for units `[start, stop)`, in float64, with the weight of each unit."""
+    """The sum over clients of weight times state, for the units `[start, stop)`, in float64, and the weight of each unit."""
 
     total: UnitState  # floats float64; integer buffers are summed in `ints` as float64 too
     weight: Tensor  # float64 [stop - start]
@@ -33,14 +33,14 @@ class PartialSum:
         return PartialSum(self.total[units], self.weight[units.start - first : units.stop - first])
 
     def add(self, state: UnitState, weight: float) -> None:
-        """Count in one client's units, a stretch of ours."""
+        """Add the units of one client, which are some of ours; its weight is its number of samples."""
         mine = self[state.start : state.stop]
         _add(mine.total.floats, state.floats, weight)
         _add(mine.total.ints, state.ints, weight)
         mine.weight.add_(weight)
 
     def merge(self, other: "PartialSum") -> None:
-        """Count in another server's sum of a stretch of our units."""
+        """Add another server's sum over some of our units."""
         mine = self[other.total.start : other.total.stop]
         mine.total.floats.add_(other.total.floats)
         mine.total.ints.add_(other.total.ints)
@@ -62,7 +62,7 @@ class PartialSum:
 
     @property
     def num_bytes(self) -> int:
-        """Size on the link between the servers: 8 bytes a number, and a weight for each unit."""
+        """The bytes of the sum on the link between the servers: 8 for each number, and 8 for the weight of each unit."""
         return self.total.num_bytes + self.weight.nbytes
 
 

@@ -1,6 +1,6 @@
-"""Every client's batches, keyed by (seed, client, round, step) and by nothing else.
+"""Every client's batches. They depend on (seed, client, round, step) and on nothing else.
 
-So HSFL, FL and SplitFed V1 see the same samples in the same order, and a framework cannot be lucky.
+So HSFL, FL and SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +17,11 @@ from hsfl.rng import stream
 from hsfl.training.step import StepKey
 
 
-def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Positions of each batch over all epochs; a single sample left over joins the batch before it.
+def batch_positions(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The positions 0 to num_samples - 1 in random order, epoch by epoch, as an array for each batch.
 
-    BatchNorm cannot train on one sample. Fewer samples than a batch make one smaller batch.
+    A single sample that is left over joins the batch before it, since BatchNorm cannot train on one sample. A client with
+    fewer samples than a batch makes one smaller batch.
     """
     batches: list[np.ndarray] = []
     for _ in range(epochs):
@@ -34,7 +35,7 @@ def batch_plan(num_samples: int, batch_size: int, epochs: int, rng: np.random.Ge
 
 @dataclass(frozen=True)
 class Images:
-    """Images as bytes, or numbers of any shape, turned into normalised floats one batch at a time."""
+    """Samples with their labels: images as bytes, or numbers of any shape. `floats` normalises one batch at a time."""
 
     x: Tensor  # uint8 [n, C, H, W], or floats [n, ...]
     y: Tensor  # int64 [n]
@@ -49,7 +50,7 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     @cached_property
@@ -62,7 +63,7 @@ class Images:
         return columns[0].view(-1, *others), columns[1].view(-1, *others)
 
     def floats(self, x: Tensor) -> Tensor:
-        """Normalised floats: bytes / 255, or the numbers, minus mean, over std."""
+        """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std."""
         if not self.mean:
             return x.to(self.dtype)
         scale, shift = self._affine
@@ -70,7 +71,7 @@ class Images:
 
 
 def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
-    """Images [n, C, H, W] as bytes of another height and width; done once, so that no batch pays for it again."""
+    """Images [n, C, H, W] as bytes, resized to `size`, which is (height, width); `chunk` images at a time."""
     if tuple(x.shape[-2:]) == size:
         return x
     small = x.new_empty(*x.shape[:2], *size)
@@ -87,20 +88,23 @@ def _nothing(client: int, num_samples: int) -> None:
 
 @dataclass
 class Feed:
-    """The clients' shares of the training images."""
+    """The training samples and who holds which of them."""
 
     images: Images
-    shares: list[np.ndarray]  # [K] indices into the images
+    indices: list[np.ndarray]  # [K] of the images that each client holds
     seed: int
     augment: str = "none"
-    on_batch: Callable[[int, int], None] = field(default=_nothing)  # client, samples: for a progress display
+    on_batch: Callable[[int, int], None] = field(
+        default=_nothing
+    )  # is told the client and the number of samples, for a progress display
 
     def num_samples(self, client: int) -> int:
-        return len(self.shares[client])
+        return len(self.indices[client])
 
-    def plan(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
+    def batch_indices(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
+        """A client's samples of each batch of a round, over all epochs: arrays of indices into the images."""
         rng = stream(self.seed, "batches", client, round_index)
-        return [self.shares[client][b] for b in batch_plan(self.num_samples(client), batch_size, epochs, rng)]
+        return [self.indices[client][b] for b in batch_positions(self.num_samples(client), batch_size, epochs, rng)]
 
     def batch(self, indices: np.ndarray, client: int, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Normalised, augmented images [b, C, H, W] and labels [b]."""
@@ -126,8 +130,8 @@ class ClientData:
         return self.feed.num_samples(self.client)
 
     def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of every step of a round."""
-        for step, indices in enumerate(self.feed.plan(self.client, round_index, self.batch_size, self.epochs)):
+        """Images and labels for every step of a round (0, 1, ...)."""
+        for step, indices in enumerate(self.feed.batch_indices(self.client, round_index, self.batch_size, self.epochs)):
             yield self.feed.batch(indices, self.client, round_index, step)
 
     def key(self, round_index: int, step: int) -> StepKey:

@@ -12,15 +12,17 @@ from hsfl.training.batches import Images
 
 @dataclass(frozen=True)
 class Quality:
+    """What a model achieves on test samples; accuracies and recalls are fractions."""
+
     loss: float
     accuracy: float
     balanced_accuracy: float  # mean recall over the classes that occur
-    recall: tuple[float | None, ...]  # per class; None where the class does not occur
+    recall: tuple[float | None, ...]  # of each class; None where the test samples have none of the class
 
 
 @torch.inference_mode()
 def evaluate(model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch_size: int = 500) -> Quality:
-    """Loss, accuracy and recall of a model in evaluation mode."""
+    """Loss, accuracy and recall of a model, which must be in evaluation mode; `batch_size` samples at a time."""
     loss = 0.0
     hits = torch.zeros(num_classes, dtype=torch.int64)
     counts = torch.zeros(num_classes, dtype=torch.int64)

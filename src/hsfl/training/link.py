@@ -1,6 +1,6 @@
-"""The one way by which anything travels between a client, the main server and the edge server.
+"""The link: the one way by which anything travels between a client, the main server and the edge server.
 
-Whatever is carried is counted in bytes, by link. A codec or a wire belongs here and nowhere else.
+The link counts the bytes of everything it carries, route by route. A codec or a wire belongs here and nowhere else.
 """
 
 from dataclasses import dataclass, fields
@@ -25,40 +25,41 @@ class LinkBytes:
     edge_main: int = 0
 
     def merge(self, other: "LinkBytes") -> None:
-        """Count in the bytes of another part of the round."""
+        """Add the bytes of another part of the round."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Link:
-    """Carries tensors, states of units and sums; knows how much it has carried."""
+    """Carries tensors, states of units and sums, and counts their bytes."""
 
     def __init__(self) -> None:
         self.bytes = LinkBytes()
 
     def carry(self, route: str, load: Load) -> Load:
-        """What arrives at the other end; `route` is a field of `LinkBytes`."""
+        """The load as it arrives at the other end. route: a field of `LinkBytes`."""
         self.count(route, load.nbytes if isinstance(load, Tensor) else load.num_bytes)
         return load
 
     def count(self, route: str, num_bytes: int) -> None:
-        """Bytes of something that needs no carrying here: it is there already, or it travels many times."""
+        """Count bytes of a load that is not carried here, because it has arrived already or travels many times."""
         setattr(self.bytes, route, getattr(self.bytes, route) + num_bytes)
 
 
 class Losses:
-    """The mean training loss, over samples; summed where the losses are, read once."""
+    """The mean training loss over samples. Losses are summed on their device, and the sum is read once."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
+        """Add the mean loss of a batch of so many samples."""
         part = (loss.detach() if loss.device.type == "mps" else loss.detach().double()) * num_samples
         self._add(part, num_samples)
 
     def merge(self, other: "Losses") -> None:
-        """Count in the losses of another part of the round."""
+        """Add the losses of another part of the round."""
         if other.total is not None:
             self._add(other.total, other.num_samples)
 

@@ -2,7 +2,7 @@
 
 They pass only messages, through a link: heads down and up between edge server and client, smashed data and labels up and
 gradients down between client and main server, partial sums of the common units between the servers. A client counts only when
-both its sides are complete: its tail at the main server, its head at the edge server. The servers agree on who that is
+both its sides are complete: its tail at the main server, its head at the edge server. The servers agree on these clients
 before anything is added to a sum.
 """
 
@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, StepKey, client_backward, server_step, whole_step
+from hsfl.training.step import Part, StepKey, client_backward, whole_step
 
 
 class Session:
@@ -26,45 +27,51 @@ class Session:
         self.part = part
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Loss, and gradient of the smashed data."""
-        return server_step(self.part, smashed, y, key, need_gradient)
+        """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): the loss on the labels `y`, and the gradient of the
+        smashed data, which is empty where it is not needed."""
+        smashed = smashed.detach().requires_grad_(need_gradient)
+        loss = F.cross_entropy(self.part.forward(smashed, key), y)
+        loss.backward()
+        self.part.update()
+        gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
+        return loss.detach(), gradient
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One side of a client that is complete, until the servers have agreed on it."""
+    """A complete side of a client, which waits until the servers have agreed on the client."""
 
     state: UnitState
     weight: float
 
 
 class Server:
-    """What both servers do: hold units, keep complete sides apart, sum those that were agreed on, average."""
+    """What both servers do: hold units, collect complete sides, sum the sides of agreed clients, and average."""
 
     def __init__(self, state: UnitState, total: PartialSum) -> None:
         self.state, self.total = state, total
         self.finished: dict[int, Finished] = {}  # by client
 
     def finish(self, client: int, state: UnitState, weight: float) -> None:
-        """A client's side is complete here. The state may be a view of memory that the next client needs."""
+        """Take the complete side of a client. The state may be a view of memory that the next client overwrites."""
         self.finished[client] = Finished(state, weight)
 
     def commit(self, clients: Iterable[int]) -> None:
-        """Count in the clients that both servers have; what is left is dropped with the round."""
+        """Add the sides of these clients, which both servers have. Sides of other clients are dropped at the end of the round."""
         for client in clients:
             done = self.finished.pop(client)
             self.total.add(done.state, done.weight)
 
     def send(self, start: int, stop: int) -> PartialSum:
-        """Our sum of the units that both servers hold, for the other one."""
+        """Our sum over the units `[start, stop)`, which both servers hold, for the other server."""
         return self.total[start:stop].clone()
 
     def merge(self, other: PartialSum) -> None:
-        """The other server's sum of those units."""
+        """Add the other server's sum over the common units."""
         self.total.merge(other)
 
     def close(self) -> UnitState:
-        """The average; units that nobody trained stay as they were."""
+        """The average over the clients; units that nobody trained stay as they were."""
         return self.total.mean(self.state)
 
 
@@ -72,6 +79,7 @@ class EdgeServer(Server):
     """Holds units `[0, max cut)`: hands every client its head, sums the heads that come back."""
 
     def head(self, cut: int) -> UnitState:
+        """The units `[0, cut)`, for a client."""
         return self.state[0:cut]
 
 
@@ -86,7 +94,7 @@ class MainServer(Server):
         self.part = part
 
     def open(self, cut: int, lr: float) -> Session:
-        """A copy of the server side for the client that comes next."""
+        """Begin the session of the next client, with a fresh copy of the units `[cut, num_units)`."""
         self.part.begin(self.state[cut : self.state.stop], lr)
         return Session(self.part)
 
@@ -105,33 +113,33 @@ def swap(main: MainServer, edge: EdgeServer, start: int, stop: int, link: Link) 
 
 
 class Steps(Protocol):
-    """What a client asks of the main server in each step."""
+    """What a client needs of the main server in each step; `Session` has it."""
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]: ...
 
 
 class Client:
-    """Holds its own data and units `[0, cut)`."""
+    """A client: it holds its own data and the units `[0, cut)`."""
 
     def __init__(self, data: ClientData, part: Part, num_units: int) -> None:
         self.data, self.part, self.num_units = data, part, num_units
 
     def receive(self, head: UnitState, lr: float) -> None:
+        """Take the head of the round, with an optimiser that remembers nothing."""
         self.part.begin(head, lr)
 
     def train(self, session: Steps, round_index: int, losses: Losses, link: Link) -> UnitState:
         """All batches of the round, stages 1 and 2 of the paper; returns the trained head."""
+        has_head, has_all = self.part.stop > 0, self.part.stop == self.num_units
         for step, (x, y) in enumerate(self.data.batches(round_index)):
-            losses.add(self._step(x, y, session, self.data.key(round_index, step), link), len(y))
+            key = self.data.key(round_index, step)
+            if has_all:
+                loss = whole_step(self.part, x, y, key)
+            else:
+                smashed = self.part.forward(x, key)
+                loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
+                gradient = link.carry("client_main_down", gradient)
+                if has_head:
+                    client_backward(self.part, smashed, gradient)
+            losses.add(loss, len(y))
         return self.part.state
-
-    def _step(self, x: Tensor, y: Tensor, session: Steps, key: StepKey, link: Link) -> Tensor:
-        if self.part.stop == self.num_units:
-            return whole_step(self.part, x, y, key)
-        has_head = self.part.stop > 0
-        smashed = self.part.forward(x, key)
-        loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
-        gradient = link.carry("client_main_down", gradient)
-        if has_head:
-            client_backward(self.part, smashed, gradient)
-        return loss

@@ -18,14 +18,16 @@ from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
 
-DRAWING = threading.Lock()  # torch has one generator for all threads: from its seed to the draw, nobody else draws
+DRAWING = (
+    threading.Lock()
+)  # torch has one generator for all threads: between seeding and drawing no other thread may draw
 
 
 @dataclass(frozen=True)
 class StepKey:
-    """Names one step, so that dropout draws the same masks whichever party runs a unit.
+    """The name of one step, from which dropout draws the same masks whichever party runs a unit.
 
-    Torch draws masks from its global generator; it is seeded by this key before every unit that may draw.
+    Torch draws masks from its global generator, which is seeded by this key before every unit that may draw.
     """
 
     seed: int
@@ -38,7 +40,7 @@ class StepKey:
 
 
 def learning_rate(train: TrainConfig, round_index: int) -> float:
-    """The rate of a round (0, 1, ...) under the schedule."""
+    """The learning rate of a round (0, 1, ...) under the schedule."""
     if train.schedule == "cosine":
         return train.lr * 0.5 * (1 + math.cos(math.pi * round_index / train.rounds))
     if train.schedule == "step":
@@ -47,6 +49,7 @@ def learning_rate(train: TrainConfig, round_index: int) -> float:
 
 
 def make_optimizer(parameters: list[nn.Parameter], train: TrainConfig) -> optim.Optimizer:
+    """The optimiser that the settings name; its learning rate is set at the start of each round."""
     # Fused kernels do one pass over the weights; torch has them for CPU and CUDA.
     fused = parameters[0].device.type in ("cpu", "cuda")
     if train.optimizer == "adam":
@@ -56,7 +59,7 @@ def make_optimizer(parameters: list[nn.Parameter], train: TrainConfig) -> optim.
 
 
 def _draws(unit: nn.Module) -> bool:
-    """Whether a unit may draw random numbers: dropout, and modules of which we know nothing."""
+    """Whether a unit may draw random numbers: it has dropout, or modules that are neither torch's nor ours."""
     return any(_may_draw(module) for module in unit.modules())
 
 
@@ -89,7 +92,7 @@ class Part:
         return self._memory[self.start : self.stop]
 
     def begin(self, state: UnitState, lr: float) -> None:
-        """Load these units and train them from now on, with an optimiser that remembers nothing."""
+        """Load the state of some of our units and train these units from now on, with an optimiser that remembers nothing."""
         self.start, self.stop = state.start, state.stop
         self.state.copy_(state)
         self.forget()
@@ -115,13 +118,13 @@ class Part:
         return self._optimizers[start, stop]
 
     def _anchor_of(self, state: UnitState) -> list[Tensor]:
-        """The round's first weights, in the order of `parameters`: FedProx pulls towards them."""
+        """The weights at the start of the round, in the order of `parameters`; FedProx pulls towards them."""
         mine = {view.data_ptr(): name for name, view in self.state.named().items()}
         views = state.clone().named()
         return [views[mine[parameter.data_ptr()]] for parameter in self.parameters()]
 
     def forward(self, x: Tensor, key: StepKey) -> Tensor:
-        """Run the units; on a client, stage 1, i, Eq. (1)."""
+        """Run a batch through the units. On a client this is stage 1, i, Eq. (1)."""
         first = self._memory.start
         if x.is_leaf and x.requires_grad:
             x = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
@@ -135,7 +138,7 @@ class Part:
         return x
 
     def update(self) -> None:
-        """One step of the optimiser on the gradients that backward left, which are then gone."""
+        """One step of the optimiser on the gradients that backward left; the gradients are cleared."""
         if self._optimizer is None:
             return
         if self._anchor:
@@ -147,12 +150,12 @@ class Part:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Size of the optimiser's memory on a link; Adam also counts its steps, in a float for each tensor."""
+        """The bytes of the optimiser's memory on a link; Adam also keeps a counter of 4 bytes for each tensor."""
         states, counters = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 4)}[self.train.optimizer]
         return sum(states * parameter.nbytes + counters for parameter in self.parameters())
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimiser's memory as named tensors, for frameworks whose optimiser outlives a round."""
+        """The optimiser's memory as named tensors, for frameworks whose optimiser lasts longer than a round."""
         if self._optimizer is None:
             return {}
         memory = self._optimizer.state_dict()["state"]
@@ -174,25 +177,15 @@ class Part:
         self._optimizer.load_state_dict({"state": memory, "param_groups": groups})
 
 
-def server_step(part: Part, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-    """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): loss and gradient of the smashed data."""
-    smashed = smashed.detach().requires_grad_(need_gradient)
-    loss = F.cross_entropy(part.forward(smashed, key), y)
-    loss.backward()
-    part.update()
-    gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
-    return loss.detach(), gradient
-
-
 def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
-    """Stage 2, iii: the client's backward pass and update, Eq. (5); nothing where no weight wants a gradient."""
+    """Stage 2, iii: the client's backward pass and update, Eq. (5). Nothing happens if no weight of the head is trained."""
     if smashed.requires_grad:
         smashed.backward(gradient)
         part.update()
 
 
 def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
-    """The step of a party that holds the whole model: cut num_units, or CL."""
+    """One step of a party that holds the whole model: a client whose cut is num_units, or the server of CL. Returns the loss."""
     loss = F.cross_entropy(part.forward(x, key), y)
     loss.backward()
     part.update()

@@ -1,0 +1,40 @@
+"""The models, one row each: who makes it, and what about it may be chosen. Imports no torch; `zoo` builds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hsfl.models.units import SplitModel
+
+NORMS = ("batch", "group", "none")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a model (always with BatchNorm), and what about it may be chosen."""
+
+    code: "str | Callable[..., SplitModel]"  # "module:function", which is imported when it is needed, or the function
+    norms: tuple[str, ...] = ("batch", "group")
+    dropout: float | None = None  # as published; None where the model has no dropout
+    any_shape: bool = False  # takes samples of any shape, else images alone
+    own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
+
+    @property
+    def make(self) -> "Callable[..., SplitModel]":
+        """The function that makes the model; it takes the input's shape and the number of classes."""
+        if not isinstance(self.code, str):
+            return self.code
+        module, _, function = self.code.partition(":")
+        found: Any = getattr(import_module(module), function)
+        return found
+
+
+MODELS = {
+    "resnet18": Recipe("hsfl.models.resnet:resnet18"),
+    "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, dropout=0.0),
+    "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, dropout=0.0, any_shape=True),
+    "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", dropout=0.5),
+    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", dropout=0.2),
+}

@@ -1,0 +1,72 @@
+"""What the numbers of a run come from besides its settings: the machine, the versions, the sources, the files it reads."""
+
+import hashlib
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+
+PACKAGES = ("hsfl", "torch", "numpy")
+SOURCES = Path(__file__).parents[1]
+
+
+def environment() -> dict[str, Any]:
+    """The machine, the versions and the sources, as plain data for `environment.json`."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "sources_sha256": sources_sha256(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def sources_sha256(root: Path = SOURCES) -> str:
+    """A hash of the package's Python files and presets, by their names and contents: a checkout between two versions has no
+    version number of its own."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in ("*.py", "*.toml") for path in root.rglob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def input_digests(config: RunConfig) -> dict[str, str]:
+    """The SHA-256 of every file that the config names and that exists, by the field's name."""
+    files = {
+        "fleet.file": config.fleet.file,
+        "network.history": config.network.history,
+        "model.init_weights": config.model.init_weights,
+    }
+    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_inputs(before: Any, config: RunConfig, where: Path) -> None:
+    """Refuse to go on in the folder `where` if a file that the config names holds something else than when the folder was
+    begun. `before` is what `input_digests` gave then; folders of older versions have none."""
+    for field, digest in input_digests(config).items():
+        if isinstance(before, dict) and before.get(field, digest) != digest:
+            raise InputError(
+                f"{where} was begun with other contents of {field}; put them back, or choose another --out"
+            )

@@ -1,0 +1,26 @@
+"""Every test begins and ends without plugins; `here` is a folder with the files of docs/extend.md."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hsfl import plugins
+from tests.plugins.files import BLOCKS, write
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """Every test begins and ends without plugins."""
+    plugins.unload()
+    yield
+    plugins.unload()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of docs/extend.md, in which commands are typed."""
+    for name, text in BLOCKS:
+        write(tmp_path / name, text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,30 @@
+"""The files that docs/extend.md shows, and small plugins to write."""
+
+import re
+import shlex
+from pathlib import Path
+
+DOC = Path(__file__).parents[2] / "docs" / "extend.md"
+BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", DOC.read_text(), re.M | re.S)
+COMMANDS = [shlex.split(line.removeprefix("    hsfl ")) for line in re.findall(r"^    hsfl .*$", DOC.read_text(), re.M)]
+TWICE = """
+import hsfl
+from hsfl.frameworks.parallel import {base}
+
+
+class Twice({base}):
+    pass
+
+
+hsfl.register_framework("{name}", Twice{more})
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def twice(path: Path, base: str = "HSFL", name: str = "twice", more: str = "") -> Path:
+    """A plugin whose framework is a built-in one under another name."""
+    return write(path, TWICE.format(base=base, name=name, more=more))

@@ -1,0 +1,180 @@
+"""What docs/extend.md shows runs as it stands there, and works wherever a built-in name does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hsfl import plugins
+from hsfl.allocation.policies import POLICIES
+from hsfl.config import read_config
+from hsfl.data.datasets import READERS
+from hsfl.errors import InputError
+from hsfl.methods import METHODS
+from hsfl.models.zoo import MODELS
+from hsfl.runs import loop
+from hsfl.runs.folder import RunFolder
+from tests.plugins.files import BLOCKS, COMMANDS, twice, write
+from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny
+
+# --- the document
+
+
+def test_each_file_of_the_document_is_complete_in_under_40_lines() -> None:
+    assert [name for name, _ in BLOCKS] == ["my.toml", "my_method.py", "my_policy.py", "my_model.py", "my_data.py"]
+    assert all(text.count("\n") < 40 for _, text in BLOCKS)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
+def test_the_commands_of_the_document_run(words: list[str], here: Path) -> None:
+    if "--resume" in words or words[0] in ("evaluate", "export"):  # of the run that the command before it made
+        before = next(w for w in COMMANDS if w[0] == "run" and "--resume" not in w and w[w.index("--out") + 1] in words)
+        hsfl(*before, "--quiet")
+        plugins.unload()
+    answer = hsfl(*words)
+    assert (answer.code, answer.err) == (0, ""), answer
+    assert (here / "runs").exists() or words[0] == "data"
+
+
+def test_the_page_of_the_document_is_about_these_methods(here: Path) -> None:
+    hsfl(*COMMANDS[0], "--quiet")
+    folder = here / "runs/mine"
+    kept = json.loads((folder / "plugins.json").read_text())
+    assert kept["plugins"][0]["file"] == "my_method.py"
+    assert kept["plugins"][0]["gives"] == ["framework fedavgm"]
+    plugins.unload()
+    assert RunFolder(folder).config().options.model_extra == {"fedavgm": {"momentum": 0.5}}
+    assert hsfl("report", folder).code == 0  # without the plugin
+    page = (folder / "report.html").read_text()
+    assert "FedAvgM" in page
+    assert kept["plugins"][0]["sha256"] in page
+
+
+def test_momentum_of_zero_is_hsfl(here: Path) -> None:
+    """What the document's framework adds vanishes with its momentum: a twin."""
+    config = read_config(here / "my.toml", ["options.fedavgm.momentum=0"], ["my_method.py"])
+    mine = loop.run(config.model_copy(update={"framework": "fedavgm"}), here / "a")
+    plain = loop.run(config, here / "b")
+    losses = [[row["train_loss"] for row in numbers(here / name)] for name in "ab"]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert mine.bytes == plain.bytes
+    assert [row["round_s"] for row in numbers(here / "a")] == [row["round_s"] for row in numbers(here / "b")]
+
+
+# --- where names work
+
+
+def test_a_run_that_goes_on_is_the_run_in_one_go(here: Path) -> None:
+    words = ("--plugin", "my_method.py", "--quiet")
+    hsfl("run", "my.toml", "--framework", "fedavgm", *words, "--set", "train.rounds=1", "--out", "a")
+    hsfl("run", "--resume", "--out", "a", "--set", "train.rounds=3", *words)
+    hsfl("run", "my.toml", "--framework", "fedavgm", *words, "--set", "train.rounds=3", "--out", "b")
+    assert_same_run(here / "a", here / "b")
+
+
+def test_plugins_of_a_config_that_the_user_passes(here: Path) -> None:
+    text = (here / "my.toml").read_text().replace('"hsfl"', '"fedavgm"\nplugins = ["my_method.py"]')
+    write(here / "own.toml", text)
+    assert hsfl("run", "own.toml", "--out", "a", "--quiet").code == 0
+    assert "plugins" not in json.loads((here / "a/config.json").read_text())
+    plugins.unload()
+    config = tiny().model_copy(update={"plugins": ("my_method.py",), "framework": "fedavgm"})
+    assert loop.run(config, here / "b").status == "finished"
+    assert json.loads((here / "b/config.json").read_text())["options"]["fedavgm"] == {"momentum": 0.9}
+
+
+def test_a_policy_in_a_run_and_in_a_plan(here: Path) -> None:
+    words = ("--plugin", "my_policy.py")
+    assert hsfl("run", "my.toml", *words, "--set", "allocation.policy=by_work", "--quiet", "--out", "a").code == 0
+    first = read_strictly(here / "a/rounds.jsonl")[0]["allocation"]
+    assert (first["policy"], first["status"]) == ("by_work", "heuristic")
+    assert 0 < first["gap"] < 1
+    assert sum(first["server_hz"]) == pytest.approx(1e12)
+    plan = hsfl("plan", "my.toml", *words, "--set", "allocation.policy=by_speed", "--input", "1,8,8", "--json").json()
+    assert plan["policy"] == "by_speed"
+    assert plan["baselines_s"]["by_speed"] >= plan["baselines_s"]["proposed"] * (1 - 1e-6)
+
+
+def test_columns_of_the_table_are_contenders(here: Path) -> None:
+    from hsfl.experiments.columns import COLUMNS, TWIN_TRACE, base_config, columns_named, trace_config
+    from hsfl.experiments.fleets import column_clock, cost_of
+    from hsfl.experiments.shared import claim_plugins
+    from hsfl.planning.world import world_of
+
+    plugins.load("my_method.py")
+    label = "fedavgm,options.fedavgm.momentum=0.5"
+    assert columns_named(f"{label},sl,hsfl,allocation.policy=gtra") == (
+        *(label, "sl", "hsfl,allocation.policy=gtra"),
+        *("splitfed_v1", "hsfl"),
+    )
+    assert (COLUMNS[label].trace, COLUMNS[label].policy, COLUMNS[label].cuts) == (label, "even", "own")
+    assert COLUMNS["hsfl,allocation.policy=gtra"].trace == TWIN_TRACE
+    assert COLUMNS["fsl,options.fsl.average=server"].trace == "fsl,options.fsl.average=server"  # learns something else
+    trained = trace_config("digits", "smoke", 1, label)
+    assert (trained.framework, trained.options.of("fedavgm").momentum) == ("fedavgm", 0.5)
+    config = COLUMNS[label].config(base_config("digits", "smoke", 1))
+    world, counts = world_of(config, cost_of(config)), np.full(10, 16.0)
+    same = column_clock(config.model_copy(update={"framework": "hsfl"}), world, [3] * 10, counts)
+    everyone = tuple(range(10))
+    assert (
+        column_clock(config, world, [3] * 10, counts).round(0, everyone)[0].round_s
+        == same.round(0, everyone)[0].round_s
+    )
+    with pytest.raises(InputError, match=r"fedavgm,model.name=mlp changes model.name, which all contenders share"):
+        columns_named("fedavgm,model.name=mlp")
+    with pytest.raises(InputError, match="column 'fedavg' is unknown; did you mean fedavgm"):
+        columns_named("fedavg")
+    used = {label: [("framework", "fedavgm")]}
+    claim_plugins(here, used)
+    claim_plugins(here, used)
+    plugins.unload()
+    plugins.load(write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n"))
+    with pytest.raises(InputError, match=r"of another plugin file; put that file back"):
+        claim_plugins(here, used)
+
+
+def test_an_installed_entry_point_is_loaded_for_its_name_alone(tmp_path: Path) -> None:
+    """In processes of their own, as packages are found when Python starts."""
+    about = tmp_path / "site/mine-1.0.dist-info"
+    about.mkdir(parents=True)
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    write(about / "entry_points.txt", "[hsfl]\ntwice = mine_module\nfl = mine_broken\ncnn = mine_broken\n")
+    twice(tmp_path / "site/mine_module.py")
+    write(tmp_path / "site/mine_broken.py", "raise RuntimeError('not for you')")
+    write(tmp_path / "site/config.json", '{"framework": "twice", "options": {"twice": {"x": 1}}}')
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from hsfl.config import read_config
+from hsfl.methods import METHODS
+read_config(None, ["framework=fl", "model.name=cnn"])
+read_config(sys.argv[1] + "/config.json")  # of a run folder: nothing is looked for
+assert not {"mine_module", "mine_broken", "torch"} & set(sys.modules)
+print(read_config(None, ["framework=twice"]).framework, METHODS["twice"].source, METHODS["twice"].timing.tau)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "site")], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("twice mine 1.0 True\n", "")
+
+
+def test_built_in_names_are_those_of_the_tables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second list of names: each table is asked, and what a plugin put there is not built in."""
+    tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS}
+    assert tables.keys() == plugins.TABLES.keys()
+    assert all(plugins._is_built_in(kind, name) for kind, table in tables.items() for name in table)
+    plugins.load("my_method.py")
+    assert "fedavgm" in METHODS
+    assert not plugins._is_built_in("framework", "fedavgm")
+    monkeypatch.setitem(plugins.TABLES, "policy", "no.such.extra:POLICIES")
+    assert not plugins._is_built_in("policy", "even")
+
+
+def test_no_table_but_that_of_policies_takes_torch_or_numba() -> None:
+    modules = [place.partition(":")[0] for kind, place in plugins.TABLES.items() if kind != "policy"]
+    code = f"import sys, {', '.join(modules)}\nassert not {{'torch', 'numba'}} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

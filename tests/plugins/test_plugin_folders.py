@@ -1,0 +1,84 @@
+"""Nothing is imported because a folder names it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hsfl import plugins
+from hsfl.errors import InputError
+from hsfl.report.comparison import read_comparison
+from hsfl.report.plots import learning_figure
+from hsfl.runs import loop
+from hsfl.runs.compare import run_or_resume
+from hsfl.runs.folder import RunFolder
+from tests.plugins.files import write
+from tests.report.fabricated import records, write_run
+from tests.small_runs import hsfl, refused, tiny, tiny_words
+
+
+def test_a_folder_never_runs_code(here: Path) -> None:
+    hsfl(
+        "run",
+        *tiny_words("train.rounds=1"),
+        "--plugin",
+        "my_method.py",
+        "--framework",
+        "fedavgm",
+        "--out",
+        "a",
+        "--quiet",
+    )
+    plugins.unload()
+    mark = here / "ran"
+    trap = write(here / "trap.py", f"open({str(mark)!r}, 'w')\n")
+    config = json.loads((here / "a/config.json").read_text())
+    write(here / "a/config.json", json.dumps(config | {"plugins": [str(trap)]}))
+    kept = json.loads((here / "a/plugins.json").read_text())
+    kept["plugins"][0]["file"] = str(trap)
+    write(here / "a/plugins.json", json.dumps(kept))
+    assert hsfl("report", "a").code == 0
+    for words in (("evaluate", "a"), ("export", "a")):
+        assert "give it again: --plugin" in refused(*words)
+    for words in (("run", "--resume", "--out", "a"), ("run", "a/config.json", "--out", "b")):
+        assert "names plugins, but nothing is loaded for a run folder" in refused(*words)
+    assert RunFolder(here / "a").config().plugins == ()
+    assert not mark.exists()
+    assert not plugins.LOADED
+
+
+def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:
+    """Whatever somebody wrote there: no markup on the page or in Markdown, no mathematics in figures."""
+    for name in ("fedavgm", "hsfl"):
+        write_run(tmp_path, name, 0, records([0.1, 0.2], framework=name))
+    path = tmp_path / "fedavgm/seed-0/plugins.json"
+    evil = "</script><img src=x onerror=alert(1)> $\\frac{$ | x"
+    row = {"title": evil, "style": ["url(javascript:x)", "o", "solid"], "pools_data": "yes"}
+    write(path, json.dumps({"plugins": [{"file": "<b>.py", "sha256": "<i>"}], "framework": row}))
+    assert hsfl("report", tmp_path).code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "<img src=x" not in page
+    assert "<b>" not in page
+    assert "javascript:x" not in page
+    found = read_comparison(tmp_path)
+    assert "<img" not in found.to_markdown()
+    learning_figure(found).savefig(tmp_path / "a.png")
+    write(
+        path, json.dumps({"plugins": [], "framework": row | {"title": "Good", "style": ["#123456", "s", [0, [4, 2]]]}})
+    )
+    assert hsfl("report", tmp_path).code == 0
+    assert '"style":{"colour":"#123456","shape":1,"dashes":"8 4"}' in (tmp_path / "report.html").read_text()
+    assert "#123456" in {line.get_color() for line in learning_figure(read_comparison(tmp_path)).axes[0].get_lines()}
+    write(path, "[1, 2]")
+    assert hsfl("report", tmp_path).code == 0  # a name is all that is known
+
+
+def test_another_hash_is_one_line(here: Path) -> None:
+    words = ("--plugin", "my_method.py")
+    hsfl("run", *tiny_words("train.rounds=1"), *words, "--framework", "fedavgm", "--out", "a", "--quiet")
+    plugins.unload()
+    write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n")
+    for command in (("run", "--resume", "--out", "a"), ("evaluate", "a"), ("export", "a")):
+        assert "was run with another my_method.py (sha256 " in refused(*command, *words)
+    with pytest.raises(InputError, match=r"was run with another my_method\.py"):  # as compare and reproduce go on
+        run_or_resume(tiny("framework=fedavgm", "train.rounds=1"), here / "a", loop.Observer())

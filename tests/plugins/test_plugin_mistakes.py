@@ -1,0 +1,136 @@
+"""What is wrong with a plugin is told in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from hsfl import plugins
+from tests.plugins.files import TWICE, write
+from tests.small_runs import refused, tiny_words
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "plugin my.py is no file; give the path of a Python file"),
+        ("x = 1", "plugin my.py: it registers nothing; call hsfl.register_framework"),
+        ("import hsfl\n\n1 / 0\n", "plugin my.py, line 3: ZeroDivisionError: division by zero; correct it there"),
+        (TWICE.format(base="HSFL", name="a", more="") + "1 / 0", "ZeroDivisionError"),
+        ("def f(:\n", "plugin my.py, line 1: SyntaxError"),
+        ("import sys\nsys.exit(3)", "plugin my.py, line 2: SystemExit: 3"),
+        ("import no_such_thing", "plugin my.py, line 1: ModuleNotFoundError: No module named 'no_such_thing'"),
+        (TWICE.format(base="HSFL", name="fl", more=""), "framework 'fl' is there already, from hsfl; choose another name"),
+        (TWICE.format(base="HSFL", name="a b", more=""), "framework 'a b' is no name; take letters"),
+        ("import hsfl\n\n\nclass A:\n    def init(self): ...\n\n\nhsfl.register_framework('a', A)", "class A has no round; write round("),
+        ("import hsfl\nhsfl.register_framework('a', 3)", "framework 'a' is 3; give a class"),
+        (TWICE.format(base="HSFL", name="a", more=", timing={'turn': 'x'}"), "timing 'turn' is unknown; did you mean turns?"),
+        (TWICE.format(base="HSFL", name="a", more=", timing={'step': 'jiont'}"), "step 'jiont' is unknown; did you mean joint?"),
+        (TWICE.format(base="HSFL", name="a", more=", style=('red', 'o', 'solid')"), "give colour, marker and dashes"),
+        (TWICE.format(base="HSFL", name="a", more=", options=dict"), "give a class that derives from pydantic.BaseModel"),
+        ("import hsfl\nhsfl.register_policy('a', cycles='evn')", "rule for cycles 'evn' is unknown; did you mean even?"),
+        ("import hsfl\nhsfl.register_policy('a', cuts='deepest')", "rule for cuts 'deepest' is unknown"),
+        ("import hsfl\nhsfl.register_policy('a', power='even', allocate=print)", "leave one of them out"),
+        ("import hsfl\nhsfl.register_model('a', 3)", "model 'a' is made by 3; give a function"),
+        ("import hsfl\nhsfl.register_dataset('a', None)", "data set 'a' is read by None; give a function"),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        write(here / "my.py", text)
+    assert message in refused("run", *tiny_words(), "--plugin", "my.py", "--out", "run")
+    assert not (here / "run").exists()
+    assert not plugins.REGISTERED, "what failed leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("options.fedavgm.momentm=0.5", "unknown config field 'options.fedavgm.momentm'; did you mean 'options.fedavgm.momentum'?"),
+        ("options.fedavg.momentum=0.5", "unknown config field 'options.fedavg'; did you mean 'options.fedavgm'?"),
+        ("options.fedavgm.momentum=1.5", "config options.fedavgm.momentum is 1.5; give a number below 1"),
+        ("options.fedavgm=3", "config options.fedavgm is 3 but it is a section; set its fields: options.fedavgm.momentum"),
+        ("framework=fedavg", "framework 'fedavg' is unknown; did you mean fedavgm?"),
+        ("plugins=3", 'config plugins is 3; give a list of Python files, such as ["my_method.py"]'),
+    ],
+)  # fmt: skip
+def test_wrong_options_and_names(here: Path, change: str, message: str) -> None:
+    words = (
+        ("--plugin", "my_method.py", "--framework", "fedavgm")
+        if "framework" not in change
+        else ("--plugin", "my_method.py")
+    )
+    assert message in refused("run", *tiny_words(), "--set", change, *words, "--out", "run")
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        ("3", "policy 'a' gives a int; give a dict with server_hz and owner"),
+        ("{'server_hz': s.main_hz}", "policy 'a' gives no owner"),
+        ("{'server_hz': [1.0], 'owner': o}", "policy 'a' gives server_hz of shape (1,); give shape (3,)"),
+        ("{'server_hz': h, 'owner': o[1:]}", "policy 'a' gives owner of shape (9,); give shape (10,)"),
+        ("{'server_hz': h, 'owner': o + 1}", "policy 'a' gives owner 3; give a client, 0 to 2, or -1"),
+        ("{'server_hz': 2 * h, 'owner': o}", "breaks a constraint by 100.00%: C2 and C3, the sum of server_hz within main_hz"),
+        ("{'server_hz': -h, 'owner': o}", "breaks a constraint: server_hz is finite and not negative"),
+        ("{'server_hz': h, 'owner': o, 'main_up_power_w': np.full((3, 10), 99.0)}", "C4, main_up_power_w of each client within max_power_w"),
+        ("{'server_hz': h, 'owner': o, 'main_up_power_w': np.full((3, 10), 1e-3)}", "main_up_power_w on owned subchannels alone"),
+        ("{'server_hz': 0 * h, 'owner': o}", "leaves client 0 without server: its round never ends"),
+        ("{'server_hz': h, 'owner': 0 * o}", "without smashed: its round never ends; give everyone cycles"),
+        ("{'server_hz': h, 'ownr': o}", "'ownr' is unknown; did you mean owner?"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_returns_nonsense(here: Path, gives: str, message: str) -> None:
+    text = "import numpy as np\nimport hsfl\n\n\ndef a(s, cuts):\n    h, o = np.full(3, s.main_hz / 3), np.arange(10) % 3\n"
+    write(here / "my.py", f"{text}    return {gives}\n\n\nhsfl.register_policy('a', allocate=a)\n")
+    words = tiny_words("allocation.policy=a", "fleet.cuts=[1, 2, 3]")
+    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+    assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        ("[1, 2]", "policy 'a': cuts has 2 entries for 3 clients"),
+        ("[1, 2, 9]", "policy 'a': cuts[2] is 9 but client 2 can take"),
+        ("['x'] * 3", "policy 'a': cuts is ['x', 'x', 'x']; give one whole number for each client"),
+    ],
+)
+def test_cuts_that_are_nonsense(here: Path, gives: str, message: str) -> None:
+    write(here / "my.py", f"import hsfl\nhsfl.register_policy('a', cuts=lambda samples: {gives})\n")
+    words = tiny_words(
+        "allocation.policy=a", "fleet.cuts=planned", "allocation.samples=1", "allocation.plan_time_limit_s=0.1"
+    )
+    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        (
+            "x, y[1:], x, y",
+            "data set 'a': train_x has 20 samples but train_y 19 labels; give one label for each sample",
+        ),
+        ("np.where(x > 1, np.nan, x), y, x, y", "is nan; leave the sample out or put a number there"),
+        ("x, y, x[:, 1:], y", "train_x holds float32 (3,) but test_x float32 (2,); make them alike"),
+        ("x, y - 1, x, y", "train_y is a ndarray of shape (20,); give whole numbers 0, 1, ..."),
+        ("x, y, x, y, ('one',)", "data set 'a' has label 1 but 1 classes; name them all"),
+        ("x, y", "gives a tuple; give train_x, train_y, test_x, test_y"),
+        ("[[1, 2], [3]], y, x, y", "train_x is a list, which is no array of numbers"),
+        ("x[:, 0], y, x[:, 0], y", "train_x has shape (20,); give [samples, features] or more"),
+    ],
+)
+def test_data_that_are_nonsense(here: Path, gives: str, message: str) -> None:
+    text = "import numpy as np\nimport hsfl\n\nx = np.random.default_rng(0).standard_normal((20, 3))\ny = np.arange(20) % 2\n"
+    write(here / "my.py", f"{text}hsfl.register_dataset('a', lambda request: ({gives}))\n")
+    words = tiny_words("data.name=a", "data.image_size=null", "model.name=mlp", "fleet.cuts=1")
+    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+
+
+def test_images_alone_for_models_of_images(here: Path) -> None:
+    words = ("--plugin", "my_data.py", *tiny_words("data.name=points", "data.image_size=null"))
+    assert "input_shape is (4,); give cnn channels, height and width" in refused("run", *words, "--out", "run")
+    assert "data.image_size is 8 but points holds numbers" in refused(
+        "run", *words, "--set", "data.image_size=8", "--out", "run"
+    )
+    wrong = ("--set", "model.name=mlp", "--set", "model.input=[1, 8, 8]")
+    assert "model.input resizes images but points holds numbers" in refused("run", *words, *wrong, "--out", "run")
