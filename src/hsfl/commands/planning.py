@@ -44,7 +44,8 @@ def plan(
     changes: Changes = None,
     plugin: Plugins = None,
     device: Annotated[
-        str | None, typer.Option(help="One device alone: cpu=.., memory=.., up=.., down=..; b is bits, B bytes.")
+        str | None,
+        typer.Option(help="One device alone: cpu=.. or compute=.., memory=.., up=.., down=..; b is bits, B bytes."),
     ] = None,
     cost: Annotated[Path | None, typer.Option(help="A cost table saved by hsfl cost --save; needs no torch.")] = None,
     input: Annotated[

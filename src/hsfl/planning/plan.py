@@ -222,12 +222,12 @@ def device_table(
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Every cut for one device: seconds of each phase, whether it fits, and the fastest cut that does.
 
-    The device has cpu (cycles per second), memory (bits), up and down (bits per second); of the main server it gets the
+    The device has cpu (cycles per second) or compute (FLOPs per second), memory (bits), up and down (bits per second); of the main server it gets the
     even share of `fleet.num_clients` clients.
     """
     cost, servers = world.cost, world.servers
     hz = servers.main_hz / config.fleet.num_clients * servers.flops_per_cycle
-    speed = device["cpu"] * config.fleet.flops_per_cycle
+    speed = device["compute"] if "compute" in device else device["cpu"] * config.fleet.flops_per_cycle
     rows: list[dict[str, Any]] = []
     for cut in range(config.fleet.min_cut, cost.num_units + 1):
         spent = {
