@@ -167,7 +167,7 @@ def _show_plan(answer: Any) -> None:
         held = f"{client.bottleneck.replace('_', ' ')} ({client.seconds[client.bottleneck]:.4g} s)"
         middle = _radio_cells(client) if radio else ()
         weight = "-" if client.weight is None else f"{client.weight:.1%}"
-        first = (str(client.client), str(client.cut), brief(client.server_hz / 1e9))
+        first = (client.name.removeprefix("client "), str(client.cut), brief(client.server_hz / 1e9))
         rows.append((*first, *middle, f"{total_s:.4g}", weight, held))
     show_table(
         out_console,
@@ -178,6 +178,8 @@ def _show_plan(answer: Any) -> None:
         out_console.print(
             "weight: how much of the round hangs on the client; a second less for it saves that part of one"
         )
+    if answer.why is not None:
+        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
     out_console.print()
     means = answer.baselines_s
     shown = [(name, f"{mean_s:.5g}", f"{mean_s / means['proposed'] - 1:+.1%}") for name, mean_s in means.items()]

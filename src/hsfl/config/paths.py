@@ -41,6 +41,7 @@ def _joined(folder: Path, path: str) -> str:
 def count_devices(tree: dict[str, Any]) -> None:
     """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
     fleet = tree.get("fleet")
-    if isinstance(fleet, dict) and "num_clients" not in fleet and isinstance(fleet.get("file"), str):
-        if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
-            fleet["num_clients"] = fleet_file.read(fleet["file"]).num_devices
+    if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
+        return
+    if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
+        fleet["num_clients"] = fleet_file.read(fleet["file"]).num_devices

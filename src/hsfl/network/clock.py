@@ -34,7 +34,8 @@ class Timeline:
 
     `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
     not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
-    for it (0 if it did not start). `straggler` is the client with the most work, downloads apart; -1 if none works.
+    for it (0 if it did not start). `straggler` is the client that ends last, of several the one with the most work,
+    downloads apart; where clients take turns alone, the one with the longest turn; -1 if none works.
     """
 
     framework: str
@@ -158,7 +159,8 @@ def _alone(name: str, work: Array, up_s: Array, down_s: Array, on: Array, order:
     start = np.concatenate([end - length, begin_s[None]])
     finish_s = np.where(on, end[-1], 0.0)
     end = np.concatenate([end, (begin_s + down_s)[None]])
-    return _timeline(name, start, end, on, on, finish_s, turn_s, turn_s - down_s, float(finish_s.max()))
+    own_s = turn_s - down_s
+    return _timeline(name, start, end, on, on, finish_s, turn_s, own_s, float(finish_s.max()), last_s=own_s)
 
 
 def _in_step(
@@ -208,10 +210,19 @@ def _timeline(
     busy_s: Array,
     own_s: Array,
     round_s: float,
+    last_s: Array | None = None,
 ) -> Timeline:
+    """last_s: [K] whose greatest is the straggler's; by default when clients end."""
     waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
-    straggler = int(own_s.argmax()) if own_s.max() > 0 else -1
+    straggler = _straggler(finish_s if last_s is None else last_s, own_s)
     return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
+
+
+def _straggler(last_s: Array, own_s: Array) -> int:
+    """Of those that end last (what differs by less than a billionth is rounding), the one with the most work."""
+    if own_s.max() <= 0:
+        return -1
+    return int(np.where(last_s >= last_s.max() * (1 - 1e-9), own_s, -1.0).argmax())
 
 
 def _turns(framework: Timing, on: Array, clusters: Array | None) -> list[Array]:

@@ -68,8 +68,8 @@ class Fleet:
 
     def take(self, clients: Array) -> "Fleet":
         """The same devices, some of them: indices or a mask."""
-        every = (getattr(self, field.name) for field in fields(self))
-        return Fleet(*(None if values is None else values[clients] for values in every))
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: values[clients] for name, values in every.items() if values is not None})
 
     def name(self, client: int) -> str:
         """What to call a client: its device's name, else `client 3`."""

@@ -13,8 +13,9 @@ from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, psl_batches, raw_upload, timeline
 from hsfl.network.even import even
+from hsfl.network.latency import Phases
 from hsfl.network.steps import queue_order
-from hsfl.planning.allocators import Allocator, Even, Job
+from hsfl.planning.allocators import Allocator, Even, Job, Share
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -29,6 +30,16 @@ class Extras:
     heads_travel: bool = True  # False: clients keep their heads
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
     away: tuple[int, ...] = ()  # clients that never take part: FL's that cannot hold the model
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """A round's draw and what the allocator gave whom."""
+
+    draw: RoundDraw
+    started: Array  # [K] bool
+    share: Share
+    order: Array | None  # of the server's queue
 
 
 class RoundClock:
@@ -49,30 +60,40 @@ class RoundClock:
         )
         self.allocator = _allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
+        self.dealt = lru_cache(maxsize=4)(self._dealt)
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
         """The round if these clients are to take part, and what is to be said of its allocation."""
-        job, config = self.job, self.job.config
-        draw = job.world.draw(round_index)
-        started = self._started(chosen)
+        dealt = self.dealt(round_index, chosen)
+        line = self.line(dealt, dealt.share.phases)
+        if self.method.pools_data and round_index == 0:
+            line = after_upload(self._upload(dealt.draw), line)
+        return line, dealt.share.says
+
+    def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
+        job = self.job
+        draw, started = job.world.draw(round_index), self._started(chosen)
         allocator = self.allocator if started.any() else Even()
-        share = allocator.share(job, draw, started)
         order = None
         if self.method.timing.step == "queue":
-            order = queue_order(config.seed, round_index, np.where(started, job.num_batches, 0.0))
-        line = timeline(
-            config.framework,
-            share.phases,
+            order = queue_order(job.config.seed, round_index, np.where(started, job.num_batches, 0.0))
+        return Dealt(draw, started, allocator.share(job, draw, started), order)
+
+    def line(self, dealt: Dealt, phases: Phases) -> Timeline:
+        """The timeline of a round, with these phases."""
+        job = self.job
+        return timeline(
+            job.config.framework,
+            phases,
             job.num_batches,
-            config.train.tau_s or np.inf,
-            started=share.kept,
+            job.config.train.tau_s or np.inf,
+            started=dealt.share.kept,
             clusters=job.clusters,
-            order=order,
-            decoder_s=job.batch_size * self.extras.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
+            order=dealt.order,
+            decoder_s=job.batch_size
+            * self.extras.decoder_flops
+            / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
-        if self.method.pools_data and round_index == 0:
-            line = after_upload(self._upload(draw), line)
-        return line, share.says
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:

@@ -12,7 +12,7 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,14 @@ class RoundRecord:
     started: list[int]  # clients that took part in the round
     kept: list[int]  # clients whose update counts
     dropped: list[int]  # clients that started and passed tau
-    straggler: int | None  # the client with the most work
+    straggler: int | None  # the client that ends last
     waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
     phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
     allocation: dict[str, Any]  # policy, what it says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, int]  # by link
+    why: dict[str, Any] | None = (
+        None  # what holds the straggler up (planning.straggler.Why); None: nobody trained, or older
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class ClientsRecord:
     cuts: list[int]  # [K] as the framework uses them
     max_cut: list[int]  # [K] as deep as the device can hold
     cpu_hz: list[float]  # [K] mean cycles per second
-    max_power_w: list[float]  # [K] uplink
+    max_power_w: list[float | None]  # [K] uplink; None where links are measured and no power was given
+    names: list[str] | None = None  # [K] of the devices, where a fleet file names them
+    flops_per_s: list[float] | None = None  # [K] mean speed; None in runs of older versions
 
 
 @contextmanager
@@ -182,7 +187,8 @@ class RunFolder:
             return None
         value = read_json(self.clients_path)
         try:
-            return ClientsRecord(**{field.name: value[field.name] for field in fields(ClientsRecord)})
+            known = [field for field in fields(ClientsRecord) if field.default is MISSING or field.name in value]
+            return ClientsRecord(**{field.name: value[field.name] for field in known})
         except (KeyError, TypeError) as error:
             raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from hsfl.methods import method
 from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
+from hsfl.planning.described import fleet_notes
 from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.straggler import why_record
 from hsfl.rng import stream
 from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
@@ -121,7 +123,7 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
-        for note in _policy_notes(config):
+        for note in [*fleet_notes(config), *_policy_notes(config)]:
             observer.warns(note)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):
@@ -134,6 +136,7 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
                 last = _is_last(config, clock, round_index, now_s + line.round_s)
                 with interruptible():
                     after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
+                    record = replace(record, why=why_record(clock, round_index, choose_clients(config, round_index)))
                 state, progress, now_s = after, _advance(progress, record), record.sim_time_s
                 _write_round(folder, framework, state, record, progress, config)
                 if log is not None:
