@@ -154,7 +154,9 @@ def test_clients_are_recorded(finished):
     assert [sum(counts) for counts in clients.class_counts] == clients.num_samples
     assert len(clients.class_names) == len(clients.class_counts[0]) == 10
     assert clients.cuts == [1, 2, 5]
-    drawn = tiny("fleet.cuts=max_cut", "data.limit=400")  # what was drawn stays what it is beside a deeper cut that was given
+    drawn = tiny(
+        "fleet.cuts=max_cut", "data.limit=400"
+    )  # what was drawn stays what it is beside a deeper cut that was given
     assert clients.max_cut == prepare(drawn).world.fleet.max_cut.tolist()
     assert clients.names is None
 

@@ -70,7 +70,7 @@ class FleetFile:
 def read(path: str | Path) -> FleetFile:
     """The file, every value checked; wrong input names the file and the device."""
     path = Path(path)
-    table = _load(path)
+    table = load(path)
     if "device" not in table and any(name in table for name in LISTS):
         return FleetFile(path, (), None, _lists(table, path))
     for name in table:
@@ -90,7 +90,7 @@ def read(path: str | Path) -> FleetFile:
     return FleetFile(path, devices, None if server is None else _server(server, path), None)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

@@ -145,7 +145,7 @@ def _why(
 ) -> Why:
     """What holds up the client with the most weight, or the last to end; its other cuts are tried on all samples while that
     takes no longer than OTHER_CUTS_S."""
-    one = max(clients, key=lambda client: (client.weight or 0.0, sum(client.seconds.values())))
+    one, hangs = _most_pressed(clients)
     k, cost = one.client, world.cost
     held = Held.planned(one.seconds, cost, one.cut, float(num_samples[k]))
     gain = {"smashed": draw.main_gain, "gradient": draw.main_gain, "model_up": draw.edge_gain}.get(held.phase)
@@ -156,7 +156,21 @@ def _why(
         if time.monotonic() - began > OTHER_CUTS_S:
             break
         rounds[cut] = mean_s(np.where(np.arange(len(cuts)) == k, cut, cuts))
-    return why_planned(k, f"{one.name} (cut {one.cut})", one.weight, held, owned, now_s, rounds)
+    return why_planned(k, f"{one.name} (cut {one.cut}) {hangs}", held, owned, now_s, rounds)
+
+
+def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
+    """The client with the most weight; without weights, of those that end last the one with most to do apart from the server's
+    work. And how to say it."""
+    if all(client.weight is not None for client in clients):
+        one = max(clients, key=lambda client: client.weight or 0.0)
+        return one, f"has most weight ({one.weight:.0%})"
+    ends_s = {client.client: sum(client.seconds.values()) - client.seconds["model_down"] for client in clients}
+    last = [client for client in clients if ends_s[client.client] >= (1 - 1e-6) * max(ends_s.values())]
+    one = max(last, key=lambda client: ends_s[client.client] - client.seconds["server"])
+    others = len(last) - 1
+    beside = f", with {others} other{'s' if others > 1 else ''}, and takes longest apart from the server's work"
+    return one, "ends last" + (beside if others else "")
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:

@@ -279,20 +279,11 @@ def other_cut_words(at: str, other_s: float, now_s: float, what: str = "the roun
     return f"No other cut is faster: with {at}, the best of them, {what} would take {other_s:.4g} s instead of {now_s:.4g} s."
 
 
-def why_planned(
-    client: int,
-    who: str,
-    weight: float | None,
-    held: Held,
-    gains: Array | None,
-    now_s: float,
-    rounds: dict[int, float],
-) -> Why:
-    """Of the client on which a plan's round hangs most.
+def why_planned(client: int, who: str, held: Held, gains: Array | None, now_s: float, rounds: dict[int, float]) -> Why:
+    """Of the client on which a plan's round hangs most; `who` names it and says how.
 
     gains: of its subchannels, where the phase uses the radio. rounds: the mean round by its other cuts; now_s: by its own.
     """
     best = min(rounds.items(), key=lambda item: item[1]) if rounds else None
-    hangs = "ends last" if weight is None else f"has most weight ({weight:.0%})"
     other = "" if best is None else other_cut_words(f"cut {best[0]}", best[1], now_s, "the mean round")
-    return _why(client, f"{who} {hangs}", held, gains, best, other)
+    return _why(client, who, held, gains, best, other)

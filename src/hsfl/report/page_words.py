@@ -94,7 +94,9 @@ def _network(config: RunConfig) -> str:
 def _main_server(config: RunConfig) -> str:
     """A fleet file may describe the main server; the config then has the default."""
     hz = config.network.main_hz
-    unless = " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
+    unless = (
+        " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
+    )
     return f"a main server of {si(hz)}cycles/s{unless}"
 
 
