@@ -37,7 +37,7 @@ commands = typer.Typer()
     "- `hsfl plan paper-cifar10` plans for the paper's fleet and radio\n"
     "- `hsfl plan --cost resnet18.json --set fleet.num_clients=5 --json`\n"
     "- `hsfl plan --set network.kind=measured --set network.main_up_bps=5e6 --set network.main_down_bps=2e7`\n"
-    '- `hsfl plan --device "cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut for one device'
+    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut for one device'
 )
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
