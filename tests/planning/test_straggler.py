@@ -110,6 +110,17 @@ def test_nobody_holds_up_a_round_without_clients() -> None:
     assert why(clock_of("hsfl", (2,) * 4), 0, ()) is None
 
 
+@pytest.mark.parametrize("policy", ["even", "proposed"])
+def test_clients_that_are_away_hold_nobody_up(policy: str) -> None:
+    cuts, changes = (3, 1, 2, 3), f"allocation.policy={policy}"
+    found = why(clock_of("hsfl", cuts, changes), 0, (0, 2))
+    assert found is not None
+    assert found.client in (0, 2)
+    others = [tuple(cut if k == found.client else own for k, own in enumerate(cuts)) for cut in range(1, 5)]
+    rounds = [clock_of("hsfl", other, changes).round(0, (0, 2))[0].round_s for other in others if other != cuts]
+    assert found.other_round_s == pytest.approx(min(rounds))
+
+
 def test_who_is_dropped_counts_whole() -> None:
     slow = clock_of("hsfl", (2,) * 4)
     first = why(slow, 0, EVERYONE)

@@ -4,11 +4,13 @@ For a round that was clocked (`why`) and for a plan (`why_planned`). A round wit
 quick; else a policy's cycles, band and power stay as they were.
 """
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from hsfl.errors import InputError
 from hsfl.fleet.quantities import say
 from hsfl.methods import method
 from hsfl.models.cost import CostTable
@@ -157,11 +159,13 @@ def _seconds(clock: RoundClock, line: Timeline, times: Phases) -> dict[str, Arra
         spent = line.phase_s
         return {name: sum((spent[part] for part in parts), np.zeros(len(line.kept))) for name, parts in GROUPS.items()}
     batches = np.broadcast_to(clock.job.num_batches, line.kept.shape)
-    once = {"model_up": np.ones_like(batches)}
-    return {
-        name: once.get(name, batches) * sum((getattr(times, f"{part}_s") for part in parts), np.zeros(len(batches)))
-        for name, parts in GROUPS.items()
-    }
+    spent_s = {}
+    for name, parts in GROUPS.items():
+        once_s = sum(
+            (np.where(line.started, getattr(times, f"{part}_s"), 0.0) for part in parts), np.zeros(len(batches))
+        )
+        spent_s[name] = once_s if name == "model_up" else batches * once_s
+    return spent_s
 
 
 def _costs(clock: RoundClock, seconds: dict[str, Array], dealt: Dealt, k: int) -> dict[str, float]:
@@ -218,9 +222,10 @@ def _best_other(clock: RoundClock, dealt: Dealt, k: int) -> tuple[int, float] | 
     for cut in range(job.config.fleet.min_cut, deepest + 1):
         if cut == job.cuts[k]:
             continue
-        other = _at_cut(clock, dealt, alike, cut)
-        if all(np.isfinite(getattr(other.share.phases, name)).all() for name in Phases.__dataclass_fields__):
-            rounds[cut] = clock.line(other, other.share.phases).round_s
+        with suppress(InputError):  # a cut that no round can be made of
+            other = _at_cut(clock, dealt, alike, cut)
+            if all(np.isfinite(getattr(other.share.phases, name)[k]) for name in Phases.__dataclass_fields__):
+                rounds[cut] = clock.line(other, other.share.phases).round_s
     return min(rounds.items(), key=lambda item: item[1]) if rounds else None
 
 
