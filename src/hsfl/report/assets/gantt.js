@@ -53,7 +53,7 @@ function planModel(plan) {
   let end = barrier;
   rows.forEach((row, i) => {
     const long = plan.clients[i].seconds.model_down;
-    row.straggler = !together && row.now === barrier;
+    row.straggler = !together && (plan.why ? row.client === plan.why.client : row.now === barrier);
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + long, seconds: long });
     end = Math.max(end, barrier + long);
   });
@@ -127,7 +127,7 @@ class Gantt {
   measure() {
     const width = Math.max(280, this.holder.clientWidth - 26), narrow = width < 560, num = this.model.rows.length;
     const longest = Math.max(0, ...this.model.rows.map((row) => (named(row) ? row.name.length : 0)));
-    return { width, narrow, left: narrow ? (longest ? 92 : 62) : Math.max(112, Math.min(220, 52 + 7 * longest)), right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
+    return { width, narrow, left: narrow ? (longest ? 100 : 62) : Math.max(112, Math.min(220, 52 + 7 * longest)), right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
   }
 
   draw() {
@@ -156,7 +156,7 @@ class Gantt {
 
   drawRow(svg, bars, row, y, place, hatch) {
     const { at, px } = this, thick = at.row * 0.76, font = Math.min(12, at.row - 1);
-    const name = this.model.pooled ? "main server" : at.narrow ? `${named(row) ? shortened(row.name, 9) : row.client} · ${row.cut}` : `${shortened(row.name, 24)} · cut ${row.cut}`;
+    const name = this.model.pooled ? "main server" : at.narrow ? `${named(row) ? shortened(row.name, 8) : row.client} · ${row.cut}` : `${shortened(row.name, 24)} · cut ${row.cut}`;
     const mood = row.dropped ? "dropped" : row.straggler ? "strong" : "";
     svg.append(s("text", { x: at.left - 8, y: y + at.row / 2 + font * 0.36, "text-anchor": "end", class: mood, style: `font-size:${font}px` }, name));
     const note = row.dropped ? "dropped" : row.away ? "left out" : row.straggler ? "straggler" : "";
