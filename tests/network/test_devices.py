@@ -111,7 +111,7 @@ def test_a_fleet_from_json_and_toml(tmp_path):
     [
         ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [4]}, r"max_cut of client 0 is 4 but the model has 3 units"),
         ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [0]}, r"client 0 has no feasible cut: max_cut is 0"),
-        ({"cpu_hz": [1], "max_power": [1], "max_cut": [1]}, r"'max_power'; did you mean max_power_w"),
+        ({"cpu_hz": [1], "max_power": [1], "max_cut": [1]}, r"'max_power' is unknown; did you mean max_power_w"),
         ({"cpu_hz": [1], "max_cut": [1]}, r"lacks max_power_w"),
         ({"cpu_hz": [1], "max_power_w": [1]}, r"either max_cut or storage_bits"),
         ({"cpu_hz": [-1], "max_power_w": [1], "max_cut": [1]}, r"fleet.json: cpu_hz of client 0 is -1"),

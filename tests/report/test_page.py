@@ -22,6 +22,7 @@ from hsfl.report.page_rounds import client_counts, gantt_strides, phases, round_
 from hsfl.report.page_words import describe, settings_rows
 from hsfl.report.runs import Run
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.prepare import prepare
 from tests.report.fabricated import a_timeline, data_in, record, records, timed, write_run
 from tests.small_runs import hsfl, refused, tiny, tiny_words
 
@@ -153,7 +154,11 @@ def test_clients_are_recorded(finished):
     assert [sum(counts) for counts in clients.class_counts] == clients.num_samples
     assert len(clients.class_names) == len(clients.class_counts[0]) == 10
     assert clients.cuts == [1, 2, 5]
-    assert all(cut <= deepest for cut, deepest in zip(clients.cuts, clients.max_cut))
+    drawn = tiny(
+        "fleet.cuts=max_cut", "data.limit=400"
+    )  # what was drawn stays what it is beside a deeper cut that was given
+    assert clients.max_cut == prepare(drawn).world.fleet.max_cut.tolist()
+    assert clients.names is None
 
 
 def test_an_older_folder_says_not_recorded(tmp_path):

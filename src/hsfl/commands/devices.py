@@ -1,78 +1,44 @@
 """`hsfl plan --device`: the device is read from words, and the seconds of every cut are shown."""
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
+from hsfl.fleet import quantities
 from hsfl.formats import brief, giga, seconds, significant
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
     from hsfl.planning.world import World
 
-SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-RATES = {
-    "": 1.0,
-    "bps": 1.0,
-    "b/s": 1.0,
-    "bit/s": 1.0,
-    "bits/s": 1.0,
-    "Bps": 8.0,
-    "B/s": 8.0,
-    "byte/s": 8.0,
-    "bytes/s": 8.0,
-}
-UNITS = {  # how many cycles per second, bits or bits per second a unit is
-    "cpu": {"": 1.0, "Hz": 1.0, "hz": 1.0, "HZ": 1.0},
-    "memory": {"": 8.0, "B": 8.0, "byte": 8.0, "bytes": 8.0},
-    "up": RATES,
-    "down": RATES,
-}
-EXAMPLES = {"cpu": "5GHz", "memory": "1GB or 1GiB", "up": "5Mbps or 1MB/s", "down": "20Mbps or 2MB/s"}
-NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?:([kKmMgGtT]i?)(?=[a-zA-Z]|$))?(.*)")
+KINDS = {"cpu": "cycles", "compute": "compute", "memory": "memory", "up": "rate", "down": "rate"}
 
 
 def read_device(text: str) -> dict[str, float]:
-    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps: cycles per second, bits, and bits per second."""
+    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps: cycles (or, for compute, FLOPs) per second,
+    bits, and bits per second."""
     device: dict[str, float] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
-        name = known("--device field", name.lower(), UNITS)
+        name = known("--device field", name.lower(), KINDS)
         if not equals:
-            raise InputError(f"--device {name} has no value; write {name}={EXAMPLES[name]}")
+            raise InputError(f"--device {name} has no value; write {name}={quantities.KINDS[KINDS[name]].example}")
         if name in device:
             raise InputError(f"--device gives {name} twice; keep one of them")
-        device[name] = read_quantity(name, value)
-    if missing := [name for name in ("cpu", "up", "down") if name not in device]:
-        raise InputError(f"--device lacks {missing[0]}; give cpu=..,memory=..,up=..,down=..")
+        try:
+            device[name] = quantities.parse(KINDS[name], value)
+        except InputError as error:
+            raise InputError(f"--device {name} is {value!r}; {error}") from None
+    if "cpu" in device and "compute" in device:
+        raise InputError("--device gives both cpu and compute, which are the speed; keep one of them")
+    if missing := [name for name in ("cpu", "up", "down") if name not in device and not _has_speed(name, device)]:
+        raise InputError(f"--device lacks {missing[0]}; give cpu=.. or compute=.., memory=.., up=.., down=..")
     return device
 
 
-def read_quantity(name: str, value: str) -> float:
-    """The amount that a word such as 5Mbps (5e6) stands for. b is bits and B bytes; m would be milli and is refused.
-
-    name: the field of the device.
-    """
-    wrong, such_as = f"--device {name} is {value!r}", f"such as {EXAMPLES[name]}"
-    match = NUMBER.fullmatch(value)
-    if match is None:
-        raise InputError(f"{wrong}; give a number, {such_as}")
-    number, prefix, unit = float(match[1]), match[2] or "", match[3].strip()
-    if prefix.startswith("m"):
-        raise InputError(f"{wrong}; m is milli, write M for a million, {such_as}")
-    if name == "memory" and unit in ("b", "bit", "bits"):
-        raise InputError(f"{wrong}: bits or bytes? give bytes, {such_as}")
-    if unit not in UNITS[name]:
-        raise InputError(f"{wrong}; its unit is unknown, give a number {such_as}")
-    if number <= 0:
-        raise InputError(f"{wrong}; give a number above 0, {such_as}")
-    scale = prefix.lower() if prefix[:1] in "kK" else prefix.capitalize()
-    amount = number * SCALES[scale] * UNITS[name][unit]
-    if not 1e-6 <= amount <= 1e30:
-        raise InputError(f"{wrong}, which is beyond any device; give a number {such_as}")
-    return amount
+def _has_speed(name: str, device: dict[str, float]) -> bool:
+    return name == "cpu" and "compute" in device
 
 
 def device_assumptions(world: "World", settings: "RunConfig", samples_per_client: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ commands = typer.Typer()
     "- `hsfl plan paper-cifar10` plans for the paper's fleet and radio\n"
     "- `hsfl plan --cost resnet18.json --set fleet.num_clients=5 --json`\n"
     "- `hsfl plan --set network.kind=measured --set network.main_up_bps=5e6 --set network.main_down_bps=2e7`\n"
-    '- `hsfl plan --device "cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut for one device'
+    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut for one device'
 )
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
@@ -47,7 +47,8 @@ def plan(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Say which cut is best for one device instead: cpu=..,memory=..,up=..,down=..; b is bits, B is bytes."
+            help="Say which cut is best for one device instead: cpu=.. or compute=.., memory=.., up=.., down=..; "
+            "b is bits, B is bytes."
         ),
     ] = None,
     cost: Annotated[
@@ -212,7 +213,7 @@ def _show_clients(answer: Any) -> None:
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
         held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
         weight = "-" if client.weight is None else percent(client.weight, 1)
-        first = (str(client.client), str(client.cut), giga(client.server_hz))
+        first = (client.name.removeprefix("client "), str(client.cut), giga(client.server_hz))
         rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
     show_table(
         out_console,
@@ -223,6 +224,8 @@ def _show_clients(answer: Any) -> None:
         out_console.print(
             "weight: how much of the round hangs on the client; a second less for it saves that part of one"
         )
+    if answer.why is not None:
+        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from hsfl.config.paths import beside, count_devices
 from hsfl.config.sections import RunConfig, modern_options, older_options
 from hsfl.config.words import explain, fields_of, unknown_field
 from hsfl.errors import InputError
@@ -40,8 +41,11 @@ def read_config(
     of_a_run = source is not None and Path(source).name == "config.json"
     if of_a_run and tree.get("plugins"):
         raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
+    if source is not None and not of_a_run and str(source) not in presets():
+        tree = beside(Path(source), tree)  # what is typed on the command line is from here
     for change in changes:
         _apply(tree, change)
+    count_devices(tree)
     _load_plugins(tree, look=not of_a_run)
     return parse_config(tree, of_a_folder=of_a_run)
 

@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from hsfl import plugins
 from hsfl.errors import InputError
+from hsfl.fleet.quantities import with_units
 
 MAX_SIDE = 1024  # of an image, in pixels; more than this is a slip of the finger
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
@@ -18,10 +19,14 @@ class _Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+    def _numbers(cls, value: object, info: ValidationInfo) -> object:
+        """True is no number; text in a field whose name ends with a unit is a quantity, such as 100Mbps."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise PydanticCustomError("not_a_bool", "another value than true or false")
-        return value
+        try:
+            return with_units(str(info.field_name), value)
+        except InputError as error:
+            raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
@@ -85,7 +90,7 @@ class FleetConfig(_Section):
         None, description="a range of bits, such as [1e8, 1e9]"
     )
     storage: Literal["training", "parameters"] = "training"  # what must fit
-    file: str | None = None  # JSON or TOML with cpu_hz, max_power_w, and max_cut or storage_bits, lists
+    file: str | None = None  # JSON or TOML: a [[device]] table for each client (docs/fleet.md)
 
 
 _Bps = float | tuple[float, ...] | None

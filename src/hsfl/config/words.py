@@ -27,6 +27,8 @@ def explain(
         return f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {fields_of(path)}"
     if problem["type"] == "missing" and value is None:
         return f"config {path} is not given; set it"
+    if problem["type"] == "quantity":
+        return f"config {path} is {reprlib.repr(value)}; {problem['msg']}"
     if problem["type"] in ("value_error", "assertion_error"):
         return f"config {path} is {reprlib.repr(value)}: {problem['msg'].partition(', ')[2]}"
     wanted = field.description if field is not None and field.description else _wanted(problem)

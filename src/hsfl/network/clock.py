@@ -34,7 +34,8 @@ class Timeline:
 
     `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
     not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
-    for it (0 if it did not start). `straggler` is the client with the most work, downloads apart; -1 if none works.
+    for it (0 if it did not start). `straggler` is the client that ends last, of several the one with the most work,
+    downloads apart; where clients take turns alone, the one with the longest turn; -1 if none works.
     """
 
     framework: str
@@ -196,9 +197,10 @@ def _alone(work: _Work, order: Array | None) -> Timeline:
     start = np.concatenate([end - length, begin_s[None]])
     finish_s = np.where(on, end[-1], 0.0)
     end = np.concatenate([end, (begin_s + down_s)[None]])
+    own_s = turn_s - down_s
     return _timeline(
         work.name, start, end, on, on,
-        finish_s=finish_s, busy_s=turn_s, own_s=turn_s - down_s, round_s=float(finish_s.max()),
+        finish_s=finish_s, busy_s=turn_s, own_s=own_s, round_s=float(finish_s.max()), last_s=own_s,
     )  # fmt: skip
 
 
@@ -246,15 +248,24 @@ def _timeline(
     busy_s: Array,
     own_s: Array,
     round_s: float,
+    last_s: Array | None = None,
 ) -> Timeline:
     """The record of a round from its blocks `start` and `end` [P, K], and from when each client is done.
 
     busy_s: [K], how long the client, the radio or the server works for the client; it waits for the rest of the round.
-    own_s: [K], the client's work apart from downloads; the straggler is the client with the most.
+    own_s: [K], the client's work apart from downloads; a client without any is no straggler.
+    last_s: [K], whose greatest is the straggler's; by default when clients end.
     """
     waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
-    straggler = int(own_s.argmax()) if own_s.max() > 0 else -1
+    straggler = _straggler(finish_s if last_s is None else last_s, own_s)
     return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
+
+
+def _straggler(last_s: Array, own_s: Array) -> int:
+    """Of those that end last (what differs by less than a billionth is rounding), the one with the most work."""
+    if own_s.max() <= 0:
+        return -1
+    return int(np.where(last_s >= last_s.max() * (1 - 1e-9), own_s, -1.0).argmax())
 
 
 def _turns(framework: Timing, on: Array, clusters: Array | None) -> list[Array]:

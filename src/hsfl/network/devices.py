@@ -4,16 +4,14 @@ Legend: K clients, C = num_units + 1 cuts. A speed in FLOPs per second is cycles
 paper's f kappa, Eq. (6)).
 """
 
-import json
-import tomllib
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hsfl.errors import InputError
+from hsfl.fleet import file as fleet_file
+from hsfl.fleet.file import Device, FleetFile
 from hsfl.models.cost import CostTable
 from hsfl.network import checks
 
@@ -43,19 +41,25 @@ class Servers:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Arrays over clients, [K]. `cpu_hz` is a client's mean speed; a round's speed varies around it."""
+    """Arrays over clients, [K]. `cpu_hz` is a client's mean speed; a round's speed varies around it.
+
+    A power that is NaN was not given: links of measured speed need none.
+    """
 
     cpu_hz: Array
     flops_per_cycle: Array
     max_power_w: Array
     max_cut: Array  # the deepest cut that the client can hold
+    names: Array | None = None  # of the devices, where a fleet file names them
+    drawn_max_cut: Array | None = None  # as drawn, where a given cut goes deeper and was taken at its word
 
     def __post_init__(self) -> None:
         num_clients = np.size(self.cpu_hz)
         if not num_clients:
             raise InputError("the fleet has no clients; give at least one cpu_hz")
-        for name in ("cpu_hz", "flops_per_cycle", "max_power_w"):
+        for name in ("cpu_hz", "flops_per_cycle"):
             object.__setattr__(self, name, checks.per_client(name, getattr(self, name), num_clients))
+        object.__setattr__(self, "max_power_w", _powers(self.max_power_w, num_clients))
         object.__setattr__(self, "max_cut", _whole_cuts(self.max_cut, num_clients))
 
     @property
@@ -64,7 +68,12 @@ class Fleet:
 
     def take(self, clients: Array) -> "Fleet":
         """The same devices, some of them: indices or a mask."""
-        return Fleet(*(getattr(self, field.name)[clients] for field in fields(self)))
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: values[clients] for name, values in every.items() if values is not None})
+
+    def name(self, client: int) -> str:
+        """What to call a client: its device's name, else `client 3`."""
+        return f"client {client}" if self.names is None else str(self.names[client])
 
     def can_hold(self, cuts: Array | int) -> Array:
         """Whether each client can hold its cut, [K]."""
@@ -78,6 +87,12 @@ class Fleet:
         if bad.any():
             k = int(bad.argmax())
             raise InputError(f"the cut of client {k} is {cuts[k]}; it can hold {min_cut}..{deepest[k]}")
+
+
+def _powers(values: object, num_clients: int) -> Array:
+    array = checks.numbers("max_power_w", values)
+    missing = np.isnan(array) & (array.shape == (num_clients,))
+    return np.where(missing, np.nan, checks.per_client("max_power_w", np.where(missing, 1.0, array), num_clients))
 
 
 def _whole_cuts(values: object, num_clients: int) -> Array:
@@ -110,10 +125,14 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
     if not fits[:, 0].all():
         k = int(fits[:, 0].argmin())
         raise InputError(
-            f"client {k} has no feasible cut: its storage is {storage_bits[k]:.4g} bits and cut {min_cut} needs "
-            f"{need_bits[min_cut]:.4g} ({storage}); give it more storage, a smaller batch, or leave it out"
+            f"client {k} has no feasible cut: its storage is {_size(storage_bits[k])} and cut {min_cut} needs "
+            f"{_size(need_bits[min_cut])} ({storage}); give it more storage, a smaller batch, or leave it out"
         )
     return min_cut + fits.sum(axis=1) - 1
+
+
+def _size(bits: float) -> str:
+    return f"{bits:.4g} bits" if bits < 8 * 2**20 else f"{bits / 8 / 2**20:.5g} MiB"
 
 
 def draw(
@@ -177,46 +196,61 @@ def _spread(values: Array, heterogeneity: float) -> Array:
 
 
 def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
-    """An explicit fleet from JSON or TOML: `cpu_hz`, `max_power_w`, and `max_cut` or `storage_bits`, a list each with
-    one number per client; `flops_per_cycle` (a number or a list) is 1 if left out."""
-    table = _load(Path(path))
-    known = ("cpu_hz", "max_power_w", "max_cut", "storage_bits", "flops_per_cycle")
-    for name in table:
-        if name not in known:
-            near = get_close_matches(name, known, 1) or [", ".join(known)]
-            raise InputError(f"{path}: unknown field {name!r}; did you mean {near[0]}?")
-    for name in ("cpu_hz", "max_power_w"):
-        if name not in table:
-            raise InputError(f"{path} lacks {name}; give one number per client")
-    if ("max_cut" in table) == ("storage_bits" in table):
-        raise InputError(f"{path} must give either max_cut or storage_bits")
-    try:
-        deepest = table["max_cut"] if "max_cut" in table else max_cuts(cost, table["storage_bits"], storage, min_cut)
-        fleet = Fleet(table["cpu_hz"], table.get("flops_per_cycle", 1.0), table["max_power_w"], deepest)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    _check_deepest(fleet.max_cut, cost.num_units, min_cut, str(path))
+    """An explicit fleet from a file (see `hsfl.fleet.file`), for a model: memory becomes the deepest cut that fits."""
+    file = fleet_file.read(path)
+    fleet = (
+        _from_lists(file, cost, storage, min_cut)
+        if file.lists is not None
+        else _from_devices(file, cost, storage, min_cut)
+    )
+    _check_deepest(fleet, cost.num_units, min_cut, str(path))
     return fleet
 
 
-def _check_deepest(max_cut: Array, num_units: int, min_cut: int, where: str) -> None:
+def _from_lists(file: FleetFile, cost: CostTable, storage: str, min_cut: int) -> Fleet:
+    table = file.lists
+    assert table is not None, "the older form"
+    for name in ("cpu_hz", "max_power_w"):
+        if name not in table:
+            raise InputError(f"{file.path} lacks {name}; give one number per client")
+    if ("max_cut" in table) == ("storage_bits" in table):
+        raise InputError(f"{file.path} must give either max_cut or storage_bits")
+    try:
+        deepest = table["max_cut"] if "max_cut" in table else max_cuts(cost, table["storage_bits"], storage, min_cut)
+        return Fleet(table["cpu_hz"], table.get("flops_per_cycle", 1.0), table["max_power_w"], deepest)
+    except InputError as error:
+        raise InputError(f"{file.path}: {error}") from None
+
+
+def _from_devices(file: FleetFile, cost: CostTable, storage: str, min_cut: int) -> Fleet:
+    each = file.devices
+    return Fleet(
+        cpu_hz=np.array([device.cpu_hz for device in each]),
+        flops_per_cycle=np.array([device.flops_per_cycle for device in each]),
+        max_power_w=np.array([np.nan if device.power_w is None else device.power_w for device in each]),
+        max_cut=np.array([_deepest(device, file.path, cost, storage, min_cut) for device in each]),
+        names=np.array([device.name for device in each]),
+    )
+
+
+def _deepest(device: Device, path: Path, cost: CostTable, storage: str, min_cut: int) -> int:
+    if device.max_cut is not None:
+        return device.max_cut
+    if device.memory_bits is None:
+        return cost.num_units
+    try:
+        return int(max_cuts(cost, np.array([device.memory_bits]), storage, min_cut)[0])
+    except InputError as error:
+        raise InputError(f"{path}: {str(error).replace('client 0', f'device {device.name!r}')}") from None
+
+
+def _check_deepest(fleet: Fleet, num_units: int, min_cut: int, where: str) -> None:
+    max_cut = fleet.max_cut
     bad = (max_cut < min_cut) | (max_cut > num_units)
     if not bad.any():
         return
     k = int(bad.argmax())
+    who = fleet.name(k)
     if max_cut[k] > num_units:
-        raise InputError(
-            f"{where}: max_cut of client {k} is {max_cut[k]} but the model has {num_units} units; lower it"
-        )
-    raise InputError(f"{where}: client {k} has no feasible cut: max_cut is {max_cut[k]} but min_cut is {min_cut}")
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text("utf-8-sig")
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the fleet {path}: {error}") from None
-    if not isinstance(table, dict):
-        raise InputError(f"the fleet {path} holds a {type(table).__name__}; it must be a table of lists")
-    return table
+        raise InputError(f"{where}: max_cut of {who} is {max_cut[k]} but the model has {num_units} units; lower it")
+    raise InputError(f"{where}: {who} has no feasible cut: max_cut is {max_cut[k]} but min_cut is {min_cut}")

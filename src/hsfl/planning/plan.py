@@ -3,7 +3,9 @@
 A plan is made from a cost table, without torch.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,17 @@ from hsfl.formats import seconds
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
+from hsfl.planning.described import fleet_notes
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.optimised import plan_cuts, samples
 from hsfl.planning.resources import POWERS
+from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
 MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
+OTHER_CUTS_S = 10.0  # of real time
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
 
 
@@ -46,6 +51,7 @@ class ClientPlan:
     seconds: dict[str, float]  # of each phase over the round
     bottleneck: str  # the longest phase
     weight: float | None  # how much of the round hangs on this client (they sum to 1); None unless cycles are optimal
+    name: str = ""  # of its device; without one, `client 3`
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Plan:
     num_samples: int
     seconds: float  # the search
     notes: list[str]  # settings that a plan leaves aside, and warnings
+    why: dict[str, Any] | None = None  # the client on which the round hangs most (planning.straggler.Why)
 
 
 def plan(
@@ -99,8 +106,12 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         draws = sample_draws(world, settings.samples).sample(slice(settings.samples))
         every, chosen = measured_rounds(world, draws, batch_size, num_batches, min_cut), chosen.with_radio()
         cuts = proposed.cuts if chosen.cuts == "optimised" else ruled_cuts(chosen, every, world.seed)
-        clients = _measured_clients(config, chosen, world, cuts, every, draws.sample(0), num_batches)
+        first = draws.sample(0)
+        clients = _measured_clients(config, chosen, world, cuts, every, first, num_batches)
         means = _measured_means(name, proposed.cuts, every, world.seed)
+
+        def mean_s(tried: Array) -> float:
+            return float((every.even_round_s if chosen.cycles == "even" else every.round_s)(tried).mean())
     else:
         rounds = samples(world, settings, batch_size, num_batches, min_cut)
         cuts = proposed.cuts if chosen.cuts == "optimised" else chosen.choose(rounds, CutSettings(seed=world.seed))
@@ -109,6 +120,14 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         optimal = chosen.cycles == "optimal" and chosen.allocator is None
         clients = _clients(cuts, answer.server_hz, times, num_batches, answer, optimal)
         means = _means(chosen, proposed.cuts, rounds, settings, world.seed)
+        first = sample_draws(world, settings.samples).sample(0)
+
+        def mean_s(tried: Array) -> float:
+            answers = (chosen.allocate(r, tried, settings.gap, settings.time_limit_s) for r in rounds)
+            return float(np.mean([answer.round_s for answer in answers]))
+
+    clients = [replace(client, name=world.fleet.name(client.client)) for client in clients]
+    hangs = _why(world, clients, first, batch_size * num_batches, np.asarray(cuts), min_cut, mean_s)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
     return Plan(
         policy=name,
@@ -121,11 +140,51 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         num_samples=len(proposed.round_s),
         seconds=proposed.seconds,
         notes=_notes(config, clients),
+        why=hangs.record(),
     )
 
 
+def _why(
+    world: World,
+    clients: list[ClientPlan],
+    draw: RoundDraw,
+    num_samples: Array,
+    cuts: Array,
+    min_cut: int,
+    mean_s: Callable[[Array], float],
+) -> Why:
+    """What holds up the client with the most weight, or the last to end; its other cuts are tried on all samples while that
+    takes no longer than OTHER_CUTS_S."""
+    one, hangs = _most_pressed(clients)
+    k, cost = one.client, world.cost
+    held = Held.planned(one.seconds, cost, one.cut, float(num_samples[k]))
+    gain = {"smashed": draw.main_gain, "gradient": draw.main_gain, "model_up": draw.edge_gain}.get(held.phase)
+    owned = None if gain is None else gain[k] if one.subchannels is None else gain[k][one.subchannels]
+    others = [cut for cut in range(min_cut, int(min(world.fleet.max_cut[k], cost.num_units)) + 1) if cut != one.cut]
+    began, now_s, rounds = time.monotonic(), mean_s(cuts), {}
+    for cut in sorted(others, key=lambda cut: abs(cut - one.cut)):
+        if time.monotonic() - began > OTHER_CUTS_S:
+            break
+        rounds[cut] = mean_s(np.where(np.arange(len(cuts)) == k, cut, cuts))
+    return why_planned(k, f"{one.name} (cut {one.cut}) {hangs}", held, owned, now_s, rounds)
+
+
+def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
+    """The client with the most weight; without weights, of those that end last the one with most to do apart from the server's
+    work. And how to say it."""
+    if all(client.weight is not None for client in clients):
+        one = max(clients, key=lambda client: client.weight or 0.0)
+        return one, f"has most weight ({one.weight:.0%})"
+    ends_s = {client.client: sum(client.seconds.values()) - client.seconds["model_down"] for client in clients}
+    last = [client for client in clients if ends_s[client.client] >= (1 - 1e-6) * max(ends_s.values())]
+    one = max(last, key=lambda client: ends_s[client.client] - client.seconds["server"])
+    others = len(last) - 1
+    beside = f", with {others} other{'s' if others > 1 else ''}, and takes longest apart from the server's work"
+    return one, "ends last" + (beside if others else "")
+
+
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes = []
+    notes = fleet_notes(config)
     if config.fleet.cuts not in ("max_cut", "planned"):
         notes.append("fleet.cuts is not used: a plan chooses the cuts")
     longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
@@ -233,12 +292,12 @@ def device_table(
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Every cut for one device: seconds of each phase, whether it fits, and the fastest cut that does.
 
-    The device has cpu (cycles per second), memory (bits), up and down (bits per second); of the main server it gets the
+    The device has cpu (cycles per second) or compute (FLOPs per second), memory (bits), up and down (bits per second); of the main server it gets the
     even share of `fleet.num_clients` clients.
     """
     cost, servers = world.cost, world.servers
     hz = servers.main_hz / config.fleet.num_clients * servers.flops_per_cycle
-    speed = device["cpu"] * config.fleet.flops_per_cycle
+    speed = device["compute"] if "compute" in device else device["cpu"] * config.fleet.flops_per_cycle
     rows: list[dict[str, Any]] = []
     for cut in range(config.fleet.min_cut, cost.num_units + 1):
         spent = {

@@ -14,8 +14,9 @@ from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, psl_batches, raw_upload, timeline
 from hsfl.network.even import even
+from hsfl.network.latency import Phases
 from hsfl.network.steps import queue_order
-from hsfl.planning.allocators import Allocator, Even, Job
+from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -30,6 +31,16 @@ class Extras:
     heads_travel: bool = True  # False if clients keep their heads
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
     away: tuple[int, ...] = ()  # clients that never take part: in FL, those that cannot hold the model
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """A round's draw and what the allocator gave whom."""
+
+    draw: RoundDraw
+    started: Array  # [K] bool
+    allotted: Allotment
+    order: Array | None  # of the server's queue
 
 
 class RoundClock:
@@ -53,30 +64,41 @@ class RoundClock:
         )
         self.allocator = _allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
+        self.dealt = lru_cache(maxsize=4)(self._dealt)
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
-        """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the allocation."""
-        job, config = self.job, self.job.config
-        draw = job.world.draw(round_index)
-        started = self._started(chosen)
+        """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the
+        allocation."""
+        dealt = self.dealt(round_index, chosen)
+        line = self.line(dealt, dealt.allotted.phases)
+        if self.method.pools_data and round_index == 0:
+            line = after_upload(self._upload(dealt.draw), line)
+        return line, dealt.allotted.says
+
+    def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
+        job = self.job
+        draw, started = job.world.draw(round_index), self._started(chosen)
         allocator = self.allocator if started.any() else Even()
-        allotted = allocator.allocate(job, draw, started)
         order = None
         if self.method.timing.step == "queue":
-            order = queue_order(config.seed, round_index, np.where(started, job.num_batches, 0.0))
-        line = timeline(
-            config.framework,
-            allotted.phases,
+            order = queue_order(job.config.seed, round_index, np.where(started, job.num_batches, 0.0))
+        return Dealt(draw, started, allocator.allocate(job, draw, started), order)
+
+    def line(self, dealt: Dealt, phases: Phases) -> Timeline:
+        """The timeline of a round with these phases."""
+        job = self.job
+        return timeline(
+            job.config.framework,
+            phases,
             job.num_batches,
-            config.train.tau_s or np.inf,
-            started=allotted.kept,
+            job.config.train.tau_s or np.inf,
+            started=dealt.allotted.kept,
             clusters=job.clusters,
-            order=order,
-            decoder_s=job.batch_size * self.extras.decoder_flops / (draw.cpu_hz * job.world.fleet.flops_per_cycle),
+            order=dealt.order,
+            decoder_s=job.batch_size
+            * self.extras.decoder_flops
+            / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
-        if self.method.pools_data and round_index == 0:
-            line = after_upload(self._upload(draw), line)
-        return line, allotted.says
 
     def rounds_s(self, chosen: Iterable[tuple[int, ...]]) -> list[float]:
         """The seconds of rounds 0, 1, ...; `chosen` says for each round which clients are to take part."""

@@ -13,6 +13,7 @@ from hsfl.network import devices, history
 from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, draw_rounds, place
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
+from hsfl.planning.described import described
 from hsfl.rng import stream
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
+    config = described(config)
     fleet = make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
@@ -128,7 +130,9 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
             max_cut=(max(3, config.min_cut), max(3, cost.num_units)),
             min_cut=config.min_cut,
         )
-    return replace(fleet, max_cut=_max_cuts(config, fleet, cost, seed))
+    max_cut = _max_cuts(config, fleet, cost, seed)
+    drawn = config.max_cut is None and config.storage_bits is None
+    return replace(fleet, max_cut=max_cut, drawn_max_cut=fleet.max_cut if drawn else max_cut)
 
 
 def _max_cuts(config: FleetConfig, fleet: Fleet, cost: CostTable, seed: int) -> np.ndarray:

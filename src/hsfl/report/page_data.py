@@ -242,6 +242,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "environment": one.environment,
         "policy": config.allocation.policy,
         "main_hz": config.network.main_hz,
+        "measured": config.network.kind == "measured",
         "tau_s": config.train.tau_s,
         "num_clients": config.fleet.num_clients,
         "planned_rounds": config.train.rounds,
@@ -257,7 +258,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
         "clients": None
         if clients is None
-        else {k: v if k == "class_names" else v[:MAX_CLIENTS] for k, v in clients.items()},
+        else {k: v if k == "class_names" or v is None else v[:MAX_CLIENTS] for k, v in clients.items()},
         "counts": client_counts(records),
         "gantt_every": every,
         "rounds": round_columns(records, list(run.bytes), every, run.pools_data),

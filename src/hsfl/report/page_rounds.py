@@ -55,6 +55,7 @@ def round_columns(
     columns["allocation"] = [allocation(record.allocation) for record in records]
     rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
+    columns["why"] = [None if row is None else why(record) for record, row in zip(records, rows)]
     columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
     return columns
@@ -73,6 +74,12 @@ def together(record: RoundRecord) -> bool:
 
 def straggler(record: RoundRecord) -> int | None:
     return None if together(record) else record.straggler
+
+
+def why(record: RoundRecord) -> str | None:
+    """What holds the straggler up, in words; None where an older version did not record it."""
+    words = record.why.get("words") if isinstance(record.why, dict) else None
+    return words if isinstance(words, str) else None
 
 
 def _changes(values: Sequence[Any]) -> list[Any]:

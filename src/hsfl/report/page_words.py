@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hsfl.config import RunConfig, flatten
+from hsfl.config import NetworkConfig, RunConfig, flatten
 from hsfl.formats import count, si
 from hsfl.report.runs import Look, built_in, display_name
 
@@ -88,7 +88,16 @@ def _network(config: RunConfig) -> str:
         scaled = (
             f" The clock charges each sample as {network.sample_scale:.4g}; data sent is that of the training itself."
         )
-    return f"{links}{back}; a main server of {si(network.main_hz)}cycles/s.{scaled}"
+    return f"{links}{back}; {_main_server(config)}.{scaled}"
+
+
+def _main_server(config: RunConfig) -> str:
+    """A fleet file may describe the main server; the config then has the default."""
+    hz = config.network.main_hz
+    unless = (
+        " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
+    )
+    return f"a main server of {si(hz)}cycles/s{unless}"
 
 
 def _allocation(config: RunConfig) -> str:

@@ -11,7 +11,7 @@ left out when the file is read.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,16 @@ class RoundRecord:
     started: list[int]  # clients that took part in the round
     kept: list[int]  # clients whose update counts
     dropped: list[int]  # clients that started and passed tau
-    straggler: int | None  # the client with the most work
+    straggler: int | None  # the client that ends last
     waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
     phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
     allocation: dict[
         str, Any
     ]  # the policy, what it says of its answer, and under `resources` the numbers that recompute the round
     bytes: dict[str, int]  # by link
+    why: dict[str, Any] | None = (
+        None  # what holds the straggler up (planning.straggler.Why); None: nobody trained, or older
+    )
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,14 @@ class ClientsRecord:
     cuts: list[int]  # [K] as the framework uses them
     max_cut: list[int]  # [K] as deep as the device can hold
     cpu_hz: list[float]  # [K] mean cycles per second
-    max_power_w: list[float]  # [K] uplink
+    max_power_w: list[float | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[int] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    names: list[str] | None = None  # [K] of the devices, where a fleet file names them
+    flops_per_s: list[float] | None = None  # [K] mean speed; None in runs of older versions
+
+
+def _is_required(each: "Field[Any]") -> bool:
+    return each.default is MISSING and each.default_factory is MISSING
 
 
 def _is_ours_to_clear(path: Path) -> bool:
@@ -120,8 +129,8 @@ class RunFolder:
             return None
         value = read_json(self.clients_path)
         try:
-            given = (each.name for each in fields(ClientsRecord) if each.name in value or each.name != "input_shape")
-            return ClientsRecord(**{name: value[name] for name in given})
+            known = [each for each in fields(ClientsRecord) if _is_required(each) or each.name in value]
+            return ClientsRecord(**{each.name: value[each.name] for each in known})
         except (KeyError, TypeError) as error:
             raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from hsfl.frameworks.base import Framework, State
 from hsfl.methods import method
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
+from hsfl.planning.described import fleet_notes
 from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.straggler import why_record
 from hsfl.rng import stream
 from hsfl.runs.checkpoint import Standing, load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.environment import check_inputs
@@ -137,6 +139,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                     break
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
+                    record = replace(record, why=why_record(clock, round_index, choose_clients(config, round_index)))
                 here = _Position(after, _advance(here.standing, record), record.sim_time_s)
                 _write_round(parts, here, record)
                 if log is not None:
@@ -160,7 +163,7 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
-    for note in _policy_notes(config):
+    for note in [*fleet_notes(config), *_policy_notes(config)]:
         observer.warns(note)
     return _Position(state, standing, now_s)
 

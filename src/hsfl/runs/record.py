@@ -46,10 +46,12 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
         class_names=list(bench.class_names),
         cuts=list(cuts),
-        max_cut=fleet.max_cut.tolist(),
+        max_cut=(fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut).tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
-        max_power_w=fleet.max_power_w.tolist(),
+        max_power_w=[None if np.isnan(power_w) else power_w for power_w in fleet.max_power_w.tolist()],
         input_shape=list(feed.images.shape),
+        names=None if fleet.names is None else fleet.names.tolist(),
+        flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
     )
 
 

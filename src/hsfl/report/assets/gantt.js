@@ -7,6 +7,9 @@ const PHASE_NAMES = {
 };
 const TINY = 2e-5;  // of a round: gaps that rounding leaves are not waiting
 
+// What to call a client: its device's name, where a fleet file names it.
+const nameOf = (clients, k) => (clients && clients.names && clients.names[k] ? clients.names[k] : `client ${k}`);
+const shortened = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 const pick = (value, i) => (Array.isArray(value) ? value[i] : value);
 
 // The bars of a round, from the page's columns: see page_rounds.py.
@@ -15,7 +18,7 @@ function roundModel(run, r) {
   if (!clients) return null;
   const away = new Set(of.away[r]), dropped = new Set(of.dropped[r]), cuts = cutsOf(run, r);
   const rows = clients.map((client, i) => ({
-    client, waited: of.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
+    client, name: nameOf(run.clients, client), waited: of.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
   }));
   for (const [phase, [start, length]] of Object.entries(of.phases[r])) {
     rows.forEach((row, i) => {
@@ -37,7 +40,7 @@ function cutsOf(run, r) {
 function planModel(plan) {
   const own = ["client", "smashed", "server", "gradient", "model_up"];
   const rows = plan.clients.slice(0, DATA.max_clients).map((client) => {
-    const row = { client: client.client, cut: client.cut, bars: [], now: 0 };
+    const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], now: 0 };
     for (const phase of own) {
       const long = client.seconds[phase];
       if (long > 0) row.bars.push({ phase, start: row.now, end: row.now + long, seconds: long });
@@ -50,7 +53,7 @@ function planModel(plan) {
   let end = barrier;
   rows.forEach((row, i) => {
     const long = plan.clients[i].seconds.model_down;
-    row.straggler = !together && row.now === barrier;
+    row.straggler = !together && (plan.why ? row.client === plan.why.client : row.now === barrier);
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + long, seconds: long });
     end = Math.max(end, barrier + long);
   });
@@ -74,6 +77,8 @@ function waits(bars, roundS) {
   }
   return found;
 }
+
+const named = (row) => row.name !== `client ${row.client}`;
 
 // ---- the chart
 
@@ -121,7 +126,8 @@ class Gantt {
 
   measure() {
     const width = Math.max(280, this.holder.clientWidth - 26), narrow = width < 560, num = this.model.rows.length;
-    return { width, narrow, left: narrow ? 62 : 112, right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
+    const longest = Math.max(0, ...this.model.rows.map((row) => (named(row) ? row.name.length : 0)));
+    return { width, narrow, left: narrow ? (longest ? 100 : 62) : Math.max(112, Math.min(220, 52 + 7 * longest)), right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
   }
 
   draw() {
@@ -150,7 +156,7 @@ class Gantt {
 
   drawRow(svg, bars, row, y, place, hatch) {
     const { at, px } = this, thick = at.row * 0.76, font = Math.min(12, at.row - 1);
-    const name = this.model.pooled ? "main server" : at.narrow ? `${row.client} · ${row.cut}` : `client ${row.client} · cut ${row.cut}`;
+    const name = this.model.pooled ? "main server" : at.narrow ? `${named(row) ? shortened(row.name, 8) : row.client} · ${row.cut}` : `${shortened(row.name, 24)} · cut ${row.cut}`;
     const mood = row.dropped ? "dropped" : row.straggler ? "strong" : "";
     svg.append(s("text", { x: at.left - 8, y: y + at.row / 2 + font * 0.36, "text-anchor": "end", class: mood, style: `font-size:${font}px` }, name));
     const note = row.dropped ? "dropped" : row.away ? "left out" : row.straggler ? "straggler" : "";
@@ -262,7 +268,7 @@ class Gantt {
     const under = document.elementFromPoint(event.clientX, event.clientY), bar = under && under.closest("[data-phase]");
     if (!bar) return hideTip();
     const { client, phase, start, end } = bar.dataset, long = bar.dataset.seconds ?? end - start;
-    const who = this.model.pooled ? "Main server" : `Client ${client}`;
+    const who = this.model.pooled ? "Main server" : this.model.rows.find((row) => row.client === +client).name.replace(/^client/, "Client");
     showTip(event, h("strong", {}, `${who}: ${PHASE_NAMES[phase] || phase}`), `\n${seconds(+start)} to ${seconds(+end)}\n${seconds(+long)}`);
   }
 }

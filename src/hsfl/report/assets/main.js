@@ -81,9 +81,9 @@ function drawRound() {
   if (of.dropped[r].length) parts.push(`${of.dropped[r].length} dropped at tau`);
   if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
   if (of.together[r] && !model.pooled) parts.push("all finish together");
-  if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was client ${of.straggler[r]}`);
+  if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was ${nameOf(one.clients, of.straggler[r])}`);
   if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
-  $("round-words").textContent = `${parts.join("; ")}.`;
+  $("round-words").textContent = `${parts.join("; ")}.${of.why[r] ? ` ${of.why[r]}` : ""}`;
   gantt = gantt || new Gantt($("gantt"), "Gantt chart");
   gantt.show(model, parts.join("; "));
   drawPlan(one, r, model);

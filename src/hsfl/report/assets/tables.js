@@ -63,6 +63,8 @@ function longer(part) {
   return said === "0.0 %" ? said : `${part > 0 ? "+" : "−"}${said}`;
 }
 
+const called = (row) => (row.name || "").replace(/^client /, "") || `${row.client}`;
+
 function bottleneck(row) {
   if (row.away) return null;
   const beside = ["decoder", row.dropped ? "model_down" : ""];  // who is dropped gets the next model, but was late before
@@ -75,7 +77,7 @@ function drawPlan(run, r, model) {
   if (!model || !model.rows.length) return body.append(h("p", { class: "note" }, "This page holds no timeline of this round."));
   if (model.pooled) return body.append(h("p", {}, `${run.framework_name} has no cuts: the main server trains alone on everyone's data.`));
   const says = run.rounds.allocation[r], columns = [
-    { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${row.client}, dropped at tau`) : `${row.client}`) },
+    { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${called(row)}, dropped at tau`) : called(row)) },
     { head: "cut", cell: (row) => `${row.cut}` }];
   if (says) {
     body.append(h("p", {}, `Policy ${run.policy}: ${SOLVED[says.status] || says.status}. `,
@@ -91,7 +93,7 @@ function drawPlan(run, r, model) {
   } else {
     const shared = "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have.";
     body.append(h("p", {}, run.policy === "even" ? shared : `Policy ${run.policy}: this framework keeps no record of who got what; the bars above show its effect.`));
-    if (run.clients) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
+    if (run.clients && run.clients.max_power_w.some((power) => power !== null) && !run.measured) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
   }
   columns.push(
     { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
@@ -117,12 +119,14 @@ function drawPlans(plans, charts) {
     charts.push(chart);
     const watts = (name) => (client) => scaled(client[name], "W", []);
     body.append(table("What each client gets (first sample)", [
-      { head: "client", cell: (client) => `${client.client}` }, { head: "cut", cell: (client) => `${client.cut}` },
+      { head: "client", cell: called }, { head: "cut", cell: (client) => `${client.cut}` },
       { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
-      { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
-      { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") },
+      ...(plan.clients[0].main_up_power_w === null ? [] : [ // links of measured speed have no radio
+        { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
+        { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") }]),
       { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
     ], plan.clients.slice(0, DATA.max_clients)));
+    if (plan.why) body.append(h("p", { "data-key": "plan_why" }, plan.why.words));
     const best = plan.baselines_s.proposed;
     body.append(table("Policies on the same samples", [
       { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },
@@ -187,17 +191,18 @@ function histogram(counts, names, highest) {
 
 function drawClients(run) {
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
-  const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => `${k}` }];
+  const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
   if (clients) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
       { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
-    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
+    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, 
+      clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
   columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },
     { head: "straggler", cell: of("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
   if (!clients) body.append(h("p", { class: "note" }, "Samples, classes and devices of the clients were not recorded by this run."));
-  else body.append(h("p", { class: "note" }, `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. Counts are rounds.`));
+  else body.append(h("p", { class: "note" }, `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. Counts are rounds.${clients.cuts.some((cut, k) => cut > clients.max_cut[k]) ? " A cut deeper than the deepest that was drawn for the device was given, and taken at its word." : ""}`));
   body.append(table(null, columns, [...Array(num).keys()]));
   if (num < run.num_clients) body.append(h("p", { class: "note" }, `The first ${num} of ${whole(run.num_clients)} clients.`));
   if (clients && run.recall.length) {

@@ -1,0 +1,139 @@
+"""`hsfl measure`: this machine as an entry of a fleet file."""
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hsfl.commands.models import read_shape
+from hsfl.commands.shared import (
+    Changes,
+    Json,
+    Plugins,
+    err_console,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
+from hsfl.errors import InputError
+from hsfl.fleet import writing
+from hsfl.fleet.quantities import parse, say
+from hsfl.formats import size
+
+if TYPE_CHECKING:
+    from hsfl.training.speed import Speed
+
+commands = typer.Typer()
+UNSTEADY = 0.25  # spread above which other work was likely in the way
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "- `hsfl measure --model resnet18 --input 3,64,64 -o fleet.toml --name ward-1 --up 100Mbps --down 100Mbps`\n"
+    "- `hsfl measure my.toml --server -o fleet.toml` on the main server\n"
+    "- `hsfl measure` prints an entry and writes nothing\n\n"
+    "docs/fleet.md goes from six workstations to a plan and a run."
+)
+def measure(
+    config: Annotated[str | None, typer.Argument(help="A config whose model and batches are trained.")] = None,
+    changes: Changes = None,
+    model: Annotated[str | None, typer.Option(help="A model's name; short for --set model.name=NAME.")] = None,
+    input: Annotated[
+        str | None, typer.Option(help="Channels, height and width of an image; else model.input, else 3,32,32.")
+    ] = None,
+    classes: Annotated[int, typer.Option(min=2, max=10**6, help="Number of classes.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to train.")] = 5.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The fleet file, .toml or .json; made or added to.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The device's name; else this machine's.")] = None,
+    up: Annotated[
+        str | None, typer.Option(help="Its link to the servers, such as 100Mbps, as you measured it.")
+    ] = None,
+    down: Annotated[str | None, typer.Option(help="Its link from the servers.")] = None,
+    server: Annotated[bool, typer.Option("--server", help="This machine is the main server.")] = False,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model on this machine for some seconds and write what it reached as a device of a fleet file.
+
+    The speed is FLOPs of training per second, which is what the planner divides by: a processor's cycles at one FLOP each can be
+    wrong ten times over, and its data sheet as well. Nothing else should run meanwhile.
+    """
+    with one_line_errors():
+        own = name if name is not None else platform.node() or "device"
+        _check(own, server, name, up, down)
+        if out is not None:
+            writing.check_free(out, None if server else own)
+        from hsfl.config import read_config
+        from hsfl.files import write_atomic
+        from hsfl.models.zoo import build
+        from hsfl.training.speed import machine_memory_bits, training_speed
+
+        words = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
+        settings = read_config(config, words, plugin or ())
+        part, train = settings.model, settings.train
+        shape = read_shape(input) if input is not None else tuple(part.input or (3, 32, 32))
+        options = settings.options.of(part.name)
+        made = build(part.name, shape, classes, part.norm, part.stem, dropout=part.dropout, options=options)
+        with err_console.status(f"training {part.name} for {seconds:g} s ..."):
+            speed = training_speed(made.to(settings.device), shape, classes, train, seconds)
+        memory_bits = machine_memory_bits()
+        entry = writing.device_entry(own, speed.flops_per_s, memory_bits, up, down)
+        entry = {"compute": entry["compute"]} if server else entry
+        note = f"{part.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
+        if out is not None:
+            text = writing.added(out, entry, server, note)
+            write_atomic(out, lambda scratch: scratch.write_text(text, "utf-8"))
+    if as_json:
+        print_json({"entry": entry, "flops_per_s": speed.flops_per_s, "step_s": speed.step_s, "num_steps": speed.num_steps,
+                    "spread": speed.spread, "samples_per_s": speed.samples_per_s, "memory_bits": memory_bits})  # fmt: skip
+        return
+    _say(speed, note, memory_bits)
+    if out is None:
+        text = writing.toml(entry, "[main_server]" if server else "[[device]]", note)
+        out_console.print(text.rstrip(), soft_wrap=True, highlight=False)
+    else:
+        who = "the main server" if server else f"device {own!r}"
+        out_console.print(f"wrote {who} to {out}", soft_wrap=True, highlight=False)
+
+
+def _check(own: str, server: bool, name: str | None, up: str | None, down: str | None) -> None:
+    for option, value in (("--name", name), ("--up", up), ("--down", down)):
+        if server and value is not None:
+            raise InputError(
+                f"{option} {value} describes a client, but --server is the main server; leave one of them out"
+            )
+    if not own.strip() or not own.isprintable() or len(own) > 60:
+        raise InputError(f"--name is {own!r}; give up to 60 characters, such as ward-1")
+    for option, value in (("--up", up), ("--down", down)):
+        try:
+            parse("rate", value) if value is not None else None
+        except InputError as error:
+            raise InputError(f"{option} is {value!r}; {error}") from None
+
+
+def _say(speed: "Speed", note: str, memory_bits: float | None) -> None:
+    import torch  # here, because it takes seconds to load
+
+    threads = torch.get_num_threads()
+    lines = [
+        f"{note}: {speed.num_steps} steps of training on {threads} thread{'s' if threads > 1 else ''} (OMP_NUM_THREADS changes that)",
+        f"a step takes {speed.step_s:.4g} s (half of them {speed.low_s:.4g} to {speed.high_s:.4g} s), that is "
+        f"{speed.samples_per_s:.4g} samples/s of {say(speed.flops_per_sample, 'FLOP')} each, forward and backward",
+        f"compute: training reaches {say(speed.flops_per_s, 'FLOP/s')}",
+    ]
+    if memory_bits is not None:
+        whole = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"
+        lines.append(f"memory: {size(memory_bits / 8)} in all; {whole}")
+    for line in lines:
+        out_console.print(line, soft_wrap=True, highlight=False)
+    if speed.spread > UNSTEADY:
+        out_console.print(
+            f"warning: the middle half of the steps spreads over {speed.spread:.0%} of the median, so something else was "
+            "running; stop it and measure again, or measure longer with --seconds",
+            soft_wrap=True,
+            highlight=False,
+        )

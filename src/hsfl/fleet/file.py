@@ -1,0 +1,165 @@
+"""Fleet files, TOML or JSON: a `[[device]]` table for each client, and `[main_server]`.
+
+    [[device]]
+    name = "ward-1"
+    compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
+    memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
+    up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
+    down = "100Mbps"
+    power = "2W"             # where the links are a radio
+
+The older form, lists with one number per client (`cpu_hz`, `max_power_w`, `max_cut` or `storage_bits`), is read as well.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import InputError, known
+from hsfl.fleet.quantities import parse, with_units
+
+QUANTITIES = {  # of a device, with its kind
+    "compute": "compute", "cpu": "cycles", "memory": "memory", "power": "power",
+    "up": "rate", "down": "rate", "edge_up": "rate", "edge_down": "rate",
+}  # fmt: skip
+DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut")
+SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle")
+LISTS = ("cpu_hz", "max_power_w", "max_cut", "storage_bits", "flops_per_cycle")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. Speed is `cpu_hz` times `flops_per_cycle`; None: the file does not say."""
+
+    name: str
+    cpu_hz: float
+    flops_per_cycle: float
+    memory_bits: float | None = None
+    max_cut: int | None = None
+    power_w: float | None = None
+    up_bps: float | None = None
+    down_bps: float | None = None
+    edge_up_bps: float | None = None
+    edge_down_bps: float | None = None
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """What a fleet file says: devices and main server, or the lists of the older form."""
+
+    path: Path
+    devices: tuple[Device, ...]  # empty in the older form
+    main_server: Device | None
+    lists: Mapping[str, Any] | None  # the older form
+
+    @property
+    def num_devices(self) -> int:
+        if self.lists is None:
+            return len(self.devices)
+        sizes = [len(values) for values in self.lists.values() if isinstance(values, list)]
+        return max(sizes, default=1)
+
+    @property
+    def gives_rates(self) -> bool:
+        return any(device.up_bps or device.down_bps for device in self.devices)
+
+
+def read(path: str | Path) -> FleetFile:
+    """The file, every value checked; wrong input names the file and the device."""
+    path = Path(path)
+    table = load(path)
+    if "device" not in table and any(name in table for name in LISTS):
+        return FleetFile(path, (), None, _lists(table, path))
+    for name in table:
+        known(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
+    rows = table.get("device", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path}: device is {type(rows).__name__}; write a [[device]] table for each device")
+    if not rows:
+        raise InputError(f"{path} lists no devices; add a [[device]] table, or write one with hsfl measure -o {path}")
+    devices = tuple(_device(row, number, path) for number, row in enumerate(rows, 1))
+    names = [device.name for device in devices]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{path}: two devices have the name {twice[0]!r}; rename one of them")
+    server = table.get("main_server")
+    if server is not None and not isinstance(server, dict):
+        raise InputError(f"{path}: main_server is {server!r}; write a [main_server] table")
+    return FleetFile(path, devices, None if server is None else _server(server, path), None)
+
+
+def load(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8-sig")
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot read the fleet {path}: {error}") from None
+    if not isinstance(table, dict):
+        raise InputError(f"the fleet {path} holds a {type(table).__name__}; write a [[device]] table for each device")
+    return table
+
+
+def _lists(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    for name in table:
+        known(f"{path}: field", name, LISTS)
+    lists = {}
+    for name, values in table.items():
+        try:
+            lists[name] = with_units(name, values)
+        except InputError as error:
+            raise InputError(f"{path}: {name} is {values!r}; {error}") from None
+    return lists
+
+
+def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
+    name = row.get("name")
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 60:
+        shown = "no name" if name is None else f"the name {name!r}"
+        raise InputError(f'{path}: device {number} has {shown}; give up to 60 characters, such as name = "ward-1"')
+    where = f"{path}: device {name!r}"
+    cpu_hz, flops_per_cycle = _speed(row, DEVICE_FIELDS, where)
+    rates = {f"{key}_bps": _quantity(row, key, where) for key in ("up", "down", "edge_up", "edge_down")}
+    max_cut, memory_bits = row.get("max_cut"), _quantity(row, "memory", where)
+    if max_cut is not None and (type(max_cut) is not int or max_cut < 0):
+        raise InputError(f"{where}: max_cut is {max_cut!r}; give a whole number, 0 or more")
+    if max_cut is not None and memory_bits is not None:
+        raise InputError(f"{where} has both max_cut and memory; keep one of them")
+    return Device(name, cpu_hz, flops_per_cycle, memory_bits, max_cut, _quantity(row, "power", where), **rates)
+
+
+def _server(row: Mapping[str, Any], path: Path) -> Device:
+    return Device("main server", *_speed(row, SERVER_FIELDS, f"{path}: main_server"))
+
+
+def _speed(row: Mapping[str, Any], fields: Sequence[str], where: str) -> tuple[float, float]:
+    """Cycles per second and FLOPs per cycle; where both compute and cpu are given, compute is the speed."""
+    for name in row:
+        known(f"{where}: field", name, fields)
+    compute, cpu_hz, per_cycle = _quantity(row, "compute", where), _quantity(row, "cpu", where), None
+    if "flops_per_cycle" in row:
+        per_cycle = row["flops_per_cycle"]
+        if isinstance(per_cycle, bool) or not isinstance(per_cycle, int | float) or not 0 < per_cycle < 1e9:
+            raise InputError(f"{where}: flops_per_cycle is {per_cycle!r}; give a number above 0, such as 8")
+    if compute is None and cpu_hz is None:
+        raise InputError(f'{where} has no speed; give compute = "35 GFLOP/s" (hsfl measure finds it) or cpu = "3.6GHz"')
+    if compute is None:
+        assert cpu_hz is not None
+        return cpu_hz, float(per_cycle or 1.0)
+    if per_cycle is not None:
+        raise InputError(f"{where} has both compute and flops_per_cycle, but compute says it all; keep one of them")
+    return (compute, 1.0) if cpu_hz is None else (cpu_hz, compute / cpu_hz)
+
+
+def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    """In base units: cycles or FLOPs per second, bits, bits per second, watts."""
+    value = row.get(key)
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise InputError("give text with a number and a unit, or a number")
+        return parse(QUANTITIES[key], value if isinstance(value, str) else repr(value))
+    except InputError as error:
+        raise InputError(f"{where}: {key} is {value!r}; {error}") from None

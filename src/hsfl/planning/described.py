@@ -1,0 +1,104 @@
+"""What a fleet file says beyond its devices: the speed of their links and of the main server, put into the config."""
+
+from typing import Any
+
+from hsfl.config import NetworkConfig, RunConfig
+from hsfl.errors import InputError
+from hsfl.fleet import file as fleet_file
+from hsfl.fleet.file import FleetFile
+from hsfl.network.channel import RATE_NAMES
+
+FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`
+
+
+def described(config: RunConfig) -> RunConfig:
+    """The config whose network has the rates and the main server of its fleet file; what a fleet file leaves out stays."""
+    file = _read(config)
+    if file is None:
+        return config
+    network = config.network
+    changes = _server(network, file)
+    if network.kind == "measured" and network.history is None:
+        changes |= _rates(network, file)
+    elif network.kind == "ofdma":
+        _check_radio(file)
+    return config.model_copy(update={"network": network.model_copy(update=changes)})
+
+
+def fleet_notes(config: RunConfig) -> list[str]:
+    """A main server that nobody described beside devices that somebody did."""
+    file, network = _read(config), config.network
+    if file is None or file.main_server is not None or not _is_default(network):
+        return []
+    return [
+        f"the main server is the paper's ({network.main_hz:g} cycles per second, one FLOP each), beside devices that "
+        f"{file.path} describes: cuts and seconds rest on it. Measure the server with hsfl measure --server -o {file.path}, "
+        "or set network.main_hz"
+    ]
+
+
+def _read(config: RunConfig) -> FleetFile | None:
+    """The fleet file, where it has device tables."""
+    file = None if config.fleet.file is None else fleet_file.read(config.fleet.file)
+    return file if file is not None and file.lists is None else None
+
+
+def _is_default(network: NetworkConfig) -> bool:
+    usual = NetworkConfig()
+    return (network.main_hz, network.flops_per_cycle) == (usual.main_hz, usual.flops_per_cycle)
+
+
+def _server(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
+    server = file.main_server
+    if server is None:
+        return {}
+    if not _is_default(network):
+        raise InputError(
+            f"network.main_hz and network.flops_per_cycle have no effect beside [main_server] in {file.path}; leave "
+            "one of them out"
+        )
+    return {"main_hz": server.cpu_hz, "flops_per_cycle": server.flops_per_cycle}
+
+
+def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
+    """Of every device. A number for all in the config stands in for devices that give none; those to the edge server are,
+    where nobody gives them, those to the main server."""
+    rates: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        own, for_all = [getattr(device, field) for device in file.devices], getattr(network, name)
+        if for_all is not None and any(own) and (all(own) or isinstance(for_all, tuple)):
+            raise InputError(
+                f"network.{name} has no effect beside {_word(field)} of the devices in {file.path}; leave one of them out"
+            )
+        if for_all is None and name.startswith("edge"):
+            for_all = rates[name.replace("edge", "main")]
+        instead = for_all if isinstance(for_all, tuple) else (for_all,) * len(own)
+        if len(instead) != len(own):
+            raise InputError(f"network.{name} has {len(instead)} numbers for {len(own)} devices; give one each")
+        rates[name] = tuple(second if first is None else first for first, second in zip(own, instead))
+        if None in rates[name]:
+            device = file.devices[rates[name].index(None)]
+            raise InputError(
+                f'{file.path}: device {device.name!r} has no {_word(field)}, which network.kind = "measured" needs; give '
+                f'{_word(field)} = "100Mbps", or network.{name} for all'
+            )
+    return rates
+
+
+def _word(field: str) -> str:
+    """As a device's table has it: up_bps -> up."""
+    return field.removesuffix("_bps")
+
+
+def _check_radio(file: FleetFile) -> None:
+    if file.gives_rates:
+        raise InputError(
+            f'{file.path} gives up and down of devices, but network.kind is "ofdma", where a radio makes the rates; set '
+            "network.kind=measured, or leave them out"
+        )
+    for device in file.devices:
+        if device.power_w is None:
+            raise InputError(
+                f'{file.path}: device {device.name!r} has no power, which a radio needs; give power = "2W", or up and '
+                "down and set network.kind=measured"
+            )

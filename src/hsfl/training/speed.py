@@ -1,0 +1,90 @@
+"""How fast this machine trains a model: its own units, step after step, for some seconds."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hsfl.config import TrainConfig
+from hsfl.models.cost import measure
+from hsfl.models.state import Layout, read_state
+from hsfl.models.units import SplitModel
+from hsfl.training.step import Part, StepKey, whole_step
+
+WARM_UP = 2  # steps that are not counted: memory is found, kernels are chosen
+LEAST_STEPS = 5
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What training reached. The median step counts, so that a moment of other work does not."""
+
+    batch_size: int
+    num_steps: int
+    step_s: float  # median
+    low_s: float  # a quarter of the steps took less
+    high_s: float  # a quarter took more
+    flops_per_sample: float  # forward and backward
+    memory_bits: float  # that training the whole model takes
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.batch_size * self.flops_per_sample / self.step_s
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.batch_size / self.step_s
+
+    @property
+    def spread(self) -> float:
+        """Half of the steps lie within this part of the median."""
+        return (self.high_s - self.low_s) / self.step_s
+
+
+def training_speed(
+    model: SplitModel,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    train: TrainConfig,
+    seconds: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> Speed:
+    """Train all units on random samples for about so many seconds, as a client that holds the whole model does."""
+    cost = measure(model, input_shape, train.batch_size)
+    part = Part(model, Layout.of(model), 0, model.num_units, train)
+    part.begin(read_state(model), train.lr)
+    device = next(model.parameters()).device
+    x = torch.randn(train.batch_size, *input_shape).to(device)
+    y = torch.randint(num_classes, (train.batch_size,)).to(device)
+
+    def step_s(number: int) -> float:
+        began = now()
+        float(whole_step(part, x, y, StepKey(0, 0, 0, number)))  # the number is there when the device has done its work
+        return now() - began
+
+    for number in range(WARM_UP):
+        step_s(number)
+    took_s, began = [step_s(WARM_UP)], now()
+    while len(took_s) < LEAST_STEPS or now() - began < seconds:
+        took_s.append(step_s(WARM_UP + len(took_s)))
+    low_s, median_s, high_s = statistics.quantiles(took_s, n=4)
+    assert cost.memory_bits is not None, "measured"
+    flops = float(cost.client_flops[-1])
+    return Speed(train.batch_size, len(took_s), median_s, low_s, high_s, flops, float(cost.memory_bits[-1]))
+
+
+def machine_memory_bits() -> float | None:
+    """All memory of this machine, or what its container may have; None where the system does not say."""
+    sizes = []
+    with suppress(ValueError, OSError, AttributeError):  # not on Windows
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in LIMITS:
+        with suppress(ValueError, OSError):  # no such file, or the word max
+            sizes.append(int(Path(limit).read_text()))
+    return 8.0 * min(sizes) if sizes else None

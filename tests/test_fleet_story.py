@@ -1,0 +1,118 @@
+"""docs/fleet.md, line by line: an engineer's six workstations, from measuring them to a plan and a run."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hsfl.fleet import file as fleet_file
+from hsfl.report.page import render
+from hsfl.report.page_data import page_data, read_sources
+from hsfl.runs.folder import RunFolder
+from tests.small_runs import Answer, hsfl, refused
+
+DOC = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.M | re.S)
+FILES = {text.splitlines()[0].removeprefix("# "): text for kind, text in BLOCKS if kind == "toml"}
+COMMANDS = [shlex.split(line)[1:] for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+NAMES = ["ward-1", "ward-2", "radiology", "laboratory", "archive", "reception"]
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the text, in which its commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def typed(words: list[str], *more: str) -> Answer:
+    answer = hsfl(*words, *more)
+    assert answer.code == 0, (words, answer)
+    return answer
+
+
+def test_the_text_has_what_the_tests_run() -> None:
+    assert list(FILES) == ["hospital.toml", "fleet.toml"]
+    assert [words[0] for words in COMMANDS] == ["measure", "measure", "plan", "plan", "plan", "run"]
+    assert [row["name"] for row in tomllib.loads(FILES["fleet.toml"])["device"]] == NAMES
+
+
+def test_measure_the_machines(hospital: Path) -> None:
+    """The fleet file does not exist yet, though the config names it."""
+    (hospital / "fleet.toml").unlink()
+    small = ["--seconds", "0.1", "--set", "model.name=mlp", "--set", "train.batch_size=8"]
+    said = typed(COMMANDS[0], *small).out
+    assert "compute: training reaches" in said
+    assert "wrote device 'ward-1' to fleet.toml" in said
+    text = (hospital / "fleet.toml").read_text()
+    (device,) = fleet_file.read("fleet.toml").devices
+    assert (device.name, device.up_bps, device.down_bps) == ("ward-1", 1e8, 1e8)
+    assert device.memory_bits is not None
+    assert "wrote the main server to fleet.toml" in typed(COMMANDS[1], *small).out
+    assert (hospital / "fleet.toml").read_text().startswith(text.rstrip())  # what stood there stays
+    assert fleet_file.read("fleet.toml").main_server is not None
+    assert "has a device 'ward-1' already" in refused(*COMMANDS[0], *small)
+    assert "has a [main_server] already" in refused(*COMMANDS[1], *small)
+
+
+def test_plan(hospital: Path) -> None:
+    shown = typed(COMMANDS[2]).out
+    assert all(name in shown for name in NAMES)
+    assert " ends last" in shown
+    assert "the best of them, the mean round would take" in shown
+    assert "the paper's" not in shown  # the main server was measured
+    typed(COMMANDS[3])
+    plan = json.loads((hospital / "plan" / "plan.json").read_text())
+    assert [client["name"] for client in plan["clients"]] == NAMES
+    assert plan["why"]["words"] in " ".join(shown.split("\n"))
+    assert {client["main_up_power_w"] for client in plan["clients"]} == {None}
+    assert "seconds of a round" in typed(COMMANDS[4]).out
+    cycles = re.sub(r'compute = "\d+ GFLOP/s"(?=\nmemory)', 'cpu = "3.6GHz"', FILES["fleet.toml"])
+    (hospital / "cycles.toml").write_text(cycles)
+    naive = typed(COMMANDS[2], "--set", "fleet.file=cycles.toml", "--json").json()
+    assert set(naive["cuts"]) == {1}  # as the text says: one FLOP per cycle gives everybody cut 1
+    assert max(plan["cuts"]) > 1
+    assert naive["round_s"] > plan["round_s"]
+
+
+def test_a_server_that_nobody_measured_is_said_aloud(hospital: Path) -> None:
+    (hospital / "fleet.toml").write_text(FILES["fleet.toml"].partition("[main_server]")[0])
+    assert "note: the main server is the paper's" in typed(COMMANDS[2]).out
+
+
+def test_run(hospital: Path) -> None:
+    typed(COMMANDS[5], "--quiet", "--set", "data.limit=60")
+    folder = RunFolder(hospital / "runs" / "hospital")
+    clients = folder.clients()
+    assert clients is not None
+    assert clients.names == NAMES
+    assert clients.max_power_w == [None] * 6
+    (record,) = folder.rounds()
+    assert record.why is not None
+    assert record.why["words"].startswith(NAMES[record.why["client"]])
+    data = page_data(read_sources([folder.path]))
+    (run,) = data["runs"]
+    assert run["clients"]["names"] == NAMES
+    assert run["rounds"]["why"] == [record.why["words"]]
+    assert "ward-1" in render(data)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"38 GFLOP/s"', '"38 GFLIP/s"', "fleet.toml: device 'ward-1': compute is '38 GFLIP/s'; its unit 'GFLIP/s' is unknown"),
+        ('"38 GFLOP/s"', '"-38 GFLOP/s"', "give a number above 0"),
+        ('name = "ward-2"', 'name = "ward-1"', "two devices have the name 'ward-1'"),
+        ('memory = "4GiB"', 'memory = "4MiB"', "device 'archive' has no feasible cut: its storage is 4 MiB and cut 1 needs"),
+        ('up = "50Mbps"\n', "", "device 'reception' has no up"),
+        ("[[device]]", "[[devices]]", "field 'devices' is unknown; did you mean device?"),
+    ],
+)  # fmt: skip
+def test_when_something_is_wrong(hospital: Path, old: str, new: str, words: str) -> None:
+    (hospital / "fleet.toml").write_text(FILES["fleet.toml"].replace(old, new, 6 if old == "[[device]]" else 1))
+    assert words in refused(*COMMANDS[2])

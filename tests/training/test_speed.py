@@ -1,0 +1,106 @@
+"""hsfl measure's clockwork: the median step, FLOPs that the cost table counts, memory, and the entry it becomes."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from tests.small_runs import hsfl, refused
+
+from hsfl.config import TrainConfig
+from hsfl.errors import InputError
+from hsfl.fleet import file as fleet_file
+from hsfl.fleet import writing
+from hsfl.models.cost import measure
+from hsfl.models.zoo import build
+from hsfl.training import speed
+from hsfl.training.speed import machine_memory_bits, training_speed
+
+SHAPE = (1, 8, 8)
+
+
+def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by hand: steps of 2 s, the first two and one in the middle much longer."""
+    lengths_s = itertools.chain([50.0, 50.0, 2.0, 2.0, 90.0], itertools.repeat(2.0))
+    now_s = 0.0
+
+    def step(*_: object) -> float:
+        nonlocal now_s
+        now_s += next(lengths_s)
+        return 0.0
+
+    monkeypatch.setattr(speed, "whole_step", step)
+    model = build("mlp", SHAPE, 10)
+    found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 1.0, lambda: now_s)
+    assert found.num_steps == speed.LEAST_STEPS
+    assert found.step_s == 2.0
+    cost = measure(model, SHAPE, 4)
+    assert found.flops_per_s == pytest.approx(4 * cost.client_flops[-1] / 2.0)
+    assert found.samples_per_s == 2.0
+    assert cost.memory_bits is not None
+    assert found.memory_bits == cost.memory_bits[-1]
+
+
+def test_measuring_leaves_the_model_alone() -> None:
+    model = build("mlp", SHAPE, 10)
+    before = [parameter.clone() for parameter in model.parameters()]
+    found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 0.1)
+    assert found.num_steps >= speed.LEAST_STEPS
+    assert found.low_s <= found.step_s <= found.high_s
+    assert all((old == new).all() for old, new in zip(before, model.parameters()))
+
+
+def test_memory_is_the_machine_s_or_its_container_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = machine_memory_bits()
+    assert whole is not None
+    assert whole > 8 * 2**28
+    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "limit").write_text(str(2**20))
+    monkeypatch.setattr(speed, "LIMITS", (str(tmp_path / "none"), str(tmp_path / "max"), str(tmp_path / "limit")))
+    assert machine_memory_bits() == 8 * 2**20
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"fleet.{suffix}"
+    for name, up in (('a "quoted" one', "100Mbps"), ("b", None)):
+        writing.check_free(path, name)
+        entry = writing.device_entry(name, 35.4e9, 16.7 * 2**33, up, up)
+        path.write_text(writing.added(path, entry, False, "as measured"))
+    path.write_text(writing.added(path, {"compute": "400 GFLOP/s"}, True, "as measured"))
+    file = fleet_file.read(path)
+    assert [device.name for device in file.devices] == ['a "quoted" one', "b"]
+    assert file.devices[0].cpu_hz == 35.4e9
+    assert file.devices[0].memory_bits == 16 * 2**33  # rounded down
+    assert [device.up_bps for device in file.devices] == [1e8, None]
+    assert file.main_server is not None
+    for name in ("b", None):
+        with pytest.raises(InputError, match="already"):
+            writing.check_free(path, name)
+
+
+def test_a_file_of_lists_takes_no_devices(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps({"cpu_hz": [1], "max_power_w": [1], "max_cut": [1]}))
+    with pytest.raises(InputError, match=r"without \[\[device\]\] tables"):
+        writing.check_free(tmp_path / "old.json", "a")
+
+
+QUICK = ("measure", "--seconds", "0.1", "--model", "mlp", "--input", "1,8,8", "--set", "train.batch_size=8")
+
+
+def test_without_a_file_the_entry_is_printed() -> None:
+    said = hsfl(*QUICK, "--name", "here").out
+    assert 'name = "here"' in said
+    assert '# up = "100Mbps"' in said
+    answer = hsfl(*QUICK, "--json").json()
+    assert answer["flops_per_s"] > 0
+    assert answer["num_steps"] >= speed.LEAST_STEPS
+    assert "[main_server]" in hsfl(*QUICK, "--server").out
+
+
+def test_mistakes_of_measure(tmp_path: Path) -> None:
+    assert "--up is '100Mbsp'; its unit 'Mbsp' is unknown" in refused(*QUICK, "--up", "100Mbsp")
+    assert "--name x describes a client, but --server" in refused(*QUICK, "--server", "--name", "x")
+    assert "--name is ''; give up to 60" in refused(*QUICK, "--name", "")
+    (tmp_path / "broken.toml").write_text("[[device]\n")
+    assert "cannot read the fleet" in refused(*QUICK, "-o", tmp_path / "broken.toml")
