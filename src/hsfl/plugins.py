@@ -57,6 +57,8 @@ BUILT_IN = frozenset(  # a test holds that these are the registries' names; here
         "digits",
         "idx",
         "folder",
+        "npz",
+        "csv",
     ]
 )
 WAY_OUT = ", or name the file that registers it: --plugin FILE"

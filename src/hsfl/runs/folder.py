@@ -20,6 +20,7 @@ from typing import Any
 from hsfl.config import RunConfig, flatten, parse_config
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, is_scratch, read_json, write_atomic, write_json, writing
+from hsfl.runs.data import own_files
 from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
 
@@ -117,7 +118,8 @@ def input_digests(config: RunConfig) -> dict[str, str]:
         "network.history": config.network.history,
         "model.init_weights": config.model.init_weights,
     }
-    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
+    found = {field: Path(name) for field, name in files.items() if name is not None and Path(name).is_file()}
+    return {field: _digest(path) for field, path in (found | own_files(config.data)).items()}
 
 
 def _digest(path: Path) -> str:

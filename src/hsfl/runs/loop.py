@@ -121,7 +121,7 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
-        for note in _policy_notes(config):
+        for note in (*bench.notes, *_policy_notes(config)):
             observer.warns(note)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):

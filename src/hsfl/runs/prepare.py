@@ -8,8 +8,7 @@ import torch
 
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
-from hsfl.data.datasets import Dataset, load
-from hsfl.data.partition import partition
+from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
@@ -20,7 +19,8 @@ from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.world import World, count_batches, make_world
-from hsfl.rng import stream, torch_seed
+from hsfl.rng import torch_seed
+from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.training.batches import Feed, Images, resized
 
 
@@ -34,6 +34,7 @@ class Bench:
     class_names: tuple[str, ...]
     world: World
     num_samples: np.ndarray  # [K] of training, as the clock charges them
+    notes: tuple[str, ...] = ()  # what a person should know before the run
 
 
 def prepare(
@@ -56,14 +57,14 @@ def prepare(
             f"train.clients_per_round is {config.train.clients_per_round} but there are {config.fleet.num_clients} "
             "clients; lower it, or leave it out for all"
         )
-    dataset = dataset or _load(config)
+    dataset = read_data(config, dataset)
     train, test = (_images(dataset, side, config, device) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
     num_classes = len(dataset.classes)
     own_model = model
     model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
     _check_outputs(model, train, num_classes)
-    shares = _shares(config, dataset.train_y)
+    shares = divide(config, dataset)
     _check_smallest_batch(config, model, train, shares)
     world = make_world(config, train.shape, num_classes, own_model)
     batch_size = config.train.batch_size
@@ -74,12 +75,13 @@ def prepare(
     feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
-    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
+    notes = tuple(data_notes(config, dataset))
+    return Bench(task, test, num_classes, dataset.classes, world, num_samples, notes)
 
 
 def client_shares(config: RunConfig) -> list[np.ndarray]:
     """The indices of each client's training samples, [K]."""
-    return _shares(config, _load(config).train_y)
+    return divide(config, read_data(config))
 
 
 def _device(name: str) -> torch.device:
@@ -87,20 +89,6 @@ def _device(name: str) -> torch.device:
     if not ready[name]:
         raise InputError(f"device is {name!r} but torch sees none here; set device=cpu")
     return torch.device(name)
-
-
-def _load(config: RunConfig) -> Dataset:
-    data = config.data
-    return load(
-        data.name,
-        data.dir,
-        limit=data.limit,
-        limit_test=data.limit_test,
-        rng=stream(config.seed, "data limit"),
-        image_size=data.image_size,
-        split=data.split,
-        options=config.options.of(data.name.partition(":")[0]),
-    )
 
 
 def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
@@ -133,22 +121,13 @@ def _model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) ->
     return model
 
 
-def _shares(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
-    data = config.data
-    options = {"dirichlet": {"alpha": data.alpha}, "quantity_skew": {"alpha": data.alpha}}
-    options["shards"] = {"classes_per_client": data.classes_per_client}
-    rng = stream(config.seed, "partition")
-    chosen = options.get(data.partition, {})
-    return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
-
-
 def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
     """A model of one's own must take these images and tell these classes apart."""
     try:
         with torch.no_grad():
             shape = tuple(model(train.floats(train.x[:1])).shape)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # a model of one's own may raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"the model does not take samples of {train.shape}: {reason}; change its first unit") from None
     if len(shape) != 2 or shape[1] < num_classes:
         raise InputError(f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes")
