@@ -97,7 +97,7 @@ def test_plan_from_python(cost_file: Path) -> None:
     import hsfl as package
 
     changes = [word for word in SMALL if word != "--set"]
-    plan = package.plan(package.read_config(None, changes), 600, CostTable.load(cost_file))
+    plan = package.plan(None, changes, samples_per_client=600, cost=CostTable.load(cost_file))
     said = hsfl("plan", "--cost", cost_file, *SMALL, "--samples-per-client", "600", "--json").json()
     assert plan.cuts == said["cuts"]
     assert plan.round_s == pytest.approx(said["round_s"], rel=1e-3)

@@ -17,10 +17,9 @@ from hsfl.commands.shared import (
     print_json,
     quoted,
 )
+from hsfl.methods import COMPARED
 
 commands = typer.Typer()
-
-DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the paper's
 
 
 @commands.command(
@@ -38,7 +37,7 @@ def compare(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help=f"May be given many times; else {', '.join(DEFAULT)}.",
+            help=f"May be given many times; else {', '.join(COMPARED)}.",
         ),
     ] = None,
     changes: Changes = None,
@@ -59,7 +58,7 @@ def compare(
     its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
-    labels = frameworks or list(DEFAULT)
+    labels = frameworks or list(COMPARED)
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.report.comparison import check_target, read_comparison

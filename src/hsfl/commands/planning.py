@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from hsfl.config import RunConfig
     from hsfl.models.cost import CostTable
     from hsfl.planning.world import World
+    from hsfl.runs.data import Survey
 
 commands = typer.Typer()
+SAMPLES = 5000  # of each client, where nothing says how many
 
 
 @commands.command(
@@ -53,7 +55,10 @@ def plan(
     classes: Annotated[
         int | None, typer.Option(help="Number of classes, where the model is measured; else 10.")
     ] = None,
-    samples_per_client: Annotated[int, typer.Option(min=1, help="Training samples of each client.")] = 5000,
+    samples_per_client: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training samples of each client; else 5000, or those of npz:PATH and csv:PATH."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for plan.json and its page.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -66,27 +71,36 @@ def plan(
         from hsfl.config import read_config
         from hsfl.files import write_json
         from hsfl.planning.plan import device_table, make_plan
-        from hsfl.planning.world import world_of
+        from hsfl.planning.world import model_cost, world_of
         from hsfl.report.page_words import describe_plan
 
         settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
-        world = world_of(settings, cost_table(settings, cost, input, classes))
+        seen = (
+            _survey(settings) if wanted is None and (cost, input, classes, samples_per_client) == (None,) * 4 else None
+        )
+        of_each = samples_per_client or SAMPLES
+        count = np.full(settings.fleet.num_clients, float(of_each)) if seen is None else seen.num_samples
+        table = (
+            cost_table(settings, cost, input, classes)
+            if seen is None
+            else model_cost(settings, seen.shape, seen.num_classes)
+        )
+        world = world_of(settings, table)
         if wanted is not None:
-            rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, wanted)
-            assumed = device_assumptions(world, settings, samples_per_client)
+            rows, best = device_table(world, settings, settings.train.local_epochs * of_each, wanted)
+            assumed = device_assumptions(world, settings, of_each)
         else:
             _check_sharing(settings, world)
             _check_folder(out)
             with err_console.status("choosing cuts ...") as status:
-                count = np.full(settings.fleet.num_clients, float(samples_per_client))
                 answer = make_plan(
                     settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s))
                 )
         if out is not None and wanted is None:
-            words = " ".join(describe_plan(settings, samples_per_client))
+            words = " ".join(describe_plan(settings, count.tolist()))
             write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
     if wanted is not None:
         if as_json:
@@ -100,6 +114,15 @@ def plan(
         return
     _show_plan(answer)
     say_page(page)
+
+
+def _survey(settings: "RunConfig") -> "Survey | None":
+    """Shape, classes and samples of a file of the user's own; None where the config names another data set."""
+    if settings.data.name.partition(":")[0] not in ("npz", "csv"):
+        return None
+    from hsfl.runs.data import survey
+
+    return survey(settings)
 
 
 def _step(what: str, step: int, best_s: float) -> str:

@@ -184,6 +184,14 @@ def describe(dataset: Dataset) -> list[ClassCount]:
     return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
 
 
+def samples_of_clients(dataset: Dataset) -> dict[str, int] | None:
+    """Training samples by the client that holds them; None where the data do not say."""
+    if dataset.clients is None:
+        return None
+    counts = np.bincount(dataset.clients, minlength=len(dataset.client_names))
+    return dict(zip(dataset.client_names, counts.tolist()))
+
+
 def _statistics(arrays: Arrays) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std that samples are normalised by; none for floats that are taken as they are."""
     if arrays.train_x.dtype == np.uint8:

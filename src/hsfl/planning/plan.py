@@ -14,14 +14,13 @@ from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig, RunConfig, resolved
-from hsfl.models.cost import CostTable
+from hsfl.config import AllocationConfig, RunConfig
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.optimised import Progress, plan_cuts, samples
 from hsfl.planning.resources import POWERS
-from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
+from hsfl.planning.world import World, count_batches, sample_draws
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -59,22 +58,6 @@ class Plan:
     num_samples: int
     seconds: float  # the search
     notes: list[str]  # what of the config a plan leaves aside
-
-
-def plan(
-    config: RunConfig,
-    samples_per_client: int = 5000,
-    cost: CostTable | None = None,
-    input_shape: tuple[int, ...] = (3, 32, 32),
-    num_classes: int = 10,
-    progress: Progress | None = None,
-) -> Plan:
-    """Plan for the config's model and fleet; the model is measured (with torch) unless its cost table is given."""
-    config = resolved(config)
-    if cost is None:
-        cost = model_cost(config, input_shape, num_classes)
-    samples_of = np.full(config.fleet.num_clients, float(samples_per_client))
-    return make_plan(config, world_of(config, cost), samples_of, progress)
 
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:

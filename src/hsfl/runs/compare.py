@@ -13,6 +13,7 @@ from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.models.units import SplitModel
 from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
@@ -26,32 +27,39 @@ def compare(
     out: Path,
     num_seeds: int = 1,
     make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
 ) -> RunConfig:
-    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
+
+    A data set or a model of one's own may be given, for all contenders."""
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
     stored = _stored(out)
-    first = _with_one_fleet(base, labels)
+    own = (dataset, model)
+    first = _with_one_fleet(base, labels, *own)
     for label in labels[base.train.budget_s is None :]:
-        prepare(contender(first, label))  # so that cuts that do not fit cost no training
+        prepare(contender(first, label), *own)  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]), *own)
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, *own)
         for label in labels:
             config = contender(seeded, label)
-            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
+            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed), *own)
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
+def _with_one_fleet(
+    base: RunConfig, labels: Sequence[str], dataset: Dataset | None, model: SplitModel | None
+) -> RunConfig:
     """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
@@ -59,12 +67,13 @@ def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
     if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
-    return with_changes(base, [f"fleet.max_cut={prepare(as_drawn).world.fleet.max_cut.tolist()}"])
+    max_cut = prepare(as_drawn, dataset, model).world.fleet.max_cut
+    return with_changes(base, [f"fleet.max_cut={max_cut.tolist()}"])
 
 
-def _budget_s(config: RunConfig) -> float:
+def _budget_s(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
-    bench = prepare(config)
+    bench = prepare(config, dataset, model)
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
     rounds = (clock.round(r, choose_clients(config, r))[0].round_s for r in range(config.train.rounds))
     return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
@@ -92,11 +101,17 @@ def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
     check_inputs(stored.get("inputs"), base, out)
 
 
-def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
-    """A run that may have begun or ended before; `dataset` where it is read already."""
+def run_or_resume(
+    config: RunConfig,
+    path: Path,
+    observer: Observer,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> None:
+    """A run that may have begun or ended before; `dataset` where it is read already or given, `model` where it is given."""
     folder = RunFolder(path)
     check_plugins(path, config)
     if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
         return
-    if run(config, path, None, observer, dataset).status == "interrupted":
+    if run(config, path, None, observer, dataset, model).status == "interrupted":
         raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.methods import copy_per_client_names, method
+from hsfl.models.fit import check_fits
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
@@ -63,7 +64,7 @@ def prepare(
     num_classes = len(dataset.classes)
     own_model = model
     model = (copy.deepcopy(own_model) or _model(config, train.shape, num_classes)).to(device).eval()
-    _check_outputs(model, train, num_classes)
+    check_fits(model, train.floats(train.x[:1]), num_classes)
     shares = divide(config, dataset)
     _check_smallest_batch(config, model, train, shares)
     world = make_world(config, train.shape, num_classes, own_model)
@@ -119,18 +120,6 @@ def _model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) ->
     if settings.init_weights is not None:
         load_init_weights(model, settings.init_weights)
     return model
-
-
-def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
-    """A model of one's own must take these images and tell these classes apart."""
-    try:
-        with torch.no_grad():
-            shape = tuple(model(train.floats(train.x[:1])).shape)
-    except Exception as error:  # a model of one's own may raise anything
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"the model does not take samples of {train.shape}: {reason}; change its first unit") from None
-    if len(shape) != 2 or shape[1] < num_classes:
-        raise InputError(f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes")
 
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, shares: list[np.ndarray]) -> None:
