@@ -170,6 +170,24 @@ def test_a_run_goes_on_with_the_same_data_alone(tmp_path: Path) -> None:
         prepare(stored, other)
 
 
+def test_settings_that_apply_to_any_data_apply_to_given_data(tmp_path: Path) -> None:
+    pixels = package.dataset(RNG.integers(0, 256, (90, 8, 8)), Y)
+    config = config_of(None, ["data.limit=40", "data.limit_test=10", "data.image_size=16"], data=pixels)
+    bench = prepare(config, pixels)
+    assert (len(bench.task.feed.images), len(bench.test), bench.test.shape) == (40, 10, (1, 16, 16))
+    for change, message in (
+        (
+            "data.normalise=true",
+            "data.normalise is True but the data are own; it is for csv:PATH and npz:PATH, leave it out",
+        ),
+        ("data.client_file=who.txt", "beside data from Python; give clients= with them"),
+    ):
+        with pytest.raises(InputError, match=message):
+            package.run(None, tmp_path / "run", [change], data=pixels)
+    scaled = config_of(None, ["network.sample_scale=3"], data=pixels)
+    assert survey(scaled, pixels).num_samples.sum() == 3 * len(pixels.train_y)
+
+
 def test_the_same_run_as_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop.run(tiny("train.rounds=1"), tmp_path / "a")
     result = package.run(tiny(), tmp_path / "b", train={"rounds": 1}, report=False)
@@ -248,6 +266,7 @@ def test_a_plan_is_for_the_run_that_follows(tmp_path: Path) -> None:
     config = choose(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
     assert survey(config.config, data).num_samples.tolist() == np.bincount(data.clients).tolist()
     even = package.plan(None, quick[1:], **words)
+    assert "deals them out anew" in even.notes[0]
     by_hand = package.plan(
         None, quick[1:], model=model(), fleet={"num_clients": 3}, input_shape=(6,), num_classes=4, samples_per_client=24
     )
@@ -309,6 +328,8 @@ def test_a_run_does_not_go_on_with_another_table(here: Path) -> None:
          "data.client_file is 'who.txt' but data.partition is 'iid', which does not look at it"),
         (["data.test_fraction=1.5"], "config data.test_fraction is 1.5; give a number below 1"),
         (["data.name=own"], "this run's data were given from Python"),
+        (["data.sha256=0"], "config data.sha256 is 0; give"),
+        (["data.sha256='0'"], "data.sha256 is for data given from Python but data.name is 'csv:rows.csv'; leave it out"),
     ],
 )  # fmt: skip
 def test_wrong_settings_for_files_are_one_line(changes: list[str], message: str, here: Path) -> None:

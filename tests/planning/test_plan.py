@@ -103,6 +103,16 @@ def test_plan_from_python(cost_file: Path) -> None:
     assert plan.round_s == pytest.approx(said["round_s"], rel=1e-3)
 
 
+def test_plan_from_a_cost_table_imports_no_torch(cost_file: Path) -> None:
+    code = (
+        "import sys, hsfl\nfrom hsfl.models.cost import CostTable\n"
+        f"hsfl.plan(None, ['allocation.samples=1'], samples_per_client=600, cost=CostTable.load({str(cost_file)!r}))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_plan_of_shared_bands(cost_file: Path) -> None:
     small = ["--set", "fleet.num_clients=2", "--set", "network.num_subchannels=1", "--set", "allocation.samples=1"]
     words = ["plan", "--cost", cost_file, *small, "--set", "allocation.time_limit_s=0.5"]

@@ -1,6 +1,7 @@
 """`hsfl.plan`. With a cost table it needs no torch."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,21 @@ def plan(
     if cost is not None and chosen.model is not None:
         raise InputError("a model and a cost table are given; leave one of them out")
     shape, classes, counts = input_shape, num_classes, samples_per_client
-    num_samples = np.full(chosen.config.fleet.num_clients, float(counts or 0))
+    num_samples, notes = np.full(chosen.config.fleet.num_clients, float(counts or 0)), []
     if counts is None or (cost is None and (shape is None or classes is None)):
         seen = survey(chosen.config, chosen.data)
         shape, classes = shape or seen.shape, classes or seen.num_classes
-        num_samples = seen.num_samples if counts is None else num_samples
-    if cost is not None:
-        return make_plan(chosen.config, world_of(chosen.config, cost), num_samples, progress)
+        num_samples, notes = seen.num_samples if counts is None else num_samples, seen.notes
+    world = world_of(chosen.config, cost) if cost is not None else _world(chosen, shape, classes)
+    answer = make_plan(chosen.config, world, num_samples, progress)
+    return replace(answer, notes=[*notes, *answer.notes])
+
+
+def _world(chosen: Chosen, shape: tuple[int, ...] | None, num_classes: int | None) -> World:
     assert shape is not None, "given or seen"
-    assert classes is not None, "given or seen"
-    return make_plan(chosen.config, _world(chosen, tuple(shape), classes), num_samples, progress)
-
-
-def _world(chosen: Chosen, shape: tuple[int, ...], num_classes: int) -> World:
+    assert num_classes is not None, "given or seen"
     if chosen.model is not None:
         from hsfl.models.fit import check_fits, example  # here, because they load torch
 
         check_fits(chosen.model, example(shape), num_classes)
-    return make_world(chosen.config, shape, num_classes, chosen.model)
+    return make_world(chosen.config, tuple(shape), num_classes, chosen.model)

@@ -1,7 +1,7 @@
 """`hsfl plan` and `hsfl allocate`: the optimiser from the command line. Torch only to measure a model."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +99,7 @@ def plan(
                 answer = make_plan(
                     settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s))
                 )
+            answer = replace(answer, notes=[*(seen.notes if seen is not None else ()), *answer.notes])
         if out is not None and wanted is None:
             words = " ".join(describe_plan(settings, count.tolist()))
             write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})

@@ -50,6 +50,8 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     """The data set that the config names, or the given one; limits and the size of images apply to both."""
     data, rng = config.data, stream(config.seed, "data limit")
     if not is_given(data):
+        if data.sha256 is not None:
+            raise InputError(f"data.sha256 is for data given from Python but data.name is {data.name!r}; leave it out")
         return given or load(
             data.name,
             data.dir,
