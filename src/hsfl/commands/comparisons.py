@@ -17,9 +17,10 @@ from hsfl.commands.shared import (
     print_json,
     quoted,
 )
-from hsfl.methods import COMPARED
 
 commands = typer.Typer()
+
+DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # as methods.COMPARED; here, so that help loads no registry
 
 
 @commands.command(
@@ -37,7 +38,7 @@ def compare(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help=f"May be given many times; else {', '.join(COMPARED)}.",
+            help=f"May be given many times; else {', '.join(DEFAULT)}.",
         ),
     ] = None,
     changes: Changes = None,
@@ -58,7 +59,7 @@ def compare(
     its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
-    labels = frameworks or list(COMPARED)
+    labels = frameworks or list(DEFAULT)
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.report.comparison import check_target, read_comparison
