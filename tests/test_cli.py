@@ -113,6 +113,8 @@ def test_data_list(tmp_path):
         "ham10000": False,
         "idx:PATH": None,
         "folder:PATH": None,
+        "npz:PATH": None,
+        "csv:PATH": None,
     }
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py/data_batch_1").write_text("")

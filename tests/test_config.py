@@ -119,7 +119,10 @@ def test_unknown_fields_suggest_the_nearest(change, hint):
         ("model.dropout=1", "config model.dropout is 1; give a number below 1"),
         ("seed=-1", "config seed is -1; give a number of at least 0"),
         ("device=gpu", "config device is 'gpu'; give 'cpu', 'cuda' or 'mps'"),
-        ("data.partition=skewed", "config data.partition is 'skewed'; give 'iid', 'dirichlet', 'shards' or"),
+        (
+            "data.partition=skewed",
+            "config data.partition is 'skewed'; give 'iid', 'dirichlet', 'shards', 'quantity_skew' or",
+        ),
         ("log.tensorboard=maybe", "config log.tensorboard is 'maybe'; give true or false"),
         ("framework=3", "config framework is 3; give text"),
         ("fleet.cuts=foo", "config fleet.cuts is 'foo'; give one cut for all (3), one for each client ([3, 4, 5])"),

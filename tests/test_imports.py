@@ -16,6 +16,7 @@ CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
     *("register_dataset", "register_framework", "register_model", "register_policy"),
+    *("Observer", "compare", "dataset"),
 }
 REPORT_READS = {
     "hsfl.config",

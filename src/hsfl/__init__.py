@@ -1,7 +1,7 @@
 """HSFL: unequal devices train one neural network together without sharing their data.
 
     import hsfl
-    summary = hsfl.run(hsfl.read_config("demo"), "runs/demo")
+    result = hsfl.run("demo", "runs/demo", progress=True)
 
 Names are loaded when they are first used, so that what needs no torch imports none.
 """
@@ -14,22 +14,27 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.allocation.policies import register_policy
     from hsfl.allocation.scenario import Scenario
     from hsfl.allocation.solvers import allocate
+    from hsfl.api.plans import plan
+    from hsfl.api.runs import compare, run
     from hsfl.config import RunConfig, read_config
     from hsfl.data.datasets import register_dataset
+    from hsfl.data.given import dataset
     from hsfl.errors import InputError
     from hsfl.methods import register_framework
     from hsfl.models.units import SplitModel, split
     from hsfl.models.zoo import register_model
-    from hsfl.planning.plan import plan
-    from hsfl.runs.loop import run
+    from hsfl.runs.observer import Observer
 
 __version__ = version("hsfl")
 __all__ = [
     "InputError",
+    "Observer",
     "RunConfig",
     "Scenario",
     "SplitModel",
     "allocate",
+    "compare",
+    "dataset",
     "plan",
     "read_config",
     "register_dataset",
@@ -46,12 +51,15 @@ _HOMES = {
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
-    "plan": "hsfl.planning.plan",
+    "compare": "hsfl.api.runs",
+    "dataset": "hsfl.data.given",
+    "Observer": "hsfl.runs.observer",
+    "plan": "hsfl.api.plans",
     "register_dataset": "hsfl.data.datasets",
     "register_framework": "hsfl.methods",
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",
-    "run": "hsfl.runs.loop",
+    "run": "hsfl.api.runs",
     "split": "hsfl.models.units",
     "SplitModel": "hsfl.models.units",
 }

@@ -15,6 +15,7 @@ from hsfl.errors import InputError, known
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+COMPARED = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
 Style = tuple[str, str, Any]  # colour, marker, dashes: any two differ for colour-blind eyes, and in black and white
 
 

@@ -97,10 +97,20 @@ def test_plan_from_python(cost_file: Path) -> None:
     import hsfl as package
 
     changes = [word for word in SMALL if word != "--set"]
-    plan = package.plan(package.read_config(None, changes), 600, CostTable.load(cost_file))
+    plan = package.plan(None, changes, samples_per_client=600, cost=CostTable.load(cost_file))
     said = hsfl("plan", "--cost", cost_file, *SMALL, "--samples-per-client", "600", "--json").json()
     assert plan.cuts == said["cuts"]
     assert plan.round_s == pytest.approx(said["round_s"], rel=1e-3)
+
+
+def test_plan_from_a_cost_table_imports_no_torch(cost_file: Path) -> None:
+    code = (
+        "import sys, hsfl\nfrom hsfl.models.cost import CostTable\n"
+        f"hsfl.plan(None, ['allocation.samples=1'], samples_per_client=600, cost=CostTable.load({str(cost_file)!r}))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_plan_of_shared_bands(cost_file: Path) -> None:

@@ -10,9 +10,10 @@ from tests.small_runs import refused, tiny
 
 from hsfl.models.zoo import build
 from hsfl.runs import loop
+from hsfl.runs.data import read_data
 from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.prepare import make_images, read_dataset
+from hsfl.runs.prepare import make_images
 from hsfl.training.evaluate import evaluate
 
 
@@ -25,7 +26,7 @@ def model_and_images(finished):
 def images_of(folder):
     """The test samples of a folder's run."""
     config = stored_config(RunFolder(folder))
-    return make_images(config, read_dataset(config), "test")
+    return make_images(config, read_data(config), "test")
 
 
 def test_evaluate_equals_the_last_rounds_record(finished):

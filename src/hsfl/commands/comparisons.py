@@ -20,7 +20,7 @@ from hsfl.commands.shared import (
 
 commands = typer.Typer()
 
-DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
+DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # as methods.COMPARED; here, so that help loads no registry
 
 
 @commands.command(

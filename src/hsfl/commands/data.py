@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import DataDir, Json, Plugins, load_plugins, one_line_errors, out_console, print_json
+from hsfl.commands.shared import (
+    Changes,
+    DataDir,
+    Json,
+    Plugins,
+    load_plugins,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
 
 commands = typer.Typer(no_args_is_help=True, help="Look at data sets and download them.")
 
@@ -18,6 +28,8 @@ DATA_SETS = {  # what the data set is, and patterns of a file that it has within
     "ham10000": ("10,015 skin lesions of seven kinds, 3x64x64", ("[hH][aA][mM]10000/*10000_*", "*10000_*")),
     "idx:PATH": ("any set in MNIST's format, wherever it lies", None),
     "folder:PATH": ("any folder of class-named folders of images", None),
+    "npz:PATH": ("your own arrays: train_x, train_y, test_x, test_y, or x and y", None),
+    "csv:PATH": ("your own table: numbers, and a class in data.target_column", None),
 }
 
 
@@ -49,33 +61,49 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = 
     out_console.print(table)
 
 
-@commands.command("show", epilog="Example: `hsfl data show ham10000 --data-dir DIR`")
+@commands.command(
+    "show",
+    epilog="Examples:\n\n"
+    "- `hsfl data show ham10000 --data-dir DIR`\n"
+    "- `hsfl data show csv:rows.csv --set data.target_column=kind --set data.client_column=machine`",
+)
 def data_show(
     name: Annotated[
         str,
         typer.Argument(
-            help="mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, or a name that a plugin registers."
+            help="mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH, or a name that a plugin registers."
         ),
     ],
+    changes: Changes = None,
     plugin: Plugins = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the shape and the classes of a data set, with their numbers of samples."""
+    """Show the shape and the classes of a data set, with their numbers of samples, and who holds how many of them where the
+    data say so."""
     with one_line_errors():
-        from hsfl.data.datasets import describe, load
+        from hsfl.config import read_config
+        from hsfl.data.datasets import describe, samples_of_clients
+        from hsfl.runs.data import read_data
 
-        load_plugins(plugin)
-        dataset = load(name, data_dir)
-        counts = describe(dataset)
+        words = [*(changes or []), f"data.name={quoted(name)}"]
+        words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
+        dataset = read_data(read_config(None, words, plugin or ()))
+        counts, held = describe(dataset), samples_of_clients(dataset)
     shape = "x".join(map(str, dataset.train_x.shape[1:]))
     if as_json:
-        print_json({"name": name, "shape": list(dataset.train_x.shape[1:]), "classes": [c._asdict() for c in counts]})
+        classes = [count._asdict() for count in counts]
+        print_json({"name": name, "shape": list(dataset.train_x.shape[1:]), "classes": classes, "clients": held})
         return
     table = Table("class", "training", "test", title=f"{name}: {shape}", title_justify="left")
     for count in counts:
         table.add_row(*(str(value) for value in count))
     out_console.print(table)
+    if held is not None:
+        table = Table("client", "training")
+        for client, num_samples in held.items():
+            table.add_row(client, str(num_samples))
+        out_console.print(table)
 
 
 @commands.command("fetch", epilog="Example: `hsfl data fetch mnist --data-dir data`")

@@ -1,7 +1,7 @@
 """`hsfl plan`: the optimiser for a fleet, or for one device. Torch is imported only where a model has to be measured."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from hsfl.config import RunConfig
     from hsfl.models.cost import CostTable
     from hsfl.planning.world import World
+    from hsfl.runs.data import Survey
 
 commands = typer.Typer()
+SAMPLES = 5000  # of each client, where nothing says how many
 
 
 @commands.command(
@@ -66,7 +68,12 @@ def plan(
     classes: Annotated[
         int | None, typer.Option(help="The number of classes for which the model is measured; by default 10.")
     ] = None,
-    samples_per_client: Annotated[int, typer.Option(min=1, help="The training samples of each client.")] = 5000,
+    samples_per_client: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The training samples of each client; by default 5000, or those of npz:PATH and csv:PATH."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep plan.json and a page in this folder.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -77,17 +84,27 @@ def plan(
     with one_line_errors():
         need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.planning.world import world_of
+        from hsfl.planning.world import model_cost, world_of
 
         settings = read_config(config, changes or [], plugin or ())
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
-        world = world_of(settings, cost_table(settings, cost, input, classes))
+        seen = (
+            _survey(settings) if wanted is None and (cost, input, classes, samples_per_client) == (None,) * 4 else None
+        )
+        of_each = samples_per_client or SAMPLES
+        count = np.full(settings.fleet.num_clients, float(of_each)) if seen is None else seen.num_samples
+        table = (
+            cost_table(settings, cost, input, classes)
+            if seen is None
+            else model_cost(settings, seen.shape, seen.num_classes)
+        )
+        world = world_of(settings, table)
         if wanted is not None:
-            _plan_device(settings, world, wanted, samples_per_client, as_json)
+            _plan_device(settings, world, wanted, of_each, as_json)
         else:
-            _plan_fleet(settings, world, samples_per_client, out, as_json)
+            _plan_fleet(settings, world, count, seen.notes if seen is not None else [], out, as_json)
 
 
 def _plan_device(
@@ -106,9 +123,12 @@ def _plan_device(
 
 
 def _plan_fleet(
-    settings: "RunConfig", world: "World", samples_per_client: int, out: Path | None, as_json: bool
+    settings: "RunConfig", world: "World", num_samples: np.ndarray, notes: list[str], out: Path | None, as_json: bool
 ) -> None:
-    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
+    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan.
+
+    num_samples: [K] training samples of each client. notes: what is said of the data.
+    """
     from hsfl.files import write_json
     from hsfl.planning.plan import make_plan
     from hsfl.report.page_words import describe_plan
@@ -116,11 +136,13 @@ def _plan_fleet(
     _check_sharing(settings, world)
     _check_folder(out)
     with err_console.status("choosing cuts ...") as status:
-        count = np.full(settings.fleet.num_clients, float(samples_per_client))
-        answer = make_plan(settings, world, count, lambda what, step, best_s: status.update(_step(what, step, best_s)))
+        answer = make_plan(
+            settings, world, num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))
+        )
+    answer = replace(answer, notes=[*notes, *answer.notes])
     page = None
     if out is not None:
-        words = " ".join(describe_plan(settings, samples_per_client))
+        words = " ".join(describe_plan(settings, num_samples.tolist()))
         write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
         page = page_beside(out)
     if as_json:
@@ -128,6 +150,15 @@ def _plan_fleet(
         return
     _show_plan(answer)
     say_page(page)
+
+
+def _survey(settings: "RunConfig") -> "Survey | None":
+    """Shape, classes and samples of a file of the user's own; None where the config names another data set."""
+    if settings.data.name.partition(":")[0] not in ("npz", "csv"):
+        return None
+    from hsfl.runs.data import survey
+
+    return survey(settings)
 
 
 def _step(what: str, step: int, best_s: float) -> str:

@@ -2,7 +2,6 @@
 
 import shlex
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +58,7 @@ def run(
 ) -> None:
     """Train a model as a config says, and keep the results in a run folder."""
     with one_line_errors():
+        from hsfl.api.runs import new_folder
         from hsfl.config import read_config
         from hsfl.runs import loop
         from hsfl.runs.progress import observer
@@ -72,9 +72,7 @@ def run(
             raise InputError(f"{out} holds no run to go on with; leave out --resume to begin one there")
         source = str(out / "config.json") if out and resume and config is None else config
         settings = read_config(source, words, plugin or ())
-        folder = (
-            out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{settings.framework}-{Path(settings.data.name).name}"
-        )
+        folder = out or new_folder(settings)
         console = err_console if as_json else out_console
         summary = loop.run(settings, folder, resume, observer(console, quiet))
     page = page_beside(folder)

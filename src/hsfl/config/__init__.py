@@ -5,8 +5,10 @@
 
 from hsfl.config.reading import flatten, parse_config, presets, read_config, resolved, with_changes
 from hsfl.config.sections import (
+    OWN_DATA,
     OWN_MODEL,
     AllocationConfig,
+    DataConfig,
     FleetConfig,
     ModelConfig,
     NetworkConfig,
@@ -16,8 +18,10 @@ from hsfl.config.sections import (
 )
 
 __all__ = [
+    "OWN_DATA",
     "OWN_MODEL",
     "AllocationConfig",
+    "DataConfig",
     "FleetConfig",
     "ModelConfig",
     "NetworkConfig",

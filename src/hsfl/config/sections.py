@@ -30,6 +30,7 @@ class _Section(BaseModel):
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
+OWN_DATA = "own"  # how the name of a data set begins that was given from Python: own or own:NAME
 
 
 class ModelConfig(_Section):
@@ -48,9 +49,9 @@ class ModelConfig(_Section):
 class DataConfig(_Section):
     """The data set, how much of it is used, and how it is divided among the clients."""
 
-    name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH
+    name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH
     dir: str | None = None  # None stands for HSFL_DATA, else the user's cache folder
-    partition: Literal["iid", "dirichlet", "shards", "quantity_skew"] = "iid"
+    partition: Literal["iid", "dirichlet", "shards", "quantity_skew", "given"] = "iid"  # given: as the data say
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
     classes_per_client: int = Field(2, ge=1)  # of shards
     min_samples: int = Field(2, ge=1)  # every client gets at least these
@@ -59,6 +60,18 @@ class DataConfig(_Section):
     image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # of image folders
     split: Literal["lesion", "image"] = "lesion"  # of ham10000: by image leaks lesions into the test set
     augment: Literal["none", "flip_crop"] = "none"
+    target_column: str | None = None  # of csv: the column of the class
+    feature_columns: tuple[str, ...] | None = Field(  # of csv; None: all columns but those of class and client
+        None, description='a list of columns, such as ["width", "height"]'
+    )
+    client_column: str | None = None  # of csv: the column that says which client holds a row; never a feature
+    client_file: str | None = (
+        None  # for partition "given": a line for each training sample, its client's name or number
+    )
+    test_file: str | None = None  # of csv: the rows to test on; None: a part is held out
+    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, and of npz with x and y; None: 0.2
+    normalise: bool = False  # of csv and npz: features to mean 0 and std 1 over the training samples; images always are
+    sha256: str | None = None  # of data given from Python, filled in by hsfl.run: the run goes on with no others
 
 
 class FleetConfig(_Section):

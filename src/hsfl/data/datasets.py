@@ -9,16 +9,17 @@ Legend: n images, C channels, H height, W width.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hsfl import plugins
-from hsfl.data.own import OwnReader, feature_statistics
-from hsfl.data.readers import cifar10, digits, folder, ham10000, idx
-from hsfl.data.readers.base import Arrays, Request
+from hsfl.data.checks import client_numbers, feature_statistics
+from hsfl.data.own import OwnReader
+from hsfl.data.readers import cifar10, csv_table, digits, folder, ham10000, idx, npz
+from hsfl.data.readers.base import Arrays, FileSettings, Request
 from hsfl.data.readers.images import resized
 from hsfl.errors import InputError, known
 from hsfl.rng import stream
@@ -35,8 +36,10 @@ READERS: dict[str, Reader] = {
     "digits": digits.read,
     "idx": idx.read_any,  # idx:PATH
     "folder": folder.read,  # folder:PATH
+    "npz": npz.read,  # npz:PATH
+    "csv": csv_table.read,  # csv:PATH
 }
-WITH_PATH = {"idx", "folder"}
+WITH_PATH = {"idx", "folder", "npz", "csv"}
 SPLITS = ("lesion", "image")
 
 
@@ -72,6 +75,16 @@ class Dataset:
         float, ...
     ]  # [C], of training pixels scaled to 0..1, or of features; empty: floats are taken as they are
     std: tuple[float, ...]  # [C]
+    clients: np.ndarray | None = None  # [n] int64: which client holds each training sample, where the data say so
+    client_names: tuple[str, ...] = ()  # by that number
+
+    def __post_init__(self) -> None:
+        for side, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
+            if len(x) != len(y) or len(x) == 0:
+                raise InputError(
+                    f"{self.name}: {side}_x has {len(x)} samples and {side}_y {len(y)} labels; give one label for each "
+                    "sample, and one sample at least"
+                )
 
     @property
     def num_classes(self) -> int:
@@ -100,12 +113,13 @@ def load(
     split: str = "lesion",
     limit_test: int | None = None,
     options: Any = None,
+    files: FileSettings | None = None,
 ) -> Dataset:
-    """Read a data set: a name of READERS, `idx:PATH` or `folder:PATH`.
+    """Read a data set: a name of READERS, `idx:PATH`, `folder:PATH`, `npz:PATH` or `csv:PATH`.
 
     `limit` and `limit_test` keep a random part, class by class in proportion, drawn from `rng`; which images are test
     images never depends on `rng`. `image_size` resizes to squares. `split` matters to HAM10000 only. `options` are
-    for data sets of one's own; theirs by default where none are given.
+    for data sets of one's own; theirs by default where none are given. `files` says how files of one's own are read.
     """
     _check_options(limit, limit_test, image_size, split)
     kind, _, path = name.partition(":")
@@ -116,24 +130,40 @@ def load(
             if kind in WITH_PATH
             else f"data set '{name}' takes no path; write {kind} and name the folder with --data-dir or HSFL_DATA"
         )
-    options = plugins.default_options(kind) if options is None else options
-    arrays = reader(Request(find_data_dir(data_dir), path, image_size, split, options))
+    options, files = plugins.default_options(kind) if options is None else options, files or FileSettings()
+    files.check(kind)
+    request = Request(find_data_dir(data_dir), path, image_size, split, options, files)
+    arrays = reader(request)
+    if arrays.clients is None and (ids := request.clients()) is not None:
+        holder, names = client_numbers(f"data.client_file {files.client_file}", ids, len(arrays.train_y))
+        arrays = arrays._replace(clients=holder, client_names=names)
+    return limited(make_dataset(name, arrays, image_size), limit, limit_test, rng)
+
+
+def make_dataset(name: str, arrays: Arrays, image_size: int | None = None) -> Dataset:
+    """The whole data set, images in the wanted size, with its statistics."""
     if arrays.train_x.dtype != np.uint8 and image_size is not None:
         raise InputError(f"data.image_size is {image_size} but {name} holds numbers, not images; leave it out")
     arrays = _finished(arrays, image_size)
-    mean, std = _statistics(reader, arrays.train_x)
+    mean, std = _statistics(arrays)
+    x_and_y = (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)
+    return Dataset(name, *x_and_y, arrays.classes, mean, std, arrays.clients, arrays.client_names)
+
+
+def limited(
+    dataset: Dataset, limit: int | None, limit_test: int | None, rng: np.random.Generator | None = None
+) -> Dataset:
+    """A random part of the training and of the test samples, class by class in proportion; statistics stay the whole's."""
     train_rng, test_rng = (stream(0, "limit") if rng is None else rng).spawn(2)
-    train = stratified_subset(arrays.train_y, limit, train_rng)
-    test = stratified_subset(arrays.test_y, limit_test, test_rng)
-    return Dataset(
-        name,
-        arrays.train_x[train],
-        arrays.train_y[train],
-        arrays.test_x[test],
-        arrays.test_y[test],
-        arrays.classes,
-        mean,
-        std,
+    train = stratified_subset(dataset.train_y, limit, train_rng)
+    test = stratified_subset(dataset.test_y, limit_test, test_rng)
+    return replace(
+        dataset,
+        train_x=dataset.train_x[train],
+        train_y=dataset.train_y[train],
+        test_x=dataset.test_x[test],
+        test_y=dataset.test_y[test],
+        clients=None if dataset.clients is None else dataset.clients[train],
     )
 
 
@@ -154,11 +184,19 @@ def describe(dataset: Dataset) -> list[ClassCount]:
     return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
 
 
-def _statistics(reader: Reader, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def samples_of_clients(dataset: Dataset) -> dict[str, int] | None:
+    """Training samples by the client that holds them; None where the data do not say."""
+    if dataset.clients is None:
+        return None
+    counts = np.bincount(dataset.clients, minlength=len(dataset.client_names))
+    return dict(zip(dataset.client_names, counts.tolist()))
+
+
+def _statistics(arrays: Arrays) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std that samples are normalised by; none for floats that are taken as they are."""
-    if x.dtype == np.uint8:
-        return channel_statistics(x)
-    return feature_statistics(x) if isinstance(reader, OwnReader) and reader.normalise else ((), ())
+    if arrays.train_x.dtype == np.uint8:
+        return channel_statistics(arrays.train_x)
+    return feature_statistics(arrays.train_x) if arrays.normalise else ((), ())
 
 
 def channel_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

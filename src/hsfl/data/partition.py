@@ -2,11 +2,12 @@
 
 Every function takes the labels [n] and gives one sorted array of indices per client. Each sample belongs to exactly
 one client, and each client has at least `min_samples`, by construction: what a random draw leaves short is topped up
-from the richest clients, so no draw is ever repeated.
+from the richest clients, so no draw is ever repeated. Where the data say who holds what (`given`), nothing is moved.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,17 +72,48 @@ def shards(
     return _parts(owner, num_clients)
 
 
+def given(
+    labels: np.ndarray,
+    num_clients: int,
+    rng: np.random.Generator,
+    *,
+    clients: np.ndarray | None = None,
+    client_names: Sequence[str] = (),
+    min_samples: int = 2,
+) -> Parts:
+    """Each client has the samples that the data say it holds: clients [n], names by number."""
+    _check(labels, num_clients, min_samples)
+    if clients is None:
+        raise InputError(
+            "data.partition is 'given' but the data do not say which client holds a sample; set data.client_column or "
+            "data.client_file, or choose another partition"
+        )
+    if len(client_names) != num_clients:
+        some = ", ".join(client_names[:3]) + (", ..." if len(client_names) > 3 else "")
+        raise InputError(
+            f"fleet.num_clients is {num_clients} but the data are those of {len(client_names)} clients ({some}); "
+            f"set fleet.num_clients={len(client_names)}"
+        )
+    parts = _parts(clients, num_clients)
+    for name, part in zip(client_names, parts):
+        if len(part) < min_samples:
+            raise InputError(
+                f"client {name!r} holds {len(part)} training samples, below data.min_samples = {min_samples}; give it "
+                "more, leave it out of the data, or lower data.min_samples"
+            )
+    return parts
+
+
 PARTITIONS: dict[str, Callable[..., Parts]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "shards": shards,
     "quantity_skew": quantity_skew,
+    "given": given,
 }
 
 
-def partition(
-    labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: float | int
-) -> Parts:
+def partition(labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: Any) -> Parts:
     """Divide by the name of the partition; options that this kind does not have are left aside."""
     function = PARTITIONS[known("partition", kind, PARTITIONS)]
     taken = inspect.signature(function).parameters

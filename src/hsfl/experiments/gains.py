@@ -91,10 +91,10 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
         path = folder / file_name(data, TWIN_TRACE, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
-    from hsfl.runs.prepare import client_indices, read_dataset  # here, because it loads torch
+    from hsfl.runs.data import divide, read_data
 
     config = base_config(data, scale, FIRST_SEED, data_dir)
-    return [len(own) for own in client_indices(config, read_dataset(config).train_y)]
+    return [len(own) for own in divide(config, read_data(config))]
 
 
 def find_gains(answers: Sequence[Answer]) -> Gains:

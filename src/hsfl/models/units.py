@@ -7,6 +7,7 @@ Cut 0: the client runs nothing and raw data travels. Cut `num_units`: the server
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from hsfl.errors import InputError
 
@@ -101,10 +102,21 @@ def split(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) 
     """A SplitModel from modules in order: a list, a mapping of names, or an `nn.Sequential`."""
     if isinstance(units, SplitModel):
         return units
-    if isinstance(units, nn.Sequential):
-        return SplitModel(dict(units.named_children()))
-    if isinstance(units, nn.Module):
+    if isinstance(units, nn.Sequential) and type(units).forward is nn.Sequential.forward:
+        named = {name: unit for name, unit in units._modules.items() if unit is not None}
+    elif isinstance(units, nn.Module):
         raise InputError(
             f"{type(units).__name__} does not say the order of its parts; pass a list of modules or an nn.Sequential"
         )
-    return SplitModel(units)
+    elif isinstance(units, Mapping | Sequence) and not isinstance(units, str):
+        named = dict(units) if isinstance(units, Mapping) else {str(i): unit for i, unit in enumerate(units)}
+    else:
+        raise InputError(f"a model is a {type(units).__name__}; pass a list of modules or an nn.Sequential")
+    for name, unit in named.items():
+        if not isinstance(unit, nn.Module):
+            raise InputError(f"unit {name} of the model is a {type(unit).__name__}; make each unit an nn.Module")
+        if any(isinstance(parameter, UninitializedParameter) for parameter in unit.parameters()):
+            raise InputError(
+                f"unit {name} of the model is lazy; show the model one batch first, so that it has its weights"
+            )
+    return SplitModel(named)

@@ -16,9 +16,8 @@ from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import AllocationConfig, RunConfig, resolved
+from hsfl.config import AllocationConfig, RunConfig
 from hsfl.formats import seconds
-from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.described import fleet_notes
@@ -26,7 +25,7 @@ from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.optimised import plan_cuts, samples
 from hsfl.planning.resources import POWERS
 from hsfl.planning.straggler import Held, Why, why_planned
-from hsfl.planning.world import World, count_batches, model_cost, sample_draws, world_of
+from hsfl.planning.world import World, count_batches, sample_draws
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -69,28 +68,6 @@ class Plan:
     seconds: float  # the search
     notes: list[str]  # settings that a plan leaves aside, and warnings
     why: dict[str, Any] | None = None  # the client on which the round hangs most (planning.straggler.Why)
-
-
-def plan(
-    config: RunConfig,
-    samples_per_client: int = 5000,
-    cost: CostTable | None = None,
-    input_shape: tuple[int, ...] = (3, 32, 32),
-    num_classes: int = 10,
-    progress: Progress | None = None,
-) -> Plan:
-    """Choose cuts and allocate for the config's model and fleet.
-
-    samples_per_client: training samples of each client.
-    cost: the model's cost table; where it is not given, the model is measured with torch, for samples of `input_shape` and
-        `num_classes` classes.
-    progress: is told what the search does, its step, and the best mean round so far in seconds.
-    """
-    config = resolved(config)
-    if cost is None:
-        cost = model_cost(config, input_shape, num_classes)
-    samples_of = np.full(config.fleet.num_clients, float(samples_per_client))
-    return make_plan(config, world_of(config, cost), samples_of, progress)
 
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:

@@ -103,6 +103,12 @@ class Comparison:
             "notes": self.notes,
         }
 
+    def table(self) -> list[dict[str, Any]]:
+        """A plain row for each label, seed and round, for `pandas.DataFrame`; rounds.csv has the same."""
+        return [
+            {"label": run.label, "seed": run.seed} | round_row(record) for run in self.runs for record in run.records
+        ]
+
     def write_csv(self, path: str | Path) -> None:
         """A line for each label, seed and round."""
         rows = [csv_row(run, record) for run in self.runs for record in run.records]
@@ -138,9 +144,14 @@ class Comparison:
         return [*tables, _pairs_table(self)] if self.pairs else tables
 
 
+def round_row(record: RoundRecord) -> dict[str, Any]:
+    """A round as plain numbers; kept and dropped are numbers of clients, bytes are those of all links."""
+    counts = {"kept": len(record.kept), "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
+    return {name: counts[name] if name in counts else getattr(record, name) for name in CSV_FIELDS[2:]}
+
+
 def csv_row(run: Run, record: RoundRecord) -> list[Any]:
-    values = asdict(record) | {"label": run.label, "seed": run.seed, "bytes": sum(record.bytes.values())}
-    values |= {"kept": len(record.kept), "dropped": len(record.dropped)}
+    values = {"label": run.label, "seed": run.seed} | round_row(record)
     return ["" if values[name] is None else values[name] for name in CSV_FIELDS]
 
 

@@ -16,9 +16,11 @@ def describe(config: RunConfig, look: Look | None = None) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def describe_plan(config: RunConfig, num_samples: int) -> list[str]:
-    """The same for a plan, which trains nothing."""
-    clients = f"{count(config.fleet.num_clients, 'client')} with {num_samples:,} samples each"
+def describe_plan(config: RunConfig, num_samples: Sequence[float]) -> list[str]:
+    """The same for a plan, which trains nothing; num_samples [K]."""
+    fewest, most = round(min(num_samples)), round(max(num_samples))
+    samples = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    clients = f"{count(config.fleet.num_clients, 'client')} with {samples} samples each"
     train = config.train
     work = f"A round of {config.model.name} among {clients}, batches of {train.batch_size}"
     work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
@@ -32,6 +34,7 @@ def _learning(config: RunConfig, look: Look | None) -> str:
         "dirichlet": f"divided unevenly by class (Dirichlet, alpha {data.alpha:g})",
         "shards": f"divided by class ({data.classes_per_client} classes each)",
         "quantity_skew": f"divided in unequal amounts (alpha {data.alpha:g})",
+        "given": "divided as the data say",
     }[data.partition]
     some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
     start = ", from given weights," if model.init_weights is not None else ""

@@ -13,13 +13,15 @@ from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.models.units import SplitModel
 from hsfl.planning.world import make_world
 from hsfl.runs.contenders import contender
+from hsfl.runs.data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.loop import choose_clients, make_clock, run
 from hsfl.runs.observer import Observer
-from hsfl.runs.prepare import input_shape, prepare, read_dataset
+from hsfl.runs.prepare import input_shape, prepare
 from hsfl.runs.provenance import check_plugins
 
 
@@ -29,37 +31,42 @@ def compare(
     out: Path,
     num_seeds: int = 1,
     make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
 ) -> RunConfig:
     """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
 
     base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
     make_observer: gives an observer for each contender and seed.
+    dataset, model: given from Python instead of those that the config names, for all contenders.
     """
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
     stored = _stored(out)
-    dataset = read_dataset(base)
-    first = _with_one_fleet(base, labels, dataset)
+    seen = read_data(base, dataset)
+    ready = dataset or seen  # read once for all contenders of the first seed
+    first = _with_one_fleet(base, labels, seen, model)
     for label in labels[base.train.budget_s is None :]:
-        prepare(contender(first, label), dataset)  # so that cuts that do not fit cost no training
+        prepare(contender(first, label), ready, model)  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]), dataset)
+        budget_s = stored["config"]["train"]["budget_s"] if stored else None
+        budget_s = budget_s or _budget_s(contender(first, labels[0]), ready, model)
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, dataset)
+        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
         for label in labels:
             config = contender(seeded, label)
-            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
+            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed), dataset, model)
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset) -> RunConfig:
+def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset, model: SplitModel | None) -> RunConfig:
     """The base with its drawn devices written down, where contenders have cuts of their own.
 
     A device that is drawn can hold the cuts that the config gives, so a contender's cuts would change the devices.
@@ -70,13 +77,13 @@ def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset) ->
     if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
-    world = make_world(as_drawn, input_shape(as_drawn, dataset), dataset.num_classes)
+    world = make_world(as_drawn, input_shape(as_drawn, dataset), dataset.num_classes, model)
     return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
 
-def _budget_s(config: RunConfig, dataset: Dataset) -> float:
+def _budget_s(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
-    bench = prepare(config, dataset)
+    bench = prepare(config, dataset, model)
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
     rounds_s = clock.rounds_s(choose_clients(config, index) for index in range(config.train.rounds))
     return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
@@ -104,11 +111,20 @@ def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
     check_inputs(stored.get("inputs"), base, out)
 
 
-def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
-    """Begin a run or go on with it; a run that has ended is left alone. dataset: the data, where they are read already."""
+def run_or_resume(
+    config: RunConfig,
+    path: Path,
+    observer: Observer,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> None:
+    """Begin a run or go on with it; a run that has ended is left alone.
+
+    dataset: the data, where they are read already or given. model: where it is given.
+    """
     folder = RunFolder(path)
     check_plugins(path, config)
     if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
         return
-    if run(config, path, None, observer, dataset).status == "interrupted":
+    if run(config, path, None, observer, dataset, model).status == "interrupted":
         raise KeyboardInterrupt

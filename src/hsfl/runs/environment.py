@@ -10,6 +10,7 @@ from typing import Any
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.runs.data import own_files
 
 PACKAGES = ("hsfl", "torch", "numpy")
 SOURCES = Path(__file__).parents[1]
@@ -54,7 +55,8 @@ def input_digests(config: RunConfig) -> dict[str, str]:
         "network.history": config.network.history,
         "model.init_weights": config.model.init_weights,
     }
-    return {field: _digest(Path(name)) for field, name in files.items() if name is not None and Path(name).is_file()}
+    found = {field: Path(name) for field, name in files.items() if name is not None and Path(name).is_file()}
+    return {field: _digest(path) for field, path in (found | own_files(config.data)).items()}
 
 
 def _digest(path: Path) -> str:

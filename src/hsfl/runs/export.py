@@ -13,8 +13,9 @@ from hsfl.errors import InputError, known
 from hsfl.files import write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
+from hsfl.runs.data import read_data
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.prepare import input_shape, make_images, make_model, read_dataset
+from hsfl.runs.prepare import input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins
 from hsfl.training.evaluate import Quality, evaluate
 
@@ -68,7 +69,7 @@ def _takes(folder: RunFolder, config: RunConfig) -> tuple[tuple[int, ...], int]:
     clients = folder.clients()
     if clients is not None and clients.input_shape:
         return tuple(clients.input_shape), len(clients.class_names)
-    dataset = read_dataset(config)
+    dataset = read_data(config)
     return input_shape(config, dataset), dataset.num_classes
 
 
@@ -76,7 +77,7 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
     """How good the model of a folder's last or best round is on the test samples, and the names of the classes."""
     run = RunFolder(folder)
     stored, config = load_model(run, which, data_dir), stored_config(run, data_dir)
-    dataset = read_dataset(config)
+    dataset = read_data(config)
     if (shape := input_shape(config, dataset)) != stored.input_shape:
         raise InputError(
             f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "

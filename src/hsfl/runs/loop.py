@@ -163,7 +163,7 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
-    for note in [*fleet_notes(config), *_policy_notes(config)]:
+    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]:
         observer.warns(note)
     return _Position(state, standing, now_s)
 

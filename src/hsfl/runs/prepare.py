@@ -1,6 +1,6 @@
 """From a config to what a run needs: data, model and world, each by itself, and all of them together as a bench.
 
-Whoever needs less takes less: testing a model takes `read_dataset`, `make_images` and `make_model`, exporting a model takes
+Whoever needs less takes less: testing a model takes `read_data`, `make_images` and `make_model`, exporting a model takes
 `make_model` alone, and a plan takes a world from `hsfl.planning.world` alone.
 """
 
@@ -12,19 +12,20 @@ import torch
 
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
-from hsfl.data.datasets import Dataset, load
-from hsfl.data.partition import partition
+from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.methods import copy_per_client_names, method
+from hsfl.models.fit import check_fits
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.world import World, count_batches, make_world
-from hsfl.rng import stream, torch_seed
+from hsfl.rng import torch_seed
+from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.training.batches import Feed, Images, resized
 
 
@@ -37,6 +38,7 @@ class Bench:
     class_names: tuple[str, ...]
     world: World
     num_samples: np.ndarray  # [K] training samples, as the clock charges them
+    notes: tuple[str, ...] = ()  # what a person should know before the run
 
     @property
     def num_classes(self) -> int:
@@ -55,19 +57,19 @@ def prepare(
     cuts: [K] of a run that goes on, which are not searched again.
     """
     _check_settings(config)
-    dataset = dataset or read_dataset(config)
+    dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
-    indices = client_indices(config, dataset.train_y)
+    indices = divide(config, dataset)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
     fitted = fitted.to(find_device(config.device)).eval()
-    _check_outputs(fitted, train, dataset.num_classes)
+    check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes)
     _check_smallest_batch(config, fitted, train, indices)
     world = make_world(config, train.shape, dataset.num_classes, model)
     num_samples = config.network.sample_scale * np.array([len(own) for own in indices])
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, cuts)
-    return Bench(task, test, dataset.classes, world, num_samples)
+    return Bench(task, test, dataset.classes, world, num_samples, tuple(data_notes(config, dataset)))
 
 
 def _make_task(
@@ -84,21 +86,6 @@ def _make_task(
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
-
-
-def read_dataset(config: RunConfig) -> Dataset:
-    """The data set that the config names, limited as it says."""
-    data = config.data
-    return load(
-        data.name,
-        data.dir,
-        limit=data.limit,
-        limit_test=data.limit_test,
-        rng=stream(config.seed, "data limit"),
-        image_size=data.image_size,
-        split=data.split,
-        options=config.options.of(data.name.partition(":")[0]),
-    )
 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
@@ -124,16 +111,6 @@ def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
             f"model.input has {wanted[0]} channels but {dataset.name} has {shape[0]}; change the first number"
         )
     return wanted
-
-
-def client_indices(config: RunConfig, labels: np.ndarray) -> list[np.ndarray]:
-    """Which training samples each client holds, [K] arrays of indices into `labels`."""
-    data = config.data
-    options = {"dirichlet": {"alpha": data.alpha}, "quantity_skew": {"alpha": data.alpha}}
-    options["shards"] = {"classes_per_client": data.classes_per_client}
-    rng = stream(config.seed, "partition")
-    chosen = options.get(data.partition, {})
-    return partition(labels, config.fleet.num_clients, data.partition, rng, min_samples=data.min_samples, **chosen)
 
 
 def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
@@ -174,18 +151,6 @@ def _check_settings(config: RunConfig) -> None:
             f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
             "leave it out for all"
         )
-
-
-def _check_outputs(model: SplitModel, train: Images, num_classes: int) -> None:
-    """Whether the model, which may be the user's own, takes these samples and tells these classes apart."""
-    try:
-        with torch.no_grad():
-            shape = tuple(model(train.floats(train.x[:1])).shape)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"the model does not take samples of {train.shape}: {reason}; change its first unit") from None
-    if len(shape) != 2 or shape[1] < num_classes:
-        raise InputError(f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes")
 
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, indices: list[np.ndarray]) -> None:

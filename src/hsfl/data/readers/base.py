@@ -16,14 +16,45 @@ SPLIT_SEED = 0  # fixed: the test images of a set are the same in every run
 
 
 @dataclass(frozen=True)
+class FileSettings:
+    """What a config says of files of one's own; the fields are those of `data` with the same names."""
+
+    target_column: str | None = None
+    feature_columns: tuple[str, ...] | None = None
+    client_column: str | None = None
+    client_file: str | None = None
+    test_file: str | None = None
+    test_fraction: float | None = None
+    normalise: bool = False
+
+    def check(self, kind: str) -> None:
+        """A setting that this kind of data set does not look at is an error."""
+        for field, kinds in FILE_FIELDS.items():
+            if (value := getattr(self, field)) not in (None, False) and kind not in kinds:
+                alone = " and ".join(f"{name}:PATH" for name in kinds)
+                raise InputError(f"data.{field} is {value!r} but the data are {kind}; it is for {alone}, leave it out")
+
+
+FILE_FIELDS = {  # which data sets look at a setting; any of them has a client_file
+    "target_column": ("csv",),
+    "feature_columns": ("csv",),
+    "client_column": ("csv",),
+    "test_file": ("csv",),
+    "test_fraction": ("csv", "npz"),
+    "normalise": ("csv", "npz"),
+}
+
+
+@dataclass(frozen=True)
 class Request:
     """What `load` asks of a reader."""
 
     data_dir: Path
-    path: str = ""  # of idx:PATH and folder:PATH
+    path: str = ""  # of idx:PATH, folder:PATH, npz:PATH and csv:PATH
     image_size: int | None = None
     split: str = "lesion"
     options: Any = None  # of a data set of one's own: what stands under options.<name>
+    files: FileSettings = FileSettings()
 
     def folder(self) -> Path:
         """Where PATH is: as given, or within the data directory."""
@@ -32,6 +63,26 @@ class Request:
         if not found.is_dir():
             raise InputError(f"{given} is not a folder, neither here nor in {self.data_dir}; give the path of one")
         return found
+
+    def file(self, path: str) -> Path:
+        """Where a file is: as given, or within the data directory."""
+        return find_file(path, self.data_dir)
+
+    def clients(self) -> list[str] | None:
+        """The lines of `data.client_file`, each the client of one sample."""
+        if self.files.client_file is None:
+            return None
+        path = self.file(self.files.client_file)
+        with reading(path, "write a line for each sample, the name or number of the client that holds it"):
+            return [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+
+
+def find_file(path: str, data_dir: Path) -> Path:
+    given = Path(path).expanduser()
+    found = given if given.is_file() else data_dir / given
+    if not found.is_file():
+        raise InputError(f"{given} is no file, neither here nor in {data_dir}; give the path of one")
+    return found
 
 
 class Arrays(NamedTuple):
@@ -42,6 +93,9 @@ class Arrays(NamedTuple):
     test_x: np.ndarray
     test_y: np.ndarray
     classes: tuple[str, ...]
+    normalise: bool = False  # floats: each feature (or channel) to mean 0 and std 1 over the training samples
+    clients: np.ndarray | None = None  # [n] which client holds each training sample, where the data say so
+    client_names: tuple[str, ...] = ()
 
 
 @contextmanager

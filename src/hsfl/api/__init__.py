@@ -1,0 +1,1 @@
+"""HSFL from Python: `hsfl.run`, `hsfl.compare` and `hsfl.plan`."""

@@ -1,0 +1,139 @@
+"""`hsfl.run` and `hsfl.compare`."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hsfl.api.chosen import Config, choose
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.methods import COMPARED
+from hsfl.report.comparison import Comparison, check_target, read_comparison, round_row
+from hsfl.report.figure import matplotlib
+from hsfl.report.page import write_page
+from hsfl.report.plots import write_figures
+from hsfl.runs import compare as comparing
+from hsfl.runs import loop, progress
+from hsfl.runs.folder import RoundRecord, RunFolder
+from hsfl.runs.observer import Observer
+from hsfl.runs.record import Summary
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Result(Summary):
+    """How a run ended, and where its results are."""
+
+    folder: Path
+    report: Path | None  # the page; None where none was asked for or it could not be written
+
+    def records(self) -> list[RoundRecord]:
+        """Everything that the run wrote down about each round."""
+        return RunFolder(self.folder).rounds()
+
+    def table(self) -> list[dict[str, Any]]:
+        """A plain row for each round, for `pandas.DataFrame` or `csv.DictWriter`."""
+        return [round_row(record) for record in self.records()]
+
+
+def run(
+    config: Config = None,
+    out: str | Path | None = None,
+    settings: Iterable[str] = (),
+    *,
+    data: Any = None,
+    model: Any = None,
+    resume: bool | None = False,
+    observer: Observer | None = None,
+    progress: bool = False,
+    report: bool = True,
+    plugins: Iterable[str | Path] = (),
+    **sections: Any,
+) -> Result:
+    """Train as the config says and write a run folder: `out`, or a new one under runs/. Ctrl-C ends the run cleanly.
+
+    config, settings, sections: see `hsfl.api.chosen`; `hsfl.run("demo", train={"rounds": 5})`.
+    data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
+    model: an `nn.Sequential`, a list of modules or what `hsfl.split` gives, with the weights that it has. A name or a mapping sets
+        the config's `model`.
+    resume: True goes on with the run in `out`; None does so where there is one, and begins otherwise.
+    observer: is told what happens (`hsfl.Observer`). progress: show it on stderr. Without either, warnings are shown.
+    report: write `report.html` into the folder, as the command does.
+    """
+    chosen = choose(config, settings, data, model, plugins, sections)
+    folder, watching = new_folder(chosen.config) if out is None else Path(out), _observer(observer, progress)
+    summary = loop.run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
+    return Result(**asdict(summary), folder=folder, report=_page(folder, watching) if report else None)
+
+
+def compare(
+    config: Config = None,
+    frameworks: Iterable[str] = COMPARED,
+    out: str | Path = "runs/compare",
+    settings: Iterable[str] = (),
+    *,
+    seeds: int = 1,
+    target: float | None = None,
+    data: Any = None,
+    model: Any = None,
+    progress: bool = False,
+    report: bool = True,
+    figures: bool = False,
+    plugins: Iterable[str | Path] = (),
+    **sections: Any,
+) -> Comparison:
+    """Several frameworks on one fleet, channel, data set and budget of simulated seconds; runs in `out` are not run again.
+
+    frameworks: names, with settings of their own where wanted: `"hsfl,fleet.cuts=fastest"`.
+    The answer has `table()` (a row for each label, seed and round), `results` (means and intervals for each label) and
+    `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page, and with `figures` figures by matplotlib.
+    """
+    labels, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
+    if not labels or seeds < 1:
+        raise InputError(f"frameworks are {labels} and seeds {seeds}; give one framework and one seed at least")
+    check_target(target)
+    if figures:
+        matplotlib()  # before hours of training, not after
+    chosen = choose(config, settings, data, model, plugins, sections)
+    comparing.compare(
+        chosen.config,
+        labels,
+        folder,
+        seeds,
+        lambda label, seed: _observer(None, progress, f"{label}, seed {seed}"),
+        chosen.data,
+        chosen.model,
+    )
+    comparison = read_comparison(folder, target, labels)
+    comparison.write(folder)
+    if figures:
+        write_figures(comparison, folder)
+    if report:
+        _page(folder, _observer(None, False))
+    return comparison
+
+
+def new_folder(config: RunConfig) -> Path:
+    """A new folder under runs/, called by the time, the framework and the data."""
+    data = Path(config.data.name).name.replace(":", "-")
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.framework}-{data}"
+
+
+def _observer(own: Observer | None, shown: bool, name: str | None = None) -> Observer:
+    if own is not None and shown:
+        raise InputError("progress=True shows what your observer is told; leave one of them out")
+    return own or progress.observer(Console(stderr=True, markup=False, emoji=False), not shown, name)
+
+
+def _page(folder: Path, observer: Observer) -> Path | None:
+    """The page of a folder; one that cannot be written is a warning, never the end of a long run."""
+    try:
+        return write_page([folder], folder / PAGE)
+    except Exception as error:
+        observer.warns(f"no {PAGE}: {' '.join(str(error).split()) or type(error).__name__}")
+        return None

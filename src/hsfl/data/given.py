@@ -1,0 +1,71 @@
+"""`hsfl.dataset`: a data set from arrays in memory, and what a config may still change about it."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hsfl.data.checks import Side, checked
+from hsfl.data.datasets import Dataset, limited, make_dataset
+from hsfl.data.readers.base import Arrays
+from hsfl.errors import InputError
+
+
+def dataset(
+    x: Any,
+    y: Any,
+    test_x: Any = None,
+    test_y: Any = None,
+    *,
+    test_fraction: float | None = None,
+    clients: Any = None,
+    classes: Sequence[str] | None = None,
+    normalise: bool = False,
+    name: str = "own",
+) -> Dataset:
+    """A data set of one's own from NumPy arrays, tensors or lists, everything checked; for `hsfl.run(..., data=...)`.
+
+    x: floats of any shape [n, ...], taken as they are, or whole numbers in 0..255, images [n, C, H, W] or grey [n, H, W].
+    y: one label for each sample, 0, 1, ... of any whole type, or names.
+    test_x, test_y: the samples to test on; without them `test_fraction` of each class (0.2) is held out, always the same.
+    clients: who holds each sample of x, a number or a name; used by `data.partition = "given"`.
+    classes: names, by label; needed where a class has no training sample.
+    normalise: each feature (or channel) of floats to mean 0 and std 1 over the training samples; images always are.
+    """
+    if (test_x is None) != (test_y is None):
+        raise InputError(f"test_{'y' if test_y is None else 'x'} is missing; give test_x and test_y, or neither")
+    if test_x is not None and test_fraction is not None:
+        raise InputError(f"test_fraction is {test_fraction} beside test_x; leave one of them out")
+    test = None if test_x is None else Side("test_x", test_x, "test_y", test_y)
+    arrays = checked(
+        "",
+        Side("x", x, "y", y),
+        test,
+        test_fraction=test_fraction,
+        classes=classes,
+        clients=clients,
+        normalise=normalise,
+    )
+    return make_dataset(name, arrays)
+
+
+def fitted(
+    given: Dataset, image_size: int | None, limit: int | None, limit_test: int | None, rng: np.random.Generator
+) -> Dataset:
+    """A given data set after the settings that apply to any: the size of images, and limits."""
+    if image_size is not None:
+        x_and_y = (given.train_x, given.train_y, given.test_x, given.test_y)
+        arrays = Arrays(*x_and_y, given.classes, bool(given.mean), given.clients, given.client_names)
+        given = make_dataset(given.name, arrays, image_size)
+    return limited(given, limit, limit_test, rng)
+
+
+def digest(given: Dataset) -> str:
+    """SHA-256 of all that a data set holds."""
+    total = hashlib.sha256(repr((given.classes, given.mean, given.std, given.client_names)).encode())
+    for array in (given.train_x, given.train_y, given.test_x, given.test_y, given.clients):
+        if array is not None:
+            total.update(f"{array.dtype} {array.shape}".encode())
+            total.update(np.ascontiguousarray(array).data)
+    return total.hexdigest()

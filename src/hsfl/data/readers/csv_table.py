@@ -1,0 +1,125 @@
+"""Your own table in a CSV file: a row for each sample, a header, one column with the class, numbers in the others.
+
+`data.target_column` names the class's column, `data.client_column` one that says which client holds the row (it is never a
+feature), `data.feature_columns` the others, if not all. Columns are divided by commas, semicolons or tabs.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hsfl.data.checks import Side, checked
+from hsfl.data.readers.base import Arrays, Request, reading
+from hsfl.errors import InputError, known
+
+DELIMITERS = (",", ";", "\t")
+WAY_OUT = "save it as text in UTF-8, a row for each sample under a header"
+
+
+@dataclass(frozen=True)
+class Table:
+    path: Path
+    header: list[str]
+    rows: list[list[str]]
+    lines: list[int]  # of the file, where each row ends
+
+    def column(self, setting: str, name: str) -> list[str]:
+        place = self.header.index(known(f"{self.path}: data.{setting}", name, self.header))
+        return [row[place].strip() for row in self.rows]
+
+    def numbers(self, names: list[str]) -> np.ndarray:
+        """float64 [rows, columns]; a cell that is no number is told with its line."""
+        values = np.empty((len(self.rows), len(names)))
+        for column, name in enumerate(names):
+            cells = self.column("feature_columns", name)
+            try:
+                values[:, column] = np.array(cells, dtype=float)
+                bad = ~np.isfinite(values[:, column])
+            except ValueError:
+                bad = np.array([not _is_number(cell) for cell in cells])
+            if bad.any():
+                row = int(bad.argmax())
+                raise InputError(
+                    f"{self.path}, line {self.lines[row]}: {name} is {cells[row][:40]!r}; put a number there, or choose "
+                    "the columns of numbers with data.feature_columns"
+                )
+        return values
+
+
+def read(request: Request) -> Arrays:
+    """Classes are the target's values; the test rows are those of `data.test_file`, else a part that is held out."""
+    files = request.files
+    table = _table(request.file(request.path))
+    if files.target_column is None:
+        raise InputError(
+            f"{table.path} needs data.target_column, the column of the class; its columns are {', '.join(table.header)}"
+        )
+    special = [name for name in (files.target_column, files.client_column) if name is not None]
+    if len(set(special)) < len(special):
+        raise InputError(f"data.client_column and data.target_column are both {special[0]!r}; name two columns")
+    features = list(files.feature_columns or (name for name in table.header if name not in special))
+    if both := [name for name in special if name in features] or [n for n in features if features.count(n) > 1]:
+        raise InputError(f"data.feature_columns holds {both[0]!r}, which has another use; leave it out")
+    if not features:
+        raise InputError(f"{table.path} has no columns but {', '.join(special)}; add the numbers to learn from")
+    listed = request.clients()
+    if files.client_column is not None:
+        if listed is not None:
+            raise InputError("data.client_column and data.client_file both say who holds a sample; leave one out")
+        listed = table.column("client_column", files.client_column)
+    train, test = _side(table, features, files.target_column), None
+    if files.test_file is not None:
+        if files.test_fraction is not None:
+            raise InputError(f"data.test_fraction is {files.test_fraction} beside data.test_file; leave one out")
+        test = _side(_table(request.file(files.test_file)), features, files.target_column)
+    classes = _in_order(train.y)
+    return checked(
+        f"{table.path}: ",
+        train,
+        test,
+        test_fraction=files.test_fraction,
+        classes=classes if len(classes) > 1 else None,  # one class alone is told by name
+        clients=listed,
+        normalise=files.normalise,
+    )
+
+
+def _side(table: Table, features: list[str], target: str) -> Side:
+    labels = table.column("target_column", target)
+    if "" in labels:
+        line = table.lines[labels.index("")]
+        raise InputError(f"{table.path}, line {line}: {target} is empty; name the class, or leave the row out")
+    return Side("the features", table.numbers(features), target, labels)
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Each class once: whole numbers by size, else as words are sorted."""
+    distinct = set(names)
+    whole = all(name.isascii() and name.removeprefix("-").isdigit() for name in distinct)
+    return sorted(distinct, key=lambda name: (int(name) if whole else 0, name))
+
+
+def _table(path: Path) -> Table:
+    with reading(path, WAY_OUT), path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        rows = csv.reader(file, delimiter=max(DELIMITERS, key=first.count), strict=True)
+        header = [name.strip() for name in next(rows, [])]
+        numbered = [(rows.line_num, row) for row in rows if row]
+    if not header or not numbered:
+        raise InputError(f"{path} holds no rows under a header; {WAY_OUT}")
+    if twice := [name for name in header if header.count(name) > 1 or not name]:
+        raise InputError(f"{path}: a column is called {twice[0]!r} twice, or has no name; name each once")
+    for line, row in numbered:
+        if len(row) != len(header):
+            raise InputError(f"{path}, line {line} has {len(row)} cells but the header {len(header)}; correct the line")
+    return Table(path, header, [row for _, row in numbered], [line for line, _ in numbered])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False

@@ -1,0 +1,30 @@
+"""Whether a model of one's own takes these samples and tells these classes apart."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from hsfl.errors import InputError
+
+
+def example(shape: tuple[int, ...]) -> Tensor:
+    """One sample of this shape, all zeros."""
+    return torch.zeros(1, *shape)
+
+
+def check_fits(model: nn.Module, samples: Tensor, num_classes: int) -> None:
+    """Tried on samples [n, ...], on a copy in evaluation mode; what the model raises is told in one line."""
+    try:
+        with torch.no_grad():
+            answer = copy.deepcopy(model).eval()(samples)
+    except Exception as error:  # a model of one's own may raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"the model does not take samples of {tuple(samples.shape[1:])}: {reason}; change its first unit"
+        ) from None
+    shape = tuple(getattr(answer, "shape", ()))
+    if len(shape) != 2 or shape[1] < num_classes:
+        raise InputError(
+            f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes; change its last unit"
+        )

@@ -1,0 +1,112 @@
+"""A config's data: read or given, limited, and divided among the clients. No torch."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from hsfl.config import OWN_DATA, DataConfig, RunConfig
+from hsfl.data.datasets import Dataset, find_data_dir, load
+from hsfl.data.given import digest, fitted
+from hsfl.data.partition import partition
+from hsfl.data.readers.base import FileSettings
+from hsfl.errors import InputError
+from hsfl.rng import stream
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a plan needs to know of the data."""
+
+    shape: tuple[int, ...]  # of a sample, as the model takes it
+    num_classes: int
+    num_samples: np.ndarray  # [K] of training, as the clock charges them
+    notes: list[str]
+
+
+def is_given(data: DataConfig) -> bool:
+    """Whether the config's data came from Python and not from a file."""
+    return data.name.partition(":")[0] == OWN_DATA
+
+
+def file_settings(data: DataConfig) -> FileSettings:
+    return FileSettings(**{field.name: getattr(data, field.name) for field in fields(FileSettings)})
+
+
+def own_files(data: DataConfig) -> dict[str, Path]:
+    """The user's own files that a config's data are read from, by the field that names them; those that are there."""
+    kind, _, path = data.name.partition(":")
+    names = {"data.name": path if kind in ("npz", "csv") else None}
+    names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
+    found = {}
+    for field, name in names.items():
+        if name is not None:
+            here = Path(name).expanduser()
+            found[field] = here if here.is_file() else find_data_dir(data.dir) / here
+    return {field: file for field, file in found.items() if file.is_file()}
+
+
+def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
+    """The data set that the config names, or the given one; limits and the size of images apply to both."""
+    data, rng = config.data, stream(config.seed, "data limit")
+    if not is_given(data):
+        if data.sha256 is not None:
+            raise InputError(f"data.sha256 is for data given from Python but data.name is {data.name!r}; leave it out")
+        return given or load(
+            data.name,
+            data.dir,
+            limit=data.limit,
+            limit_test=data.limit_test,
+            rng=rng,
+            image_size=data.image_size,
+            split=data.split,
+            options=config.options.of(data.name.partition(":")[0]),
+            files=file_settings(data),
+        )
+    if given is None:
+        raise InputError("this run's data were given from Python; go on from there: hsfl.run(config, folder, data=...)")
+    file_settings(data).check(OWN_DATA)
+    if data.client_file is not None:
+        raise InputError(f"data.client_file is {data.client_file!r} beside data from Python; give clients= with them")
+    if data.sha256 is not None and digest(given) != data.sha256:
+        raise InputError("the data are not those that this run began with; give the same, or run into a new folder")
+    return fitted(given, data.image_size, data.limit, data.limit_test, rng)
+
+
+def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
+    """The indices of each client's training samples, [K]."""
+    data = config.data
+    if data.client_file is not None and data.partition != "given":
+        raise InputError(
+            f"data.client_file is {data.client_file!r} but data.partition is {data.partition!r}, which does not look at it; "
+            "set data.partition=given, or leave the file out"
+        )
+    return partition(
+        dataset.train_y,
+        config.fleet.num_clients,
+        data.partition,
+        stream(config.seed, "partition"),
+        alpha=data.alpha,
+        classes_per_client=data.classes_per_client,
+        min_samples=data.min_samples,
+        clients=dataset.clients,
+        client_names=dataset.client_names,
+    )
+
+
+def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
+    """What a person should know who has said who holds what."""
+    if dataset.clients is None or config.data.partition == "given":
+        return []
+    return [
+        f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
+        "anew; set data.partition=given to keep them where they are"
+    ]
+
+
+def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
+    """Shape, classes and each client's samples, as a run of this config will have them."""
+    dataset = read_data(config, given)
+    counts = config.network.sample_scale * np.array([len(share) for share in divide(config, dataset)])
+    shape = config.model.input or dataset.image_shape
+    return Survey(tuple(shape), dataset.num_classes, counts, data_notes(config, dataset))

@@ -1,0 +1,372 @@
+"""Arrays, .npz and .csv of one's own: taken as they are meant, and what is wrong is one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hsfl.data.checks import client_numbers, held_out, samples
+from hsfl.data.datasets import Dataset, load
+from hsfl.data.given import dataset, digest, fitted
+from hsfl.data.partition import partition
+from hsfl.data.readers.base import FileSettings
+from hsfl.errors import InputError
+from hsfl.training.batches import Images
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(3.0, 2.0, (60, 5))
+Y = np.arange(60) % 3
+PIXELS = RNG.integers(0, 256, (60, 2, 4, 4))
+
+
+def floats(data: Dataset) -> np.ndarray:
+    """The training samples as a model meets them."""
+    images = Images(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y), data.mean, data.std)
+    return images.floats(images.x).numpy()
+
+
+def one_line(call: Any, *words: Any, **more: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*words, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- arrays
+
+
+@pytest.mark.parametrize("x", [X, X.astype(np.float32), X.astype(np.float16), torch.from_numpy(X), X.tolist()])
+def test_floats_are_taken_as_they_are(x: Any) -> None:
+    data = dataset(x, Y, x, Y)
+    np.testing.assert_allclose(floats(data), X, rtol=1e-3)
+    assert (data.train_x.dtype, data.mean, data.classes) == (np.float32, (), ("0", "1", "2"))
+
+
+def test_floats_of_images_are_not_divided() -> None:
+    x = RNG.normal(size=(60, 1, 8, 8))
+    assert np.array_equal(floats(dataset(x, Y, x, Y)), x.astype(np.float32))
+
+
+def test_tensors_that_are_trained_are_taken_too() -> None:
+    assert dataset(torch.from_numpy(X).requires_grad_(), torch.from_numpy(Y)).train_x.shape == (48, 5)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64, np.uint64])
+def test_whole_numbers_are_images_whatever_their_type(kind: Any) -> None:
+    data = dataset(PIXELS.astype(kind), Y, PIXELS.astype(kind), Y)
+    assert data.train_x.dtype == np.uint8
+    np.testing.assert_allclose(floats(data).mean(axis=(0, 2, 3)), 0, atol=1e-4)
+    np.testing.assert_allclose(floats(data).std(axis=(0, 2, 3)), 1, atol=1e-3)
+
+
+def test_grey_images_need_no_axis_for_their_channel() -> None:
+    assert dataset(PIXELS[:, 0], Y).image_shape == (1, 4, 4)
+
+
+def test_whole_numbers_in_vectors_are_features() -> None:
+    data = dataset(1000 * np.arange(120).reshape(60, 2), Y)
+    assert (data.train_x.dtype, data.train_x.max() > 255) == (np.float32, True)
+
+
+def test_normalise_is_over_the_training_samples() -> None:
+    found = floats(dataset(X, Y, 100 * X, Y, normalise=True))
+    np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(found.std(axis=0), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_labels_of_any_whole_type(kind: Any) -> None:
+    data = dataset(X, Y.astype(kind), X, Y)
+    assert np.array_equal(data.train_y, Y)
+    assert data.train_y.dtype == np.int64
+
+
+def test_labels_may_be_names_and_two_values() -> None:
+    names = np.array(["cat", "dog", "ant"])[Y]
+    for labels in (names, names.tolist(), names.astype(object)):
+        data = dataset(X, labels, X, labels)
+        assert data.classes == ("ant", "cat", "dog")
+        assert np.array_equal(data.train_y, np.array([1, 2, 0])[Y])
+    assert dataset(X, Y > 0).classes == ("0", "1")
+    assert dataset(X, names, X, names, classes=["dog", "cat", "ant", "bee"]).train_y[:3].tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": Y[:40]}, "x has 60 samples but y 40 labels; give one label for each sample"),
+        ({"test_x": X, "test_y": Y[1:]}, "test_x has 60 samples but test_y 59 labels"),
+        ({"x": np.where(X > 3, np.nan, X)}, "] is nan; leave the sample out or put a number there"),
+        ({"x": 1e300 * X}, "] is inf; leave the sample out"),
+        ({"x": X[:, 0]}, "x has shape (60,); give [samples, features] or more"),
+        ({"x": X[:0]}, "x has shape (0, 5); give [samples, features] or more"),
+        ({"x": [[1, 2], [3]]}, "x is a list, which is no array of numbers; convert it"),
+        ({"x": [["a", "b"]] * 60}, "x is a list, which is no array of numbers"),
+        ({"x": X + 1j}, "x is a ndarray of shape (60, 5), which is no array of numbers"),
+        ({"x": 2 * PIXELS}, ", but whole numbers with 4 axes are images in 0..255; convert the array to float"),
+        ({"x": PIXELS - 9}, "but whole numbers with 4 axes are images in 0..255"),
+        ({"x": np.zeros((60, 8, 8, 3), int)}, "with the channels last; put them second: x.transpose(0, 3, 1, 2)"),
+        ({"y": Y.astype(float)}, "y is a ndarray of shape (60,) of float64; give whole numbers 0, 1, ... or names"),
+        ({"y": np.eye(3)[Y].astype(int)}, "y has shape (60, 3); give one label for each sample, [samples]: y.argmax"),
+        ({"y": Y[:, None]}, "y has shape (60, 1); give one label for each sample, [samples]: y.ravel()"),
+        ({"y": Y - 1}, "y holds label -1; give whole numbers 0, 1, ..."),
+        ({"y": Y + 1}, "y holds labels up to 3 but none is 0; number the classes 0, 1, ..."),
+        ({"y": 2 * Y}, "y holds labels up to 4 but none is 1"),
+        ({"y": np.full(60, 2**63, np.uint64)}, "y holds label 9223372036854775808; give whole numbers"),
+        ({"y": 0 * Y}, "y holds one class alone, 0; a classifier needs two"),
+        ({"y": Y, "classes": ["a", "b"]}, "y holds label 2 but there are 2 classes; name them all"),
+        ({"y": Y, "classes": ["a", "b", "a"]}, "classes are a, b, a; name two or more, each once"),
+        ({"y": Y.astype(str), "classes": "abc"}, "y holds label '0', which is none of the classes"),
+        ({"test_x": X}, "test_y is missing; give test_x and test_y, or neither"),
+        ({"test_y": Y}, "test_x is missing; give test_x and test_y, or neither"),
+        ({"test_x": X[:0], "test_y": Y[:0]}, "test_x has shape (0, 5)"),
+        ({"test_x": X[:, 1:], "test_y": Y}, "x holds float32 (5,) but test_x float32 (4,); make them alike"),
+        ({"test_x": X, "test_y": Y + 1}, "test_y holds label 3, which no training sample has"),
+        ({"test_x": X, "test_y": Y.astype(str)}, "y and test_y hold names and whole numbers; use one kind for both"),
+        ({"test_x": X, "test_y": Y, "test_fraction": 0.1}, "test_fraction is 0.1 beside test_x; leave one of them out"),
+        ({"test_fraction": 0}, "test_fraction is 0; give a number above 0 and below 1"),
+        ({"test_fraction": 1.0}, "test_fraction is 1.0; give a number above 0 and below 1"),
+        ({"x": X[:3], "y": [0, 1, 2]}, "every class has one sample, so that none can be held out"),
+        ({"clients": Y[:9]}, "clients has 9 entries for 60 samples; give one for each sample"),
+        ({"clients": X[:, 0]}, "clients is a ndarray of shape (60,) of float64; give one whole number or name"),
+        ({"clients": [" "] * 60}, "clients[0] is empty; name the client that holds the sample"),
+    ],
+)  # fmt: skip
+def test_wrong_arrays_are_one_line(change: dict, message: str) -> None:
+    assert message in one_line(dataset, **({"x": X, "y": Y} | change))
+
+
+def test_a_record_made_by_hand_is_checked_for_its_lengths() -> None:
+    fine = dataset(X, Y)
+    assert "train_x has 48 samples and train_y 20 labels" in one_line(
+        Dataset, "own", fine.train_x, fine.train_y[:20], fine.test_x, fine.test_y, fine.classes, (), ()
+    )
+
+
+def test_the_digest_is_of_all_that_is_held() -> None:
+    base = {"x": X, "y": Y, "clients": Y}
+    changes = [{"x": X + 1e-3}, {"y": 2 - Y}, {"clients": (Y + 1) % 3}, {"clients": None}, {"normalise": True}]
+    changes += [{"clients": np.array(["a", "b", "c"])[Y]}, {"classes": ["a", "b", "c"]}, {"test_fraction": 0.3}]
+    digests = {digest(dataset(**(base | change))) for change in changes}
+    assert len(digests | {digest(dataset(**base))}) == len(changes) + 1
+    assert digest(dataset(**base)) == digest(dataset(**base, name="other"))
+
+
+def test_limits_and_sizes_apply_to_given_data() -> None:
+    small = fitted(dataset(PIXELS, Y, clients=Y), 8, 12, 6, np.random.default_rng(0))
+    assert (small.train_x.shape, len(small.test_y), len(small.clients)) == ((12, 2, 8, 8), 6, 12)
+    assert np.array_equal(small.clients, small.train_y)  # as each class was one client's
+    assert "data.image_size is 8 but own holds numbers" in one_line(
+        fitted, dataset(X, Y), 8, None, None, np.random.default_rng(0)
+    )
+
+
+# --- laws of the split and of the clients' numbers
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=2, max_size=80),
+    clients=st.integers(1, 5),
+    fraction=st.floats(0.05, 0.95),
+)
+def test_every_class_of_two_is_on_both_sides_in_proportion(labels: list, clients: int, fraction: float) -> None:
+    y = np.array(labels)
+    if np.bincount(y).max() < 2:
+        return
+    held = held_out("", y, np.arange(len(y)) % clients, fraction)
+    for label in np.unique(y):
+        mine = held[y == label]
+        assert mine.sum() == min(max(round(fraction * len(mine)), 1), len(mine) - 1)
+    assert np.array_equal(held, held_out("", y, np.arange(len(y)) % clients, fraction))
+
+
+def test_every_client_gives_its_part_to_the_test() -> None:
+    y, clients = np.zeros(1000, int), np.repeat([0, 1, 2], [100, 300, 600])
+    held = held_out("", y, clients, 0.2)
+    np.testing.assert_allclose(np.bincount(clients[held]), [20, 60, 120], atol=1)
+
+
+@given(ids=arrays.arrays(np.int64, st.integers(1, 30), elements=st.integers(0, 120)))
+def test_clients_are_numbered_by_size_whether_numbers_or_words(ids: np.ndarray) -> None:
+    index, names = client_numbers("clients", ids, len(ids))
+    assert [int(names[k]) for k in index] == ids.tolist()
+    assert [int(name) for name in names] == sorted(set(ids.tolist()))
+    words, word_names = client_numbers("clients", ids.astype(str), len(ids))
+    assert (words.tolist(), word_names) == (index.tolist(), names)
+
+
+@given(x=arrays.arrays(np.int64, (3, 2, 2), elements=st.integers(-3, 300)))
+def test_no_image_holds_what_a_byte_cannot(x: np.ndarray) -> None:
+    if ((x >= 0) & (x <= 255)).all():
+        assert np.array_equal(samples("x", x)[:, 0], x)
+    else:
+        assert "are images in 0..255" in one_line(samples, "x", x)
+
+
+# --- the natural partition
+
+
+def test_each_client_has_the_samples_that_it_holds() -> None:
+    machines = np.array(["b", "a", "c"])[RNG.integers(0, 3, 60)]
+    data = dataset(X, Y, X, Y, clients=machines)
+    options = {"clients": data.clients, "client_names": data.client_names}
+    parts = partition(data.train_y, 3, "given", np.random.default_rng(0), **options)
+    for name, part in zip("abc", parts):
+        assert np.array_equal(part, np.flatnonzero(machines == name))
+    wrong = one_line(partition, data.train_y, 4, "given", RNG, **options)
+    assert "fleet.num_clients is 4 but the data are those of 3 clients (a, b, c); set fleet.num_clients=3" in wrong
+    assert "client 'c' holds 16 training samples" in one_line(
+        partition, data.train_y, 3, "given", RNG, **options, min_samples=20
+    )
+    assert "do not say which client holds a sample" in one_line(partition, data.train_y, 3, "given", RNG)
+
+
+# --- .npz
+
+
+def save(path: Path, **named: Any) -> str:
+    np.savez(path, **named)
+    return f"npz:{path}"
+
+
+@pytest.mark.parametrize(
+    "names", [("train_x", "train_y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test")]
+)
+def test_npz_of_both_sides(names: tuple, tmp_path: Path) -> None:
+    name = save(tmp_path / "a.npz", **dict(zip(names, (X, Y, X[:9], Y[:9]))), classes=["a", "b", "c"], clients=Y)
+    data = load(name)
+    assert np.array_equal(data.train_x, X.astype(np.float32))
+    assert (data.classes, data.client_names, len(data.test_y)) == (("a", "b", "c"), ("0", "1", "2"), 9)
+
+
+def test_npz_of_x_and_y_is_split_as_arrays_are(tmp_path: Path) -> None:
+    name = save(tmp_path / "a.npz", x=PIXELS.astype(np.uint8), y=Y)
+    read, given = load(name, files=FileSettings(test_fraction=0.3)), dataset(PIXELS, Y, test_fraction=0.3)
+    assert digest(read) == digest(given)
+    assert load("npz:a.npz", tmp_path).image_shape == (2, 4, 4)  # within the data directory, too
+    assert load(name, image_size=8).image_shape == (2, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("named", "files", "message"),
+    [
+        ({"a": X}, {}, "holds a; name the arrays train_x, train_y, test_x, test_y, or x and y"),
+        ({"x": X, "y": Y, "z": Y}, {}, "holds z, too; name the arrays x, y"),
+        ({"x": X, "y": Y[1:]}, {}, "a.npz: x has 60 samples but y 59 labels"),
+        ({"x": X, "y": np.array([{}] * 60)}, {}, "without objects"),
+        ({"x": X, "y": Y, "classes": X}, {}, "classes is of float64 (60, 5); give a list of names"),
+        ({"x": X, "y": Y}, {"target_column": "y"}, "data.target_column is 'y' but the data are npz; it is for csv:PATH"),
+        ({"train_x": X, "train_y": Y, "test_x": X, "test_y": Y}, {"test_fraction": 0.3}, "has test_x; leave it out"),
+        ({"x": X, "y": Y, "clients": Y}, {"client_file": "who.txt"}, "has clients; leave one of them out"),
+    ],
+)  # fmt: skip
+def test_wrong_npz_is_one_line(named: dict, files: dict, message: str, tmp_path: Path) -> None:
+    (tmp_path / "who.txt").write_text("a\n" * 60)
+    name = save(tmp_path / "a.npz", **named)
+    assert message in one_line(load, name, tmp_path, files=FileSettings(**files))
+
+
+def test_files_that_are_no_npz(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04nonsense")
+    np.save(tmp_path / "b.npy", X)
+    assert "cannot be read" in one_line(load, f"npz:{tmp_path / 'a.npz'}")
+    assert "holds one array without a name" in one_line(load, f"npz:{tmp_path / 'b.npy'}")
+    assert "absent.npz is no file" in one_line(load, "npz:absent.npz", tmp_path)
+    assert "write npz:PATH" in one_line(load, "npz")
+
+
+# --- .csv
+
+
+TABLE = "width,height,kind,machine\n" + "".join(
+    f"{i}.5,{i * i % 7},{'good' if i % 3 else 'bad'},m{i % 4}\n" for i in range(40)
+)
+
+
+def table(path: Path, text: str = TABLE, **files: Any) -> Dataset:
+    path.write_text(text)
+    return load(f"csv:{path}", files=FileSettings(**({"target_column": "kind", "client_column": "machine"} | files)))
+
+
+def test_csv_has_features_classes_and_clients(tmp_path: Path) -> None:
+    data = table(tmp_path / "a.csv")
+    assert (data.image_shape, data.classes, data.client_names) == ((2,), ("bad", "good"), ("m0", "m1", "m2", "m3"))
+    row = np.rint(data.train_x[:, 0] - 0.5).astype(int)
+    assert np.array_equal(data.train_x[:, 1], row * row % 7)
+    assert np.array_equal(data.clients, row % 4)
+    assert np.array_equal(data.train_y, (row % 3 > 0).astype(int))
+    assert len(data.train_y) + len(data.test_y) == 40
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_csv_with_other_delimiters_and_a_mark_at_its_start(delimiter: str, tmp_path: Path) -> None:
+    plain, other = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", "\ufeff" + TABLE.replace(",", delimiter))
+    assert digest(plain) == digest(other)
+
+
+def test_csv_with_a_test_file_and_chosen_columns(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("kind,height,width\ngood,3,1\nbad,4,2\n")
+    data = table(tmp_path / "a.csv", test_file=str(tmp_path / "test.csv"), feature_columns=("height",), normalise=True)
+    assert (len(data.train_y), data.test_x.tolist(), data.test_y.tolist()) == (40, [[3.0], [4.0]], [1, 0])
+    assert data.mean == pytest.approx((data.train_x.mean(),))
+
+
+def test_csv_classes_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
+    text = "a,kind\n" + "".join(f"{i},{(9, 10, 2)[i % 3]}\n" for i in range(30))
+    assert table(tmp_path / "a.csv", text, client_column=None).classes == ("2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "message"),
+    [
+        (TABLE, {"target_column": None}, "needs data.target_column, the column of the class; its columns are width, height"),
+        (TABLE, {"target_column": "knid"}, "data.target_column 'knid' is unknown; did you mean kind?"),
+        (TABLE, {"client_column": "machin"}, "data.client_column 'machin' is unknown; did you mean machine?"),
+        (TABLE, {"client_column": "kind"}, "data.client_column and data.target_column are both 'kind'"),
+        (TABLE, {"client_column": None}, "line 2: machine is 'm0'; put a number there, or choose the columns"),
+        (TABLE, {"feature_columns": ("width", "kind")}, "data.feature_columns holds 'kind', which has another use"),
+        (TABLE, {"feature_columns": ("widht",)}, "data.feature_columns 'widht' is unknown; did you mean width?"),
+        (TABLE, {"test_file": "a.csv", "test_fraction": 0.2}, "beside data.test_file; leave one out"),
+        (TABLE, {"client_file": "who.txt"}, "both say who holds a sample; leave one out"),
+        (TABLE.replace("3.5", "nan"), {}, "line 5: width is 'nan'; put a number there"),
+        (TABLE.replace("3.5", ""), {}, "line 5: width is ''; put a number there"),
+        (TABLE.replace("3.5,", "3,5,"), {}, "line 5 has 5 cells but the header 4; correct the line"),
+        (TABLE.replace("good", "", 1), {}, "line 3: kind is empty; name the class, or leave the row out"),
+        (TABLE.replace("good", "bad"), {}, "kind holds one class alone, bad"),
+        (TABLE.replace("height", "width"), {}, "a column is called 'width' twice"),
+        ("width,kind,machine\n", {}, "holds no rows under a header"),
+        ("", {}, "holds no rows under a header"),
+        ("kind,machine\na,1\nb,2\n", {}, "has no columns but kind, machine"),
+        ('a,kind\n"1,2\n', {}, "cannot be read (Error: unexpected end of data)"),
+    ],
+)  # fmt: skip
+def test_wrong_csv_is_one_line(text: str, files: dict, message: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "who.txt").write_text("a\n" * 40)
+    assert message in one_line(table, Path("a.csv"), text, **files)
+
+
+def test_rows_of_the_test_file_with_a_class_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("kind,height,width\nfine,3,1\n")
+    wrong = one_line(table, tmp_path / "a.csv", test_file=str(tmp_path / "test.csv"))
+    assert "kind holds label 'fine', which is none of the classes" in wrong
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
+    assert "save it as text in UTF-8" in one_line(load, f"csv:{tmp_path / 'a.csv'}")
+
+
+def test_a_client_file_goes_with_any_data_set(tmp_path: Path) -> None:
+    num_samples = len(load("digits").train_y)
+    (tmp_path / "who.txt").write_text("".join(f"machine {i % 7}\n" for i in range(num_samples)))
+    data = load("digits", tmp_path, limit=100, files=FileSettings(client_file="who.txt"))
+    assert (len(data.clients), data.client_names[6]) == (100, "machine 6")
+    (tmp_path / "who.txt").write_text("a\nb\n")
+    wrong = one_line(load, "digits", tmp_path, files=FileSettings(client_file="who.txt"))
+    assert f"data.client_file who.txt has 2 entries for {num_samples} samples" in wrong
