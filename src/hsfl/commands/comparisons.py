@@ -9,6 +9,7 @@ from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import (
     Changes,
     DataDir,
+    Jobs,
     Json,
     Plugins,
     err_console,
@@ -47,6 +48,7 @@ def compare(
         "runs/compare"
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds; gives confidence intervals.")] = 1,
+    jobs: Jobs = 1,
     target: Annotated[float | None, typer.Option(help="How long until a framework has this test accuracy?")] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -66,16 +68,14 @@ def compare(
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing
-        from hsfl.runs.progress import observer
+        from hsfl.runs.many import Told
 
         check_target(target)
         matplotlib()  # before hours of training, not after
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
         try:
-            comparing.compare(
-                base, labels, out, seeds, lambda label, seed: observer(console, quiet, f"{label}, seed {seed}")
-            )
+            comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet))
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
             say_page(page_beside(out), console)

@@ -19,6 +19,9 @@ out_console, err_console = (Console(stderr=is_error, markup=False, emoji=False) 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where the data sets are; else HSFL_DATA.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Make so many runs side by side, each in a process of its own with one thread.")
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given many times."),

@@ -4,7 +4,7 @@ A contender is a framework's name, with changes of its own where wanted: `fl,opt
 lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hsfl.frameworks import find_framework
 from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
+from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.prepare import prepare
 from hsfl.runs.provenance import check_plugins
 
@@ -25,33 +26,59 @@ def compare(
     labels: Sequence[str],
     out: Path,
     num_seeds: int = 1,
-    make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+    jobs: int = 1,
+    show: Show | None = None,
 ) -> RunConfig:
-    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in."""
+    """Run every contender with seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
+
+    jobs: how many runs are made side by side, each in a process of its own.
+    """
+    show = show or Show()
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
     stored = _stored(out)
-    first = _with_one_fleet(base, labels)
+    first = with_one_fleet(base, labels)
     for label in labels[base.train.budget_s is None :]:
         prepare(contender(first, label))  # so that cuts that do not fit cost no training
+    origin = "train.budget_s"
     if base.train.budget_s is None:
         budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        rounds = f"{base.train.rounds} round{'s' if base.train.rounds > 1 else ''}"
+        origin = f"what {labels[0]} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
+        origin = f"as {out} began with" if stored else origin
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
+    show.says(f"every run has {base.train.budget_s:.6g} simulated seconds ({origin})")
+    pieces = []
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
+        seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels)
         for label in labels:
-            config = contender(seeded, label)
-            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed))
+            config, path = contender(seeded, label), run_path(out, label, seed)
+            pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
+    run_all(pieces, run_piece, has_ended, jobs, show)
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
+def run_piece(piece: Piece, observer: Observer) -> None:
+    run_or_resume(piece.config, piece.path, observer)
+
+
+def has_ended(piece: Piece) -> bool:
+    """Whether its run is there and needs nothing more."""
+    check_plugins(piece.path, piece.config)
+    return _has_ended(RunFolder(piece.path))
+
+
+def _has_ended(folder: RunFolder) -> bool:
+    return folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget")
+
+
+def with_one_fleet(base: RunConfig, labels: Sequence[str]) -> RunConfig:
     """A drawn device holds explicit cuts, so a contender's own would change it; then the base's devices are for all."""
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
@@ -96,7 +123,7 @@ def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Da
     """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
     check_plugins(path, config)
-    if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
+    if _has_ended(folder):
         return
     if run(config, path, None, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt

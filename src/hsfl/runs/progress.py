@@ -25,7 +25,7 @@ def describe(record: RoundRecord, rounds: int) -> str:
     return "  ".join(words)
 
 
-def _left(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
@@ -65,7 +65,7 @@ class Lines(Warnings):
         rounds_left = self.rounds - record.round
         if self.budget_s is not None:
             rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
-        left = f"  {_left(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
+        left = f"  {duration(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
         self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
 
 
