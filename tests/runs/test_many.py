@@ -81,7 +81,7 @@ def refuses(piece: Piece, observer: Observer) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_dies_or_refuses_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a process of --jobs died.*goes on"):
+    with pytest.raises(InputError, match=r"a process of --jobs died.*goes on"):
         run_all(pieces_in(tmp_path, "hsfl", "fl"), dies, has_ended, 2)
     with pytest.raises(InputError, match="is refused"):
         run_all(pieces_in(tmp_path, "hsfl", "fl"), refuses, has_ended, 2)

@@ -32,6 +32,8 @@ def duration(seconds: float) -> str:
 
 
 def _brief(seconds: float) -> str:
+    if seconds >= 1e15:
+        return "over 10^15"
     return f"{seconds:,.0f}" if 100 <= seconds < 1e9 else f"{seconds:.3g}"
 
 
