@@ -93,7 +93,7 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["train.lr"], [[0.1], [0.2]])
     page = write_page([tmp_path], tmp_path / "report.html")
     data = data_in(page)
-    assert data["title"] == "HSFL and FL against train.lr"
+    assert data["title"] == "HSFL and FL against train.lr: resnet18 on digits"
     (sweep,) = data["sweeps"]
     assert sweep["metrics"][0]["key"] == "final_accuracy"
     assert sweep["metrics"][0]["panels"][0][0]["mean"] == [60, 60]

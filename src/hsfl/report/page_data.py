@@ -199,7 +199,10 @@ def title(sources: Sources) -> str:
     names = list({one.run.label: one.run.name for one in sources.runs}.values())
     if not names and sources.sweeps:
         sweep = sources.sweeps[0][1]
-        return f"{_who(list(sweep.names.values()))} against {' and '.join(sweep.fields)}"
+        config = parse_config(sweep.config, of_a_folder=True)
+        what = [config.model.name if "model.name" not in sweep.fields else "models"]
+        what += [config.data.name] if "data.name" not in sweep.fields else []
+        return f"{_who(list(sweep.names.values()))} against {' and '.join(sweep.fields)}: {' on '.join(what)}"
     if not names:
         return "A plan for HSFL"
     tasks = _tasks(sources)
