@@ -73,7 +73,7 @@ def test_names_too_long_for_a_folder_end_in_a_hash() -> None:
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(word: str, line: str, tmp_path: Path) -> None:
-    said = refused("sweep", "demo", word, "--out", tmp_path / "out")
+    said = refused("sweep", word, *small(), "--out", tmp_path / "out")
     assert line in said
     assert not (tmp_path / "out").exists()
 
