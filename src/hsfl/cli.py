@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from hsfl.commands import allocations, comparisons, data, measuring, models, planning, reports, reproductions, runs
+from hsfl.commands import (
+    allocations,
+    comparisons,
+    data,
+    measuring,
+    models,
+    planning,
+    reports,
+    reproductions,
+    runs,
+    sweeps,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (runs, comparisons, reports, models, measuring, planning, allocations, reproductions):
+for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+ENDLESS = 1e15  # no clock counts so many seconds
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -24,7 +25,9 @@ def brief(value: float) -> str:
 
 
 def grouped(value: float) -> str:
-    """Three digits below a hundred, whole with thousands apart above it: 0.0123, 4.56, 12,345."""
+    """Three digits below a hundred, whole with thousands apart above it: 0.0123, 4.56, 12,345; endless ones in words."""
+    if value >= ENDLESS:
+        return "over 10^15"
     return f"{value:,.0f}" if 100 <= value < 1e9 else f"{value:.3g}"
 
 

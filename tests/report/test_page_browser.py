@@ -17,6 +17,7 @@ from hsfl.report.page import write_page
 from hsfl.report.watch import make_server
 from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
+from tests.report.test_sweep_page import write_sweep
 
 pytestmark = pytest.mark.slow
 
@@ -364,3 +365,33 @@ def test_screens_to_look_at(dropping, open_page, tmp_path):
             tab = open_page(page, viewport={"width": width, "height": 800}, color_scheme=scheme)
             tab.screenshot(path=place / f"page-{name}-{scheme}.png", full_page=True)
             assert (place / f"page-{name}-{scheme}.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_sweep(open_page: Any, tmp_path: Path, width: int) -> None:
+    write_sweep(tmp_path, ["network.subchannel_hz", "train.lr"], [[hz, lr] for hz in (1e6, 2e6) for lr in (0.1, 0.2)])
+    tab = open_page(write_page([tmp_path], tmp_path / "report.html"), viewport={"width": width, "height": 800})
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.locator("#sweep figure").count() == 2
+    assert tab.locator("#sweep .interval").count() == 8
+    assert "FL lies on HSFL." in tab.locator("#sweep figure").first.inner_text()
+    tab.locator("#sweep select").select_option("round_s")
+    assert tab.locator("svg[data-sweep=round_s]").count() == 2
+    assert "lies on" not in tab.locator("#sweep").inner_text()
+    assert "2 MHz" in tab.locator("#sweep table").inner_text()
+    assert tab.locator("#sweep a").count() == 0  # the points have no pages here
+
+
+def test_curves_that_coincide_and_many_intervals(open_page: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        for label, round_s in (("hsfl", 10.0), ("splitfed_v1", 15.0), ("fl", 20.0)):
+            write_run(tmp_path, label, seed, records([0.2, 0.4 + 0.1 * seed, 0.6], round_s))
+    tab = open_page(write_page([tmp_path], tmp_path / "report.html"))
+    chart = tab.locator("figure", has=tab.locator("[data-chart=test_accuracy-rounds]"))
+    assert "lie on HSFL." in chart.inner_text()
+    assert chart.locator(".band").count() == 0
+    assert chart.locator(".interval").count() > 3
+    offsets = [line.get_attribute("stroke-dashoffset") for line in chart.locator(".line").all()]
+    assert offsets == ["0", "7", "14"]
+    tab.locator("#curve-legend button").first.click()
+    assert chart.locator(".band").count() == 2  # two are left: bands again

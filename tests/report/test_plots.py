@@ -1,3 +1,4 @@
+import re
 import sys
 from types import SimpleNamespace
 
@@ -7,7 +8,9 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.report import plots
+from hsfl.report.coincide import lies_on
 from hsfl.report.comparison import read_comparison
+from hsfl.report.figure import file_name
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 
 pytest.importorskip("matplotlib")
@@ -29,19 +32,20 @@ def words(axes):
 def test_every_figure_of_a_comparison_is_written(tmp_path):
     write_run(tmp_path, "fl,train.tau_s=60", 0, records([None, None], balanced_accuracy=None))
     paths = plots.write_figures(read_comparison(tmp_path), tmp_path / "figures")
-    figures = ("train_loss", "gantt-fl,train.tau_s=60-round-1")  # and none of what was never evaluated
-    assert [path.name for path in paths] == [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
+    figures = ("train_loss", "gantt-fl-train-tau_s-60-round-1")  # and none of what was never evaluated
+    assert [path.name for path in paths] == [f"{figure}.{kind}" for figure in figures for kind in ("pdf", "png", "svg")]
     for path in paths:
         start = path.read_bytes()[:5]
-        assert start == (b"\x89PNG\r" if path.suffix == ".png" else b"<?xml"), path
+        assert start == {".pdf": b"%PDF-", ".png": b"\x89PNG\r", ".svg": b"<?xml"}[path.suffix], path
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_the_same_figure_is_the_same_file(comparison, tmp_path, kind):
-    draw = {"png": plots.learning_figure, "svg": lambda _: plots.gantt_figure(timed(a_timeline("hsfl", 3)))}[kind]
+    draw = plots.learning_figure if kind == "png" else lambda _: plots.gantt_figure(timed(a_timeline("hsfl", 3)))
     one, two = (plots.save(draw(comparison), tmp_path / name, [kind])[0].read_bytes() for name in ("one", "two"))
     assert one == two
     assert b"dc:date" not in one
+    assert b"CreationDate" not in one
 
 
 def test_accuracy_over_time_and_over_rounds(comparison):
@@ -55,7 +59,8 @@ def test_accuracy_over_time_and_over_rounds(comparison):
     assert hsfl.get_xdata()[-1] * 60 == pytest.approx(300)  # the first of the last ones
     assert hsfl.get_ydata()[0] == pytest.approx(20)
     assert {"HSFL", "FL", "FL, train.tau_s=60", "target 50 %"} == set(words(over_time))
-    assert len(over_time.collections) == 3  # bands
+    assert len(over_time.collections) == 3  # bars of three curves; a band of each would be mud
+    assert all(len(bars.get_paths()) <= plots.NUM_BARS + 2 for bars in over_time.collections)
 
 
 def test_one_seed_is_drawn_as_steps_without_a_band(tmp_path):
@@ -113,3 +118,64 @@ def test_matplotlib_is_an_extra(monkeypatch):
 def test_a_format_that_is_none(tmp_path):
     with pytest.raises(InputError, match="format 'jpg' is unknown"):
         plots.save(SimpleNamespace(), tmp_path / "x", ["jpg"])
+
+
+def test_two_curves_have_bands_beneath_them(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, "hsfl", seed, records([0.2, 0.4 + 0.01 * seed]))
+    _, over_rounds = plots.learning_figure(read_comparison(tmp_path)).axes
+    (band,) = over_rounds.collections
+    assert band.get_zorder() < over_rounds.get_lines()[0].get_zorder()
+    assert type(band).__name__.startswith(("Poly", "FillBetween"))
+
+
+def test_curves_that_coincide_are_said_to_and_leave_each_other_room(tmp_path):
+    """The same accuracies a round, other times: one curve over rounds, three over time."""
+    for label, round_s in (("hsfl", 100.0), ("splitfed_v1", 150.0), ("fl", 200.0), ("cl", 90.0)):
+        rounds = records([0.2, 0.4, 0.6, 0.65][: 3 if label == "fl" else 4], round_s)
+        write_run(tmp_path, label, 0, records([0.3, 0.7, 0.8], 90.0) if label == "cl" else rounds)
+    figure = plots.learning_figure(read_comparison(tmp_path))
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["CL", "FL", "SplitFed V1\n= FL over rounds", "HSFL\n= FL over rounds"]
+    over_time, over_rounds = figure.axes
+    dashes = {line.get_label(): line._unscaled_dash_pattern for line in over_rounds.get_lines()}
+    assert [dashes[name] for name in ("FL", "SplitFed V1", "HSFL")] == [(3 * n, (3, 6)) for n in range(3)]
+    own = {line.get_label(): line.get_linestyle() for line in over_time.get_lines()}
+    assert own["HSFL"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("curves", "first"),
+    [
+        ([([1, 2, 3], [0, 1, 2]), ([1, 2, 3], [0, 1, 2])], [0, 0]),
+        ([([1, 2, 3], [0, 1, 2]), ([1, 2], [0, 1])], [0, 0]),  # as far as both go
+        ([([1, 2, 3], [0, 1, 2]), ([3, 4], [2, 2])], [0, 1]),  # they touch in one point
+        ([([1, 2, 3], [0, 1, 2]), ([1, 2, 3], [0, 1, 2.1])], [0, 1]),
+        ([([1, 2], [0, 1]), ([1, 2], [5, 5]), ([1, 2], [5, 5]), ([1, 2], [0, 1])], [0, 1, 1, 0]),
+        ([([], []), ([1], [np.nan]), ([1], [2.0]), ([1], [2.0])], [0, 1, 2, 2]),
+    ],
+)
+def test_which_curve_lies_on_which(curves, first):
+    assert lies_on([(np.array(x, float), np.array(y, float)) for x, y in curves]) == first
+
+
+def test_file_names_are_plain_and_differ(tmp_path):
+    assert file_name("hsfl,fleet.cuts=[1, 2]") == "hsfl-fleet-cuts-1-2"
+    assert file_name("...") == "figure"
+    for label in ("fl,train.tau_s=6", "fl,train.tau_s=-6"):
+        write_run(tmp_path, label, 0, records([0.5]))
+    names = [path.stem for path in plots.write_figures(read_comparison(tmp_path), tmp_path / "out")]
+    assert {"gantt-fl-train-tau_s-6-round-1", "gantt-fl-train-tau_s-6-2-round-1"} <= set(names)
+
+
+def test_no_number_that_nobody_reads(tmp_path):
+    """A rate next to nothing makes rounds of 1e304 seconds."""
+    write_run(tmp_path, "hsfl", 0, records([0.2, 0.4], 2.7e304))
+    write_run(tmp_path, "fl", 0, records([0.2, 0.4], 4e5))
+    comparison = read_comparison(tmp_path)
+    assert "over 10^15" in comparison.to_markdown()
+    assert not re.search(r"e\+\d|\d{20}", comparison.to_markdown())
+    over_time, _ = plots.learning_figure(comparison).axes
+    assert over_time.get_xlabel() == "simulated time (1 is over 10^15 s)"
+    assert plots.time_unit(4e5) == (86400.0, "days")
+    assert plots.gantt_figure(comparison.runs[1].records[0]).axes[0].get_title("left") == "HSFL, round 1: over 10^15 s"

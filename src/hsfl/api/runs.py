@@ -19,6 +19,7 @@ from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
 from hsfl.runs.folder import RoundRecord, RunFolder
+from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
 from hsfl.runs.record import Summary
 
@@ -105,9 +106,9 @@ def compare(
         labels,
         folder,
         seeds,
-        lambda label, seed: _observer(None, progress, f"{label}, seed {seed}"),
-        chosen.data,
-        chosen.model,
+        show=Told(Console(stderr=True, markup=False, emoji=False), quiet=not progress),
+        dataset=chosen.data,
+        model=chosen.model,
     )
     comparison = read_comparison(folder, target, labels)
     comparison.write(folder)

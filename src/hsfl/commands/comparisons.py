@@ -9,6 +9,7 @@ from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import (
     Changes,
     DataDir,
+    Jobs,
     Json,
     Plugins,
     err_console,
@@ -49,6 +50,7 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="Repeat every run with so many seeds, which gives confidence intervals.")
     ] = 1,
+    jobs: Jobs = 1,
     target: Annotated[
         float | None, typer.Option(help="Also say how long each framework takes to this test accuracy, a fraction.")
     ] = None,
@@ -70,16 +72,14 @@ def compare(
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing
-        from hsfl.runs.progress import observer
+        from hsfl.runs.many import Told
 
         check_target(target)
         matplotlib()  # before hours of training, not after
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
         try:
-            comparing.compare(
-                base, labels, out, seeds, lambda label, seed: observer(console, quiet, f"{label}, seed {seed}")
-            )
+            comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet))
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
             say_page(page_beside(out), console)

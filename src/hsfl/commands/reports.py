@@ -23,7 +23,9 @@ NAME = "report.html"
     "- `hsfl report --watch runs/mnist` shows the run while it is under way"
 )
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons, or of hsfl plan --out.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, of comparisons, of sweeps, or of hsfl plan --out.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(

@@ -24,6 +24,9 @@ DataDir = Annotated[
         "--data-dir", help="The folder of the data sets; by default the variable HSFL_DATA, else a cache folder."
     ),
 ]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Make so many runs side by side, each in a process of its own with one thread.")
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(

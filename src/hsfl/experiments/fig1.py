@@ -12,7 +12,6 @@ from hsfl.config import RunConfig, with_changes
 from hsfl.errors import known
 from hsfl.experiments.latency import SAMPLES_PER_CLIENT, paper_base
 from hsfl.experiments.shared import (
-    FORMATS,
     SCALES,
     Outcome,
     Say,
@@ -57,7 +56,7 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
         records, [f"{display_name(one.framework)}: {HOW[one.framework]}" for one in records], fleet_note()
     )
     spans = [row for record in records for row in spans_of(record)]
-    files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save(page, out / "fig1", FORMATS)]
+    files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save(page, out / "fig1")]
     trends = find_trends(records, even)
     text = (
         "### Fig. 1(b): a single round\n\n![a round of SL, SplitFed V1 and HSFL](fig1.png)\n\n"

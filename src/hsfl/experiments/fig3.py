@@ -7,7 +7,6 @@ import numpy as np
 
 from hsfl.experiments.columns import COLUMNS, SEVEN, TAU_DATA
 from hsfl.experiments.shared import (
-    FORMATS,
     Outcome,
     Say,
     Trend,
@@ -52,7 +51,7 @@ def draw(out: Path, study: Study, data: str) -> Outcome:
     """Losses over time and rounds: CSV, figures and a table."""
     files: list[Path] = []
     for quantity in LOSSES:
-        files += save(learning_over_fleets(study, data, quantity), out / f"fig3-{quantity.replace('_', '-')}", FORMATS)
+        files += save(learning_over_fleets(study, data, quantity), out / f"fig3-{quantity.replace('_', '-')}")
     rows = [
         [
             column,

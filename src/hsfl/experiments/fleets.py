@@ -20,7 +20,6 @@ from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
 from hsfl.experiments.shared import Say, write_csv
-from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
 from hsfl.formats import duration, took
 from hsfl.methods import method
@@ -30,6 +29,7 @@ from hsfl.planning.clusters import choose_clusters
 from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
 from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.world import World, count_batches, model_cost, world_of
+from hsfl.runs.processes import in_processes
 
 if TYPE_CHECKING:
     from hsfl.allocation.cuts import CutSettings

@@ -32,7 +32,7 @@ from hsfl.experiments.fleets import (
     write_cuts,
 )
 from hsfl.experiments.gains_figure import dependence_figure
-from hsfl.experiments.shared import FORMATS, Outcome, Say, Trend, claim, machine, table, write_csv, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, claim, machine, table, write_csv, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
 from hsfl.experiments.traces import MakeObserver, file_name, read_trace
@@ -122,7 +122,7 @@ def draw(out: Path, answers: Sequence[Answer]) -> Outcome:
         for name in GAINS
     ]
     files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / f"gains-{CUTS_FILE}", answers)]
-    files += save(dependence_figure(answers), out / "gains", FORMATS)
+    files += save(dependence_figure(answers), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
     for storage in dict.fromkeys(a.storage for a in answers):
         parts.append(_section(storage, [a for a in answers if a.storage == storage]))

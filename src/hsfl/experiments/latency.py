@@ -16,10 +16,10 @@ import numpy as np
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.shared import Say, claim
-from hsfl.experiments.workers import in_processes
 from hsfl.files import write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
+from hsfl.runs.processes import in_processes
 
 if TYPE_CHECKING:
     from hsfl.allocation.cuts import CutSettings

@@ -16,7 +16,7 @@ from hsfl.experiments.latency_report import (
     value_tables,
     write_rows,
 )
-from hsfl.experiments.shared import FORMATS, Outcome, Say, Trend, machine, trend_table, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, machine, trend_table, write_text
 from hsfl.report.figure import save
 
 
@@ -34,7 +34,7 @@ def make(
     trends = find_trends(wanted, rows)
     files = [
         write_rows(rows, out / f"{name}.csv"),
-        *save(figure(wanted, rows, short_note(wanted)), out / name, FORMATS),
+        *save(figure(wanted, rows, short_note(wanted)), out / name),
     ]
     text = (
         f"### {title}\n\n![{title}]({name}.png)\n\n"

@@ -15,7 +15,6 @@ from hsfl.report.curves import Estimate
 from hsfl.runs.environment import environment
 
 SCALES = ("smoke", "quick", "full")
-FORMATS = ("pdf", "png", "svg")
 Say = Callable[[str], None]
 
 

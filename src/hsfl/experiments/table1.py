@@ -12,7 +12,7 @@ from pathlib import Path
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWIN_TRACE, TWINS, seeds_of
 from hsfl.experiments.fleets import CUTS_FILE, write_cuts
-from hsfl.experiments.shared import FORMATS, Outcome, Say, Trend, write_csv, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, write_csv, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
@@ -72,7 +72,7 @@ def draw(
         write_cuts(out / CUTS_FILE, study.answers),
     ]
     for data in study.data_sets:
-        files += save(learning_over_fleets(study, data), out / f"table1-{data}", FORMATS)
+        files += save(learning_over_fleets(study, data), out / f"table1-{data}")
     trends = [*find_trends(found), *checks]
     figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in study.data_sets)
     text = markdown(study, found, times, trends, tau_rows, scale) + figures

@@ -28,6 +28,7 @@ CSV_FIELDS = (
 )
 
 SENT = "Data sent"
+ENDLESS_S = 1e15  # 30 million years: where a rate is next to nothing, seconds are no number that anybody reads
 HOW_ENDED = {  # statuses that need more words
     "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
 }
@@ -131,10 +132,10 @@ class Comparison:
 
     def to_rich(self) -> Group:
         """Tables and notes for a terminal."""
-        return Group(*(_rich_table(*table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
+        return Group(*(rich_table(*table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
 
     def to_markdown(self) -> str:
-        parts = [_markdown_table(*table) for table in self.tables()]
+        parts = [markdown_table(*table) for table in self.tables()]
         parts += ["\n".join(f"- {_escaped(note)}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
@@ -350,6 +351,8 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
     """`61.20 ± 0.81`; a dash if unknown. Without `digits`, as many as small numbers need."""
     if value.mean is None:
         return "-"
+    if abs(value.mean * scale) >= ENDLESS_S:
+        return "over 10^15" if value.mean > 0 else "below -10^15"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
         whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
@@ -370,7 +373,7 @@ def say_ratio(value: Estimate, num_seeds: int) -> str:
     return f"{value.mean:.2f}{interval}" + (f" ({value.num} of {num_seeds})" if value.num < num_seeds else "")
 
 
-def _rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
+def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(header):
         table.add_column(name, justify="right" if place else "left", overflow="fold")
@@ -379,7 +382,7 @@ def _rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def _markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
+def markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
     align = [":--", *("--:" for _ in header[1:])]
     lines = [header, align, *([_escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
     return f"**{_escaped(title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)

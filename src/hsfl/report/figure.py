@@ -4,6 +4,7 @@ Matplotlib comes with the extra `report` and is imported where it is used. A fig
 of: no pyplot, no global state.
 """
 
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from hsfl.files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = ("pdf", "png", "svg")
 INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
 STYLE = {
     "font.size": 9.5,
@@ -38,13 +40,16 @@ def matplotlib() -> Any:
     try:
         import matplotlib
         import matplotlib.figure
+        import matplotlib.lines
+        import matplotlib.ticker
+        import matplotlib.transforms
     except ImportError:
         raise InputError("figures need matplotlib; pip install 'hsfl[report]'") from None
     return matplotlib
 
 
-def save(figure: "Figure", path: str | Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
-    """Write `path`.png and `path`.svg (or the formats given), without dates, so that the same figure is the same file."""
+def save(figure: "Figure", path: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+    """Write `path`.pdf, .png and .svg (or the formats given), without dates, so that the same figure is the same file."""
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = []
     for kind in formats:
@@ -54,6 +59,11 @@ def save(figure: "Figure", path: str | Path, formats: Iterable[str] = ("png", "s
             write_atomic(target, partial(figure.savefig, **words, facecolor="white"))
         written.append(target)
     return written
+
+
+def file_name(text: str) -> str:
+    """Words as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-") or "figure"
 
 
 def plain(text: str) -> str:

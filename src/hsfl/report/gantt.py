@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.formats import seconds
+from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
 from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.report.runs import display_name, pools_data
@@ -40,6 +40,7 @@ PHASE_NAMES = {
 MAX_ROWS = 50  # clients in a Gantt chart
 
 
+SMASHED = "smashed data: the activations of the client's last unit"
 X_LABEL = "seconds from the start of the round; a bar is a phase in all mini-batches together"
 
 
@@ -66,7 +67,10 @@ def gantt_page(
         for axes, record, clients, title in zip(rows, records, every, titles):
             _draw_round(axes, record, clients, title, pools_data(record.framework) if pooled is None else pooled)
         rows[-1].set_xlim(0, longest_s)
-        rows[-1].set_xlabel(X_LABEL if note is None else f"{X_LABEL}\n{note}", fontsize=8.5)
+        if longest_s >= ENDLESS:
+            rows[-1].xaxis.set_major_formatter(lambda x, _: f"{x / longest_s:.3g} of the round")
+        smashed = SMASHED if any("smashed" in record.phases for record in records) else None
+        rows[-1].set_xlabel("\n".join(filter(None, (X_LABEL, smashed, note))), fontsize=8.5)
         _legend(figure, rows)
     return figure
 

@@ -19,12 +19,17 @@ from hsfl.files import write_atomic
 from hsfl.report.page_data import page_data, read_sources
 
 QUOTED = {True: "'self'", False: "'none'"}
-SCRIPTS = ("base.js", "curves.js", "gantt.js", "tables.js", "main.js")
+SCRIPTS = ("base.js", "curves.js", "gantt.js", "tables.js", "sweep.js", "main.js")
 
 
 def write_page(paths: Sequence[str | Path], out: str | Path) -> Path:
     """The page of these folders (runs, comparisons, plans) as one file."""
-    text = render(page_data(read_sources(paths)))
+    data = page_data(read_sources(paths))
+    for sweep in data["sweeps"]:
+        folder = Path(sweep["folder"])
+        beside = folder.resolve() == Path(out).parent.resolve()
+        sweep["linked"] = beside and all((folder / one["folder"] / "report.html").exists() for one in sweep["points"])
+    text = render(data)
     write_atomic(Path(out), lambda scratch: scratch.write_bytes(text.encode("utf-8", "replace")))
     return Path(out)
 
@@ -47,7 +52,7 @@ def render(data: dict[str, Any], watch: bool = False) -> str:
 
 def waiting_data(reason: str) -> dict[str, Any]:
     """The page's JSON while there is nothing to show: it says why, and the page asks until there is something."""
-    nothing: dict[str, Any] = {name: [] for name in ("runs", "series", "settings", "plans", "sharing")}
+    nothing: dict[str, Any] = {name: [] for name in ("runs", "series", "settings", "plans", "sweeps", "sharing")}
     return nothing | {"title": "No run is there yet", "waiting": reason, "target": None, "tables": None}
 
 

@@ -1,7 +1,7 @@
 """All that a page shows, read from run folders, comparisons and plans: one JSON value."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,20 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.files import read_json
-from hsfl.methods import METHODS, Style
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
+from hsfl.report.page_slots import slots
+from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.runs import Run, built_in, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.report.runs import Run, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.report.sweep import FILE as SWEEP_FILE
+from hsfl.report.sweep import Sweep, read_sweep
 from hsfl.runs.folder import ClientsRecord, RunFolder
 
 MAX_POINTS = 1000  # of a curve
-WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
+WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of hsfl plan --out"
 DEEPEST = 4  # levels below a folder in which runs are looked for, to name them
 
 
@@ -51,6 +54,7 @@ class Sources:
     runs: list[PageRun]  # labelled; runs of one label differ in their seed
     plans: list[tuple[str, dict[str, Any]]]  # (folder, plan.json)
     target: float | None  # of a comparison
+    sweeps: tuple[tuple[str, Sweep], ...] = ()  # (folder, what it holds)
 
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
@@ -58,8 +62,12 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
     plans: list[tuple[str, dict[str, Any]]] = []
     targets: list[float | None] = []
+    sweeps: list[tuple[str, Sweep]] = []
     for path in dict.fromkeys(map(Path, paths)):
         before = len(found) + len(plans)
+        if (path / SWEEP_FILE).is_file():
+            sweeps.append((str(path), read_sweep(path)))
+            continue
         if (path / "config.json").is_file():
             found.append((None, _read(path, "")))
         places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
@@ -83,7 +91,8 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         folder = f",{names[out]}" if out is not None and len(names) > 1 else ""  # tells comparisons apart
         label = own[one.path] if out is None else f"{one.run.label}{folder}"
         runs.append(replace(one, run=replace(one.run, label=label)))
-    return Sources(runs, plans, next((target for target in targets if target is not None), None))
+    target = next((target for target in targets if target is not None), None)
+    return Sources(runs, plans, target, tuple(sweeps))
 
 
 def _own_order(labels: set[str], own: list[str]) -> list[str]:
@@ -166,9 +175,9 @@ def page_data(sources: Sources) -> dict[str, Any]:
     names = {run.label: run.name for run in runs}
     configs = {names[label]: next(o.config for o in sources.runs if o.run.label == label) for label in labels}
     if not runs:
-        configs = {
-            folder: parse_config(plan["config"], of_a_folder=True) for folder, plan in sources.plans if "config" in plan
-        }
+        others = [*((folder, plan.get("config")) for folder, plan in sources.plans)]
+        others += [(folder, sweep.config) for folder, sweep in sources.sweeps]
+        configs = {folder: parse_config(config, of_a_folder=True) for folder, config in others if config}
     return {
         "title": title(sources),
         "target": sources.target,
@@ -180,6 +189,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "tables": _tables(sources),
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
+        "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
         "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
@@ -187,40 +197,25 @@ def page_data(sources: Sources) -> dict[str, Any]:
 
 def title(sources: Sources) -> str:
     names = list({one.run.label: one.run.name for one in sources.runs}.values())
+    if not names and sources.sweeps:
+        sweep = sources.sweeps[0][1]
+        config = parse_config(sweep.config, of_a_folder=True)
+        what = [config.model.name if "model.name" not in sweep.fields else "models"]
+        what += [config.data.name] if "data.name" not in sweep.fields else []
+        return f"{_who(list(sweep.names.values()))} against {' and '.join(sweep.fields)}: {' on '.join(what)}"
     if not names:
         return "A plan for HSFL"
-    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    who = who if len(who) <= 60 else f"{len(names)} contenders"
     tasks = _tasks(sources)
-    return f"{who}: {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+    return f"{_who(names)}: {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+
+
+def _who(names: list[str]) -> str:
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return who if len(who) <= 60 else f"{len(names)} contenders"
 
 
 def _tasks(sources: Sources) -> list[str]:
     return list(dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs))
-
-
-def slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
-    """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left.
-
-    A framework that is not built in has the place after the last one, and its style goes with it.
-    """
-    page = [name for name in METHODS if built_in(name) is not None]  # what the page's style sheet has places for
-    own = {label: page.index(label) for label in labels if label in page}
-    own |= {label: len(page) + place for place, label in enumerate(label for label in labels if label in foreign)}
-    free = [slot for slot in reversed(range(len(page))) if slot not in own.values()] or list(range(len(page)))
-    others = [label for label in labels if label not in own]
-    given = own | {label: free[place % len(free)] for place, label in enumerate(others)}
-    return [(label, given[label], _page_style(foreign[label]) if label in foreign else None) for label in labels]
-
-
-SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6, ">": 7, "*": 8, "p": 3}  # else a dot
-
-
-def _page_style(style: Style) -> dict[str, Any]:
-    """As the page draws it: a colour, the number of a shape, and dashes in pixels."""
-    colour, marker, dashes = style
-    lengths = () if dashes == "solid" else dashes[1]
-    return {"colour": colour, "shape": SHAPES.get(marker, 9), "dashes": " ".join(f"{2 * n:g}" for n in lengths)}
 
 
 def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:

@@ -3,18 +3,19 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hsfl.errors import known
+from hsfl.formats import ENDLESS, seconds
 from hsfl.methods import METHODS, Style
+from hsfl.report.coincide import lies_on, notes, styled
 from hsfl.report.comparison import Comparison
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
-from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, plain, save
+from hsfl.report.figure import FAINT, INK, STYLE, file_name, matplotlib, plain, save
 from hsfl.report.gantt import gantt_figure
 from hsfl.report.runs import Run, built_in
-from hsfl.runs.folder import run_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +39,15 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
     for quantity in QUANTITIES:
         if any(getattr(record, quantity) is not None for run in comparison.runs for record in run.records):
             written += save(learning_figure(comparison, quantity), out / quantity)
+    taken: list[str] = []
     for label in comparison.labels:
         first = comparison.runs_of(label)[0]
         for record in (record for record in first.records if record.round == gantt_round):
-            name = run_path(out, label, 0).parent.name
-            written += save(
-                gantt_figure(record, first.name, first.pools_data), out / f"gantt-{name}-round-{gantt_round}"
-            )
+            name = f"gantt-{file_name(label)}"
+            taken.append(name)
+            again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""  # labels that differ in signs alone
+            path = out / f"{name}{again}-round-{gantt_round}"
+            written += save(gantt_figure(record, first.name, first.pools_data), path)
     return written
 
 
@@ -53,21 +56,26 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
     known("quantity", quantity, QUANTITIES)
     mpl = matplotlib()
     styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
-    unit_s, unit = _time_unit(max(run.end_s for run in comparison.runs))
+    unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity.endswith("accuracy") else 1.0
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.2), layout="constrained")
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
         ends = []  # (text, colour, x, y) of the last points over time
-        for place, label in enumerate(comparison.labels):
-            runs, name = comparison.runs_of(label), plain(comparison.name(label))
-            for axes, over, x_scale in ((time_axes, "time", 1 / unit_s), (round_axes, "rounds", 1.0)):
-                x, mean, low, high = _scaled(label_band(runs, quantity, over), x_scale, y_scale)
-                _draw_band(
-                    axes, x, mean, low, high, styles[label], place, name, steps=over == "time" and len(runs) == 1
-                )
+        names = [plain(comparison.name(label)) for label in comparison.labels]
+        firsts = []
+        for axes, over, x_scale in ((time_axes, "time", 1 / unit_s), (round_axes, "rounds", 1.0)):
+            every = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
+            bands = [_scaled(band, x_scale, y_scale) for band in every]
+            firsts.append(lies_on([(x, mean) for x, mean, *_ in bands]))
+            for place, (label, (x, mean, low, high)) in enumerate(zip(comparison.labels, bands)):
+                colour, marker, dashes = styles[label]
+                style = (colour, marker, styled(dashes, firsts[-1], place))
+                steps = over == "time" and len(comparison.runs_of(label)) == 1
+                draw_interval(axes, x, mean, low, high, colour, place, len(bands))
+                _draw_curve(axes, x, mean, style, place, names[place], steps)
                 if over == "time" and len(x):
-                    ends.append((name, styles[label][0], x[-1], mean[-1]))
+                    ends.append((names[place], colour, x[-1], mean[-1]))
         time_axes.set_xlim(0, max((x for *_, x, _ in ends), default=1.0))
         round_axes.set_xlim(left=0)
         for axes in (time_axes, round_axes):
@@ -84,9 +92,11 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)
-        handles, names = round_axes.get_legend_handles_labels()
-        names = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]  # a setting a line
-        figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
+        said = notes(names, ("over time", firsts[0]), ("over rounds", firsts[1]))
+        texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]  # a setting a line
+        texts = [f"{text}\n{note}" if note else text for text, note in zip(texts, said)]
+        handles = [_sample(mpl, styles[label]) for label in comparison.labels]
+        figure.legend(handles, texts, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
 
@@ -122,26 +132,63 @@ def _scaled(band: Band, x_scale: float, y_scale: float) -> tuple[Array, Array, A
     return band.x * x_scale, band.mean * y_scale, band.low * y_scale, band.high * y_scale
 
 
-def _draw_band(
-    axes: "Axes", x: Array, mean: Array, low: Array, high: Array, style: Style, place: int, name: str, steps: bool
+MAX_BANDS = 2  # more of them are mud: intervals are then bars at a few points
+NUM_BARS = 6
+LINE_POINTS = 1.7  # the width of a curve
+
+
+def draw_interval(
+    axes: "Axes", x: Array, mean: Array, low: Array, high: Array, colour: str, place: int, num_curves: int
 ) -> None:
+    """The interval beneath the lines: a pale band, or bars where many curves cross, each curve's at places of its own."""
+    if not np.isfinite(low).any():
+        return
+    if num_curves <= MAX_BANDS:
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+        return
+    at = bar_places(len(x), place, num_curves)
+    bars = np.stack([mean - low, high - mean])[:, at]
+    look: dict[str, Any] = {"ecolor": colour, "elinewidth": 0.9, "capsize": 2, "capthick": 0.9, "alpha": 0.75}
+    axes.errorbar(x[at], mean[at], bars, fmt="none", zorder=1.5, **look)
+
+
+def bar_places(num_points: int, place: int, num_curves: int, most: int = NUM_BARS) -> Array:
+    """Which of a curve's points have bars: all of a few, else so many that bars of different curves stand apart."""
+    if num_points <= most:
+        return np.arange(num_points)
+    every = max(num_points // most, 1)
+    first = place * every // max(num_curves, 1)
+    return np.arange(min(first, num_points - 1), num_points, every)
+
+
+def curve_look(style: Style) -> dict[str, Any]:
     colour, marker, dashes = style
-    if np.isfinite(low).any():
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    return {
+        "color": colour,
+        "linestyle": dashes,
+        "linewidth": LINE_POINTS,
+        "marker": marker,
+        "markersize": 8 if marker == "*" else 5.5,
+        "markeredgecolor": colour if marker == "x" else "white",
+        "markeredgewidth": 1.4 if marker == "x" else 0.5,
+    }
+
+
+def _sample(mpl: Any, style: Style) -> Any:
+    """A line of the legend, in the curve's own style."""
+    return mpl.lines.Line2D([], [], **curve_look(style))
+
+
+def _draw_curve(axes: "Axes", x: Array, mean: Array, style: Style, place: int, name: str, steps: bool) -> None:
     every = max(len(x) // 8, 1)
     axes.plot(
         x,
         mean,
-        color=colour,
-        linestyle=dashes,
-        linewidth=1.7,
         drawstyle="steps-post" if steps else "default",
-        marker=marker,
-        markersize=8 if marker == "*" else 5.5,
-        markeredgecolor=colour if marker == "x" else "white",
-        markeredgewidth=1.4 if marker == "x" else 0.5,
         markevery=(place * every // 3 % every, every),  # curves that coincide (HSFL = FL per round) all show marks
         label=name,
+        zorder=2,
+        **curve_look(style),
     )
 
 
@@ -194,8 +241,12 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return [min(max(base, 0.0), ceiling) + place * gap for place, base in enumerate(even)]
 
 
-def _time_unit(longest_s: float) -> tuple[float, str]:
-    return next(((s, name) for s, name in ((3600.0, "h"), (60.0, "min")) if longest_s >= 3 * s), (1.0, "s"))
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """As the page's timeUnit."""
+    if longest_s >= ENDLESS:
+        return longest_s, f"1 is {seconds(longest_s)}"
+    units = ((3.156e7, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min"))
+    return next(((s, name) for s, name in units if longest_s >= 3 * s), (1.0, "s"))
 
 
 def _seeds_note(comparison: Comparison) -> str:

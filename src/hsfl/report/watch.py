@@ -19,7 +19,10 @@ from hsfl.report.runs import run_places
 
 HOST = "127.0.0.1"
 IDLE_S = 30.0  # a connection that says nothing for so long is closed
-FILES = ("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json", "trace.json")
+FILES = (
+    *("config.json", "rounds.jsonl", "summary.json", "clients.json", "plan.json", "comparison.json", "trace.json"),
+    *("sweep.json", "timing.json"),
+)
 
 
 class Watcher:
@@ -52,6 +55,7 @@ class Watcher:
     def _stamp(self) -> str:
         """What changes when a file does."""
         folders = [folder for path in self.paths for folder in (path, *run_places(path).values())]
+        folders += [run for path in self.paths if (path / "sweep.json").is_file() for run in path.glob("*/*/seed-*")]
         stamps = []
         for path in (folder / name for folder in folders for name in FILES):
             try:

@@ -4,7 +4,8 @@ A contender is a framework's name, which settings of its own may follow: `fl,opt
 contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
+from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.world import make_world
@@ -20,6 +22,7 @@ from hsfl.runs.data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import input_shape, prepare
 from hsfl.runs.provenance import check_plugins
@@ -30,16 +33,18 @@ def compare(
     labels: Sequence[str],
     out: Path,
     num_seeds: int = 1,
-    make_observer: Callable[[str, int], Observer] = lambda label, seed: Observer(),
+    jobs: int = 1,
+    show: Show | None = None,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
 ) -> RunConfig:
     """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
 
     base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
-    make_observer: gives an observer for each contender and seed.
+    jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
     dataset, model: given from Python instead of those that the config names, for all contenders.
     """
+    show = show or Show()
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
@@ -47,26 +52,52 @@ def compare(
     stored = _stored(out)
     seen = read_data(base, dataset)
     ready = dataset or seen  # read once for all contenders of the first seed
-    first = _with_one_fleet(base, labels, seen, model)
+    first = with_one_fleet(base, labels, seen, model)
     for label in labels[base.train.budget_s is None :]:
         prepare(contender(first, label), ready, model)  # so that cuts that do not fit cost no training
+    origin = "train.budget_s"
     if base.train.budget_s is None:
         budget_s = stored["config"]["train"]["budget_s"] if stored else None
         budget_s = budget_s or _budget_s(contender(first, labels[0]), ready, model)
+        rounds = count(base.train.rounds, "round")
+        origin = f"what {labels[0]} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
+        origin = f"as {out} began with" if stored else origin
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
+    show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
+    pieces = []
     for seed in range(base.seed, base.seed + num_seeds):
-        seeded = _with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
+        seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
         for label in labels:
-            config = contender(seeded, label)
-            run_or_resume(config, run_path(out, label, seed), make_observer(label, seed), dataset, model)
+            config, path = contender(seeded, label), run_path(out, label, seed)
+            pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
+    run_all(pieces, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
     return base
 
 
-def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset, model: SplitModel | None) -> RunConfig:
+def run_piece(
+    piece: Piece, observer: Observer, dataset: Dataset | None = None, model: SplitModel | None = None
+) -> None:
+    """Begin one of many runs, or go on with it."""
+    run_or_resume(piece.config, piece.path, observer, dataset, model)
+
+
+def has_ended(piece: Piece) -> bool:
+    """Whether the run of a piece is there and needs nothing more."""
+    check_plugins(piece.path, piece.config)
+    return _has_ended(RunFolder(piece.path))
+
+
+def _has_ended(folder: RunFolder) -> bool:
+    return folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget")
+
+
+def with_one_fleet(
+    base: RunConfig, labels: Sequence[str], dataset: Dataset | None = None, model: SplitModel | None = None
+) -> RunConfig:
     """The base with its drawn devices written down, where contenders have cuts of their own.
 
     A device that is drawn can hold the cuts that the config gives, so a contender's cuts would change the devices.
@@ -77,6 +108,7 @@ def _with_one_fleet(base: RunConfig, labels: Sequence[str], dataset: Dataset, mo
     if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
+    dataset = dataset or read_data(as_drawn)
     world = make_world(as_drawn, input_shape(as_drawn, dataset), dataset.num_classes, model)
     return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
@@ -124,7 +156,7 @@ def run_or_resume(
     """
     folder = RunFolder(path)
     check_plugins(path, config)
-    if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
+    if _has_ended(folder):
         return
     if run(config, path, None, observer, dataset, model).status == "interrupted":
         raise KeyboardInterrupt

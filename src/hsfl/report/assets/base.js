@@ -31,12 +31,15 @@ function digits(value, count = 4) {
 }
 const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-GB"));
 const percent = (value, places = 2) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(places).replace(/^-(?=[0.]*$)/, "")} %`);
-const seconds = (value) => (value === null || value === undefined ? "–" : `${digits(value)} s`);
+const ENDLESS_S = 1e15;  // where a rate is next to nothing, seconds are no number that anybody reads
+const ENDLESS = "over 30 million years";
+const seconds = (value) => (value === null || value === undefined ? "–" : value >= ENDLESS_S ? ENDLESS : `${digits(value)} s`);
 
 function span(value) {  // seconds, with what they are to people once they are many
   if (value === null || value === undefined) return "–";
-  if (value < 600) return seconds(value);
-  return value < 3 * 3600 ? `${digits(value / 60, 3)} min` : `${digits(value / 3600, 3)} h`;
+  if (value < 600 || value >= ENDLESS_S) return seconds(value);
+  const [unit, name] = timeUnit(value);
+  return `${digits(value / unit, 3)} ${name}`;
 }
 
 function scaled(value, unit, steps = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -60,7 +63,8 @@ function ticks(low, high, count) {
 const scale = (low, high, from, to) => (value) => from + (to - from) * (high > low ? (value - low) / (high - low) : 0.5);
 
 function timeUnit(longest) {
-  return longest >= 3 * 3600 ? [3600, "h"] : longest >= 180 ? [60, "min"] : [1, "s"];
+  if (longest >= ENDLESS_S) return [longest, `1 is ${ENDLESS}`];
+  return [[3.156e7, "years"], [86400, "days"], [3600, "h"], [60, "min"]].find(([unit]) => longest >= 3 * unit) || [1, "s"];
 }
 
 // ---- tooltip
@@ -96,7 +100,7 @@ function table(caption, columns, rows) {
     const words = [column.wide ? "wide" : "", column.left ? "left" : ""].join(" ").trim();
     return h(place ? "td" : "th", { scope: place ? null : "row", class: words || null }, column.cell(row, index));
   })));
-  const whole = h("table", {}, caption ? h("caption", {}, caption) : null, h("thead", {}, head), h("tbody", {}, body));
+  const whole = h("table", {}, caption ? h("caption", {}, h("span", {}, caption)) : null, h("thead", {}, head), h("tbody", {}, body));
   return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption || "table" }, whole);
 }
 

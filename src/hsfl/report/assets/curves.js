@@ -78,6 +78,45 @@ function bandPath(points, px, py) {
   return `M${there.join("L")}L${back.join("L")}Z`;
 }
 
+// An interval: a pale band, or bars at a few points where many curves cross, each curve's at places of its own.
+function interval(points, slot, place, count, px, py) {
+  const known = points.filter((point) => point.low !== null), colour = `var(--s${slot})`;
+  if (!known.length) return [];
+  const band = count <= 2 ? bandPath(points.slice(), px, py) : null;
+  if (band) return [s("path", { class: "band", d: band, style: `fill:${colour}` })];
+  const every = Math.max(1, Math.floor(known.length / 6)), first = known.length <= 6 ? 0 : Math.floor(place * every / count);
+  return known.filter((_, i) => i >= first && (i - first) % every === 0).map((point) => errorBar(px(point.x), py(point.low), py(point.high), colour));
+}
+
+const errorBar = (x, low, high, colour) => s("path", { class: "interval", d: `M${x} ${low}V${high}M${x - 3} ${low}h6M${x - 3} ${high}h6`, style: `stroke:${colour}` });
+
+// For each curve the first one that it lies on, itself if none: wherever both are known they are the same.
+function liesOn(curves) {
+  const ys = curves.flat().map((point) => point.y), close = 0.004 * (Math.max(...ys) - Math.min(...ys) || Math.abs(ys[0]) || 1), firsts = [];
+  curves.forEach((points, place) => {
+    const same = (of) => {
+      const at = new Map(curves[of].map((point) => [point.x, point.y])), both = points.filter((point) => at.has(point.x));
+      return both.length >= Math.min(2, points.length, at.size) && both.every((point) => Math.abs(point.y - at.get(point.x)) <= close);
+    };
+    const found = curves.findIndex((_, of) => of < place && firsts[of] === of && same(of));
+    firsts.push(found < 0 ? place : found);
+  });
+  return firsts;
+}
+
+// Dashes that leave room for those of the other curves on the same way; null for a curve that is alone.
+function sharedDashes(firsts, place) {
+  const group = [...firsts.keys()].filter((other) => firsts[other] === firsts[place]), dash = 7;
+  if (group.length < 2) return null;
+  return { "stroke-dasharray": `${dash} ${dash * (group.length - 1)}`, "stroke-dashoffset": dash * group.indexOf(place) };
+}
+
+function sharedWords(firsts, names) {
+  const groups = new Map();
+  firsts.forEach((of, place) => { if (of !== place) groups.set(of, [...(groups.get(of) || []), names[place]]); });
+  return [...groups].map(([of, all]) => `${all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]} lie` : `${all[0]} lies`} on ${names[of]}.`).join(" ");
+}
+
 // From the lowest to the highest value; wide intervals may stick out, so that two seeds do not flatten the curves.
 function yRange(points, accuracy, target) {
   const means = points.map((point) => point.y).concat(target ?? []), low = Math.min(...means), high = Math.max(...means);
@@ -112,14 +151,17 @@ function curveChart(holder, quantity, over, allSeries, target) {
     s("text", { x: left + 4, y: py(100 * target) - 4 }, `target ${digits(100 * target)} %`));
   const clip = `plot-${quantity}-${over}`;
   svg.append(s("defs", {}, s("clipPath", { id: clip }, s("rect", { x: left, y: top, width: width - right - left, height: height - top - bottom }))));
-  lines.sort((a, b) => DASHES[a.one.slot].length - DASHES[b.one.slot].length);  // solid below dashed: curves that coincide all show
+  lines.sort((a, b) => DASHES[a.one.slot].length - DASHES[b.one.slot].length);  // solid below dashed
+  const firsts = liesOn(lines.map(({ points }) => points)), inside = s("g", { "clip-path": `url(#${clip})` });
+  svg.append(inside);  // intervals lie beneath all lines
+  lines.forEach(({ one, points }, place) => inside.append(...interval(points, one.slot, place, lines.length, px, py)));
   lines.forEach(({ one, points }, place) => {
-    const band = bandPath(points.slice(), px, py), style = `stroke:var(--s${one.slot})`;
-    if (band) svg.append(s("path", { class: "band", "clip-path": `url(#${clip})`, d: band, style: `fill:var(--s${one.slot})` }));
-    svg.append(s("path", { class: "line", "data-label": one.label, d: linePath(points, px, py, over === "time" && one.steps), "stroke-dasharray": DASHES[one.slot], style }));
+    const style = `stroke:var(--s${one.slot})`, dashes = sharedDashes(firsts, place) || { "stroke-dasharray": DASHES[one.slot] };
+    svg.append(s("path", { class: "line", "data-label": one.label, d: linePath(points, px, py, over === "time" && one.steps), ...dashes, style }));
     const every = Math.max(1, Math.floor(points.length / 7)), first = Math.floor(place * every / 3) % every;
     points.forEach((point, i) => { if (i % every === first || points.length === 1) svg.append(marker(one.slot, px(point.x), py(point.y), Math.max(3, 5 - place))); });
   });
+  svg.note = sharedWords(firsts, lines.map(({ one }) => one.name));
   const say = (value) => (accuracy ? `${value.toFixed(2)} %` : digits(value));
   const ended = lines.map(({ one, points }) => `${one.name} ${say(points[points.length - 1].y)}`).join(", ");
   svg.setAttribute("aria-label", `${name}; at the end ${ended}. Arrow keys read the values.`);

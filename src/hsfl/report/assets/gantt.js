@@ -5,6 +5,7 @@ const PHASE_NAMES = {
   server_backward: "server backward", gradient: "gradient down", client_backward: "client backward",
   decoder: "decoder (beside)", model_up: "model up", model_down: "model down",
 };
+const SMASHED = "Smashed data: the activations of the client's last unit, which it sends to the main server; their gradient comes back.";
 const TINY = 2e-5;  // of a round: gaps that rounding leaves are not waiting
 
 // What to call a client: its device's name, where a fleet file names it.
@@ -96,7 +97,8 @@ class Gantt {
       button("Whole round", "Show the whole round", () => this.reset()),
       h("span", { class: "note" }, "Drag across a span, pinch, or click and turn the wheel. Keys: + − ← → 0"));
     this.keys = h("ul", { class: "keys", "aria-label": "Colours" });
-    clear(holder).append(buttons, h("figure", { class: "gantt" }, this.svg, this.keys));
+    this.meaning = h("p", { class: "note" });
+    clear(holder).append(buttons, h("figure", { class: "gantt" }, this.svg, this.keys, this.meaning));
     this.listen();
   }
 
@@ -141,11 +143,12 @@ class Gantt {
       s("clipPath", { id }, s("rect", { x: at.left, y: 0, width: end - at.left, height })),
       s("pattern", { id: `${id}-w`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
         s("line", { class: "hatch", x1: 0, y1: 0, x2: 0, y2: 6 }))));
+    const unit = roundS >= ENDLESS_S ? roundS : 1;
     for (const x of ticks(this.view[0], this.view[1], (end - at.left) / 90)) {
       svg.append(s("line", { class: "gridline", x1: px(x), x2: px(x), y1: at.top, y2: height - 40 }),
-        s("text", { x: px(x), y: height - 25, "text-anchor": "middle" }, `${digits(x, 5)}`));
+        s("text", { x: px(x), y: height - 25, "text-anchor": "middle" }, `${digits(x / unit, 5)}`));
     }
-    svg.append(s("text", { x: (at.left + end) / 2, y: height - 6, "text-anchor": "middle" }, "seconds from the start of the round"));
+    svg.append(s("text", { x: (at.left + end) / 2, y: height - 6, "text-anchor": "middle" }, unit === 1 ? "seconds from the start of the round" : "part of the round"));
     const bars = s("g", { "clip-path": `url(#${id})` });
     svg.append(bars);
     rows.forEach((row, i) => this.drawRow(svg, bars, row, at.top + i * at.row, i, `url(#${id}-w)`));
@@ -194,6 +197,7 @@ class Gantt {
     const swatch = (attributes) => s("svg", { width: 14, height: 12, "aria-hidden": "true" }, s("rect", { width: 14, height: 12, rx: 2, ...attributes }));
     clear(this.keys).append(...used.map((phase) => h("li", {}, swatch({ class: `p-${phase}` }), PHASE_NAMES[phase])));
     if (this.model.rows.some((row) => row.waits.length)) this.keys.append(h("li", {}, swatch({ fill: `url(#${id}-w)` }), "waiting"));
+    this.meaning.textContent = used.includes("smashed") ? SMASHED : "";
   }
 
   // ---- pointer, wheel, keys

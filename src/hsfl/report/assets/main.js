@@ -38,7 +38,8 @@ function drawCurves() {
       const words = QUANTITY_NAMES[quantity], unit = quantity.endsWith("accuracy") ? " (%)" : "";
       const figure = h("figure", {}, h("figcaption", {}, `${words[0].toUpperCase()}${words.slice(1)}${unit} over ${over === "time" ? "simulated time" : "rounds"}`));
       body.append(figure);
-      figure.append(curveChart(figure, quantity, over, shown, DATA.target));
+      const chart = curveChart(figure, quantity, over, shown, DATA.target);
+      fill(figure, [chart, chart.note ? h("p", { class: "note" }, chart.note) : null]);
     }
   }
   const seeds = Math.max(0, ...DATA.series.map((one) => one.num_seeds));
@@ -118,12 +119,14 @@ function drawAll() {
   $("title").textContent = document.title = DATA.title;
   for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
   $("plans").hidden = !DATA.plans.length;
+  $("sweep").hidden = !DATA.sweeps.length;
   $("settings").hidden = !trained && !DATA.settings.length;
   drawNav();
   drawStatus();
   drawOverview(DATA);
   drawSettings(DATA);
   drawPlans(DATA.plans, planCharts);
+  drawSweeps(DATA.sweeps);
   if (!trained) return;
   takeStyles(DATA.series);
   drawCurveControls();
@@ -132,6 +135,7 @@ function drawAll() {
 }
 
 function redraw() {  // after a change of width
+  drawSweeps(DATA.sweeps);
   if (DATA.runs.length) { drawCurves(); drawBytes(run()); }
   for (const chart of [gantt, ...planCharts]) if (chart && chart.model) chart.draw();
 }

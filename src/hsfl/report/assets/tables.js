@@ -13,6 +13,8 @@ const SOLVED = {
   dropped: "some clients cannot finish within tau and sit this round out", heuristic: "a rule without a proof chose part of this",
 };
 
+const HELD_UP = "Held up by: the client's longest phase of the round, and how long it took.";
+
 function card(name, value, more, key) {
   return h("div", { class: "card" }, h("dt", {}, name), h("dd", { "data-key": key }, value, more ? h("small", {}, more) : null));
 }
@@ -99,7 +101,7 @@ function drawPlan(run, r, model) {
     { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
     { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
     { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waited)) });
-  body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows));
+  body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows), h("p", { class: "note" }, HELD_UP));
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
 
@@ -127,6 +129,7 @@ function drawPlans(plans, charts) {
       { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
     ], plan.clients.slice(0, DATA.max_clients)));
     if (plan.why) body.append(h("p", { "data-key": "plan_why" }, plan.why.words));
+    body.append(h("p", { class: "note" }, HELD_UP));
     const best = plan.baselines_s.proposed;
     body.append(table("Policies on the same samples", [
       { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },

@@ -1,0 +1,114 @@
+"""`hsfl sweep`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hsfl.commands.reports import page_beside, say_page
+from hsfl.commands.shared import (
+    Changes,
+    DataDir,
+    Jobs,
+    Json,
+    Plugins,
+    err_console,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "- `hsfl sweep demo network.subchannel_hz=0.5e6,1e6,2e6 -f hsfl -f fl --seeds 3`\n"
+    "- `hsfl sweep paper-cifar10 fleet.heterogeneity=0,0.5,1 fleet.num_clients=5,10 --plan-only` times a grid and trains "
+    "nothing\n"
+    "- `hsfl sweep my.toml train.lr=0.001,0.01,0.1 --jobs 2 --metric best_accuracy --metric train_loss`"
+)
+def sweep(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CONFIG] FIELD=VALUE,VALUE...",
+            help="A preset's name, or a .toml or .json file; then each field with its values. Several fields make a grid.",
+        ),
+    ],
+    frameworks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME[,SECTION.FIELD=VALUE...]",
+            help="A contender, as for hsfl compare; may be given many times; else the config's framework.",
+        ),
+    ] = None,
+    changes: Changes = None,
+    plugin: Plugins = None,
+    out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not made again.")] = Path("runs/sweep"),
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds; gives confidence intervals.")] = 1,
+    jobs: Jobs = 1,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Choose cuts, allocate and time every round; train nothing.")
+    ] = False,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Draw this against the first field; may be given many times.")
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="A test accuracy: how long until a run has it?")] = None,
+    data_dir: DataDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Runs for every value of one or more settings: tables, figures with intervals, and a page.
+
+    Each run makes train.rounds rounds, or as many as fit train.budget_s where that is set. Stopped, the same command goes
+    on where it was.
+    """
+    console = err_console if as_json else out_console
+    with one_line_errors():
+        from hsfl.config import read_config
+        from hsfl.report.comparison import check_target
+        from hsfl.report.figure import matplotlib
+        from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
+        from hsfl.report.sweep_figure import write_sweep_figures
+        from hsfl.runs.grid import check_contenders, read_grid
+
+        check_target(target)
+        metrics = metric or default_metrics(plan_only, target)
+        check_metrics(metrics, plan_only, target)
+        source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
+        settings = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
+        base = read_config(source, settings, plugin or ())
+        labels = frameworks or [base.framework]
+        grid = read_grid(base, fields)
+        check_contenders(grid, labels)
+        matplotlib()
+        from hsfl.runs.many import Told  # here, because torch takes seconds to load, and a typo should not wait for it
+        from hsfl.runs.sweep import sweep as make_sweep
+
+        try:
+            make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, Told(console, quiet))
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
+            say_page(page_beside(out), console)
+            raise typer.Exit(130) from None
+        found = read_sweep(out)
+        shown = [name for name in metrics if name in found.metrics]  # a target that no run reached has no figure
+        written = found.write(out, shown) + write_sweep_figures(found, shown, out)
+    for folder in found.folders if not plan_only else []:
+        page_beside(out / folder)
+    page = page_beside(out)
+    if as_json:
+        files = [*written, *([page] if page is not None else [])]
+        print_json(found.to_json() | {"files": [str(path) for path in files]})
+        return
+    out_console.print(found.to_rich(shown))
+    out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+    say_page(page)
+
+
+def _is_config(word: str) -> bool:
+    return "=" not in word or Path(word).is_file()

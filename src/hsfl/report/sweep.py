@@ -1,0 +1,271 @@
+"""A sweep, read from its folder: a row of numbers for each point, contender and seed, and means over seeds."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from hsfl.errors import InputError, known
+from hsfl.files import write_atomic
+from hsfl.formats import si
+from hsfl.methods import Style
+from hsfl.report.comparison import markdown_table, rich_table, say
+from hsfl.report.curves import Estimate, estimate, time_to_target_s
+from hsfl.report.runs import Run, display_name, read_object, read_run
+from hsfl.runs.folder import RunFolder, run_path
+
+FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of each run."""
+
+    title: str  # with its unit, as an axis says it
+    scale: float = 1.0  # what the number is multiplied by to be in that unit
+
+
+METRICS = {
+    "final_accuracy": Metric("final test accuracy (%)", 100),
+    "best_accuracy": Metric("best test accuracy (%)", 100),
+    "final_balanced_accuracy": Metric("final balanced accuracy (%)", 100),
+    "best_balanced_accuracy": Metric("best balanced accuracy (%)", 100),
+    "train_loss": Metric("final training loss"),
+    "test_loss": Metric("final test loss"),
+    "round_s": Metric("mean round (simulated s)"),
+    "sim_time_s": Metric("all rounds (simulated s)"),
+    "time_to_target_s": Metric("time to the target (simulated s)"),
+    "rounds": Metric("rounds"),
+    "drops": Metric("clients dropped at tau, over all rounds"),
+    "left_out": Metric("clients left out, over all rounds"),
+    "mean_cut": Metric("mean cut (units on the client)"),
+    "gap": Metric("mean proven gap (%)", 100),
+    "megabytes": Metric("data sent (MB)"),
+    "client_main_up_megabytes": Metric("client to main server (MB)"),
+    "client_main_down_megabytes": Metric("main server to client (MB)"),
+    "client_edge_up_megabytes": Metric("client to edge server (MB)"),
+    "client_edge_down_megabytes": Metric("edge server to client (MB)"),
+    "edge_main_megabytes": Metric("between the servers (MB)"),
+    "wall_s": Metric("computed in (real s)"),
+}
+TIMED = ("round_s", "sim_time_s", "rounds", "drops", "left_out", "mean_cut", "gap")  # known without training
+UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
+
+
+def default_metrics(plan_only: bool, target: float | None) -> list[str]:
+    if plan_only:
+        return ["round_s"]
+    return ["final_accuracy", "round_s", *(["time_to_target_s"] if target is not None else [])]
+
+
+def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -> None:
+    """Before hours of training, not after."""
+    for name in names:
+        known("metric", name, METRICS)
+        if plan_only and name not in TIMED:
+            raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
+        if name == "time_to_target_s" and target is None:
+            raise InputError("--metric time_to_target_s needs --target, a test accuracy such as 0.6")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a sweep."""
+
+    point: int
+    label: str
+    seed: int
+    status: str
+    numbers: dict[str, float | None]  # by metric
+
+
+@dataclass(frozen=True)
+class Sweep:
+    fields: list[str]
+    values: list[list[Any]]  # of each point, one for each field
+    folders: list[str]  # of each point, below the sweep's
+    labels: list[str]
+    names: dict[str, str]  # labels as people read them
+    styles: dict[str, Style]  # of frameworks that are not built in
+    seeds: list[int]
+    plan_only: bool
+    target: float | None
+    config: dict[str, Any]
+    rows: list[Row]
+    num_missing: int  # runs that are still to be made
+
+    @property
+    def metrics(self) -> list[str]:
+        """Those that some run has."""
+        return [name for name in METRICS if any(row.numbers.get(name) is not None for row in self.rows)]
+
+    def estimate(self, point: int, label: str, metric: str) -> Estimate:
+        """Over seeds."""
+        found = [row for row in self.rows if row.point == point and row.label == label]
+        return estimate(row.numbers.get(metric) for row in found)
+
+    def title(self, metric: str) -> str:
+        if metric == "time_to_target_s" and self.target is not None:
+            return f"time to {100 * self.target:.4g} % accuracy (simulated s)"
+        return METRICS[metric].title
+
+    def notes(self) -> list[str]:
+        """What a reader must know to read the numbers rightly."""
+        one = "One seed: no interval; differences may be luck."
+        notes = [one if len(self.seeds) == 1 else "Mean over seeds ± half of the 95 % confidence interval (Student t)."]
+        if self.plan_only:
+            notes.append("Rounds were timed, and nothing was trained.")
+        if self.num_missing:
+            many = "1 run is" if self.num_missing == 1 else f"{self.num_missing} runs are"
+            notes.append(f"{many} still to be made; the same command makes {'it' if many == '1 run is' else 'them'}.")
+        ends = [row for row in self.rows if row.status in ("diverged", "unfinished", "interrupted")]
+        notes += [f"{self._run(row)}: {row.status}." for row in ends]
+        return notes
+
+    def _run(self, row: Row) -> str:
+        settings = ", ".join(say_setting(*pair) for pair in zip(self.fields, self.values[row.point]))
+        return f"{self.names[row.label]} at {settings}, seed {row.seed}"
+
+    def table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
+        """(title, header, rows): a row for each point and contender."""
+        rows = [
+            [
+                *(say_setting(*pair) for pair in zip(self.fields, values)),
+                self.names[label],
+                *(say(self.estimate(point, label, name), METRICS[name].scale) for name in metrics),
+            ]
+            for point, values in enumerate(self.values)
+            for label in self.labels
+        ]
+        header = [*self.fields, "contender", *(self.title(name) for name in metrics)]
+        return f"A sweep over {' and '.join(self.fields)}", header, rows
+
+    def to_rich(self, metrics: Sequence[str]) -> Group:
+        return Group(rich_table(*self.table(metrics)), *(Text(f"- {note}") for note in self.notes()))
+
+    def to_json(self) -> dict[str, Any]:
+        points = [dict(zip(self.fields, values)) for values in self.values]
+        runs = [
+            points[row.point] | {"contender": row.label, "seed": row.seed, "status": row.status} | row.numbers
+            for row in self.rows
+        ]
+        means = [
+            points[point]
+            | {"contender": label}
+            | {name: asdict(self.estimate(point, label, name)) for name in self.metrics}
+            for point in range(len(points))
+            for label in self.labels
+        ]
+        about = {"fields": self.fields, "contenders": self.labels, "seeds": self.seeds, "plan_only": self.plan_only}
+        return about | {"target": self.target, "runs": runs, "means": means, "notes": self.notes()}
+
+    def write(self, out: Path, metrics: Sequence[str]) -> list[Path]:
+        """sweep.csv, a line for each point, contender and seed with every metric, and sweep.md, the table of means."""
+        known_metrics = self.metrics
+        header = [*self.fields, "contender", "seed", "status", *known_metrics]
+        rows = [
+            [*self.values[row.point], row.label, row.seed, row.status, *(row.numbers.get(m) for m in known_metrics)]
+            for row in self.rows
+        ]
+
+        def write(scratch: Path) -> None:
+            with scratch.open("w", newline="") as file:
+                csv.writer(file).writerows([header, *(["" if cell is None else cell for cell in row] for row in rows)])
+
+        words = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
+        write_atomic(out / "sweep.csv", write)
+        write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(words, "utf-8"))
+        return [out / "sweep.csv", out / "sweep.md"]
+
+
+def say_setting(field: str, value: Any) -> str:
+    """A value with its field's unit: 5e5 of `network.subchannel_hz` is `500 kHz`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value if isinstance(value, str) else json.dumps(value)
+    unit = next((unit for ending, unit in UNITS.items() if field.endswith(ending)), "")
+    return f"{si(value)}{unit}" if unit else f"{value:.10g}"
+
+
+def read_sweep(out: str | Path) -> Sweep:
+    """What a sweep's folder holds by now."""
+    path = Path(out) / FILE
+    about = read_object(path)
+    try:
+        fields, labels = [str(name) for name in about["fields"]], [str(label) for label in about["labels"]]
+        points = [(list(point["values"]), str(point["folder"])) for point in about["points"]]
+        seeds, plan_only, target = [int(seed) for seed in about["seeds"]], bool(about["plan_only"]), about["target"]
+        if target is not None:
+            target = float(target)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} does not describe a sweep ({error}); run hsfl sweep into a new folder") from None
+    rows, names = [], {label: display_name(label) for label in labels}
+    styles: dict[str, Style] = {}
+    for point, (_, folder) in enumerate(points):
+        for label in labels:
+            for seed in seeds:
+                place = run_path(Path(out) / folder, label, seed)
+                if plan_only and (place / TIMING).exists():
+                    rows.append(_timed(place / TIMING, point, label, seed))
+                elif RunFolder(place).config_path.exists() and not plan_only:
+                    run = read_run(place, label, seed)
+                    rows.append(Row(point, label, seed, run.status, _numbers(run, target)))
+                    names[label] = run.name
+                    styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
+    num_missing = len(points) * len(labels) * len(seeds) - len(rows)
+    values, folders = [one for one, _ in points], [folder for _, folder in points]
+    config = about.get("config") if isinstance(about.get("config"), dict) else {}
+    return Sweep(
+        fields, values, folders, labels, names, styles, seeds, plan_only, target, config or {}, rows, num_missing
+    )
+
+
+def _numbers(run: Run, target: float | None) -> dict[str, float | None]:
+    gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
+    cuts = [cut for record in run.records[-1:] for cut in record.cuts]
+    sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
+    return {
+        "final_accuracy": run.last("test_accuracy"),
+        "best_accuracy": run.best("test_accuracy"),
+        "final_balanced_accuracy": run.last("balanced_accuracy"),
+        "best_balanced_accuracy": run.best("balanced_accuracy"),
+        "train_loss": run.last("train_loss"),
+        "test_loss": run.last("test_loss"),
+        "round_s": _mean([record.round_s for record in run.records]),
+        "sim_time_s": run.sim_time_s,
+        "time_to_target_s": None if target is None else time_to_target_s(run.records, target),
+        "rounds": len(run.records),
+        "drops": run.drops,
+        "left_out": run.left_out,
+        "mean_cut": _mean(cuts),
+        "gap": _mean(gaps),
+        "megabytes": sum(sent.values()),
+        **sent,
+        "wall_s": sum(record.wall_s for record in run.records),
+    }
+
+
+def _timed(path: Path, point: int, label: str, seed: int) -> Row:
+    timing = read_object(path)
+    try:
+        rounds_s = [float(seconds) for seconds in timing["round_s"]]
+        numbers: dict[str, float | None] = {
+            "round_s": _mean(rounds_s),
+            "sim_time_s": sum(rounds_s),
+            "rounds": len(rounds_s),
+            "drops": sum(map(int, timing["dropped"])),
+            "left_out": sum(map(int, timing["left_out"])),
+            "mean_cut": _mean([float(cut) for cut in timing["cuts"]]),
+            "gap": _mean([float(gap) for gap in timing["gap"] if gap is not None]),
+        }
+        return Row(point, label, seed, str(timing["status"]), numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,170 @@
+"""Figures of a sweep: a metric against the first field, a curve for each contender, a panel for each value of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hsfl.report.coincide import lies_on, notes, styled
+from hsfl.report.figure import FAINT, STYLE, file_name, matplotlib, plain, save
+from hsfl.report.plots import LINE_POINTS, curve_look, label_styles
+from hsfl.report.sweep import METRICS, Sweep, say_setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = np.ndarray
+LOG_FROM = 8.0  # times from the least to the greatest value: above, the axis is logarithmic
+APART_POINTS = 2.5  # between the curves' bars, in points
+MAX_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of the first field, in their order on the axis."""
+
+    values: list[Any]
+    texts: list[str]
+    x: Array  # where they stand
+    numbers: bool  # else words, which stand at equal distances
+    log: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The points in which the fields after the first have the same values."""
+
+    name: str
+    points: list[int]  # in the order of the axis
+
+
+def axis_of(sweep: Sweep) -> Axis:
+    values = list({repr(value[0]): value[0] for value in sweep.values}.values())
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    values = sorted(values) if numbers else values
+    x = np.array(values, float) if numbers else np.arange(len(values), dtype=float)
+    log = numbers and len(values) > 1 and x.min() > 0 and x.max() >= LOG_FROM * x.min()
+    return Axis(values, [say_setting(sweep.fields[0], value) for value in values], x, numbers, bool(log))
+
+
+def panels_of(sweep: Sweep) -> list[Panel]:
+    order = {repr(value): place for place, value in enumerate(axis_of(sweep).values)}
+    found: dict[str, list[int]] = {}
+    for point, (_, *others) in enumerate(sweep.values):
+        name = ", ".join(f"{field} = {say_setting(field, v)}" for field, v in zip(sweep.fields[1:], others))
+        found.setdefault(name, []).append(point)
+    return [Panel(name, sorted(those, key=lambda p: order[repr(sweep.values[p][0])])) for name, those in found.items()]
+
+
+def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array, Array, Array]:
+    """Mean, low and high at the panel's points, as the axis says them; NaN where unknown."""
+    scale = METRICS[metric].scale
+    found = [sweep.estimate(point, label, metric) for point in panel.points]
+    columns = [[getattr(one, name) for one in found] for name in ("mean", "low", "high")]
+    mean, low, high = (np.array([np.nan if v is None else scale * v for v in column]) for column in columns)
+    return mean, low, high
+
+
+def write_sweep_figures(sweep: Sweep, metrics: Sequence[str], out: Path) -> list[Path]:
+    return [path for name in metrics for path in save(sweep_figure(sweep, name), out / file_name(name))]
+
+
+def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
+    mpl = matplotlib()
+    axis, panels = axis_of(sweep), panels_of(sweep)
+    styles = label_styles(sweep.labels, sweep.styles)
+    names = [plain(sweep.names[label]) for label in sweep.labels]
+    columns = min(len(panels), MAX_COLUMNS)
+    lines = -(-len(panels) // columns)
+    with mpl.rc_context(STYLE):
+        size = (max(5.0, 3.4 * columns), 2.6 * lines + 0.9 + 0.2 * len(names))
+        figure = mpl.figure.Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+        firsts: list[tuple[str, list[int]]] = []
+        drawn: list[tuple[Array, Array, Array]] = []
+        for axes, panel in zip(grid.flat, panels):
+            curves = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
+            drawn += curves
+            first = lies_on([(axis.x[: len(mean)], mean) for mean, *_ in curves])
+            firsts.append((f"at {plain(panel.name)}" if panel.name else "", first))
+            x = np.array([axis.x[place] for place in _places(sweep, axis, panel)])
+            for place, (label, curve) in enumerate(zip(sweep.labels, curves)):
+                colour, marker, dashes = styles[label]
+                shift = APART_POINTS * (place - (len(names) - 1) / 2)
+                dashes = styled(dashes, first, place, shift / LINE_POINTS)
+                style = (colour, marker, dashes if axis.numbers else "none")
+                _draw(mpl, figure, axes, x, curve, style, shift)
+            axes.set_title(plain(panel.name), fontsize=9)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_visible(False)
+        grid.flat[0].set_ylim(*y_limits(drawn))
+        _name_axes(mpl, grid, axis, plain(sweep.fields[0]), plain(sweep.title(metric)))
+        said = [f"{name} {note}".strip() for name, note in zip(names, notes(names, *firsts))]
+        handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
+        widest = max(map(len, said))
+        wide = max(1, min(len(said), int(size[0] * 10 // (widest + 8))))
+        figure.legend(
+            handles, said, loc="outside lower center", ncols=wide, frameon=False, fontsize=8.5, handlelength=3.6
+        )
+        if len(sweep.seeds) > 1:
+            words = f"mean and 95 % confidence interval over {len(sweep.seeds)} seeds"
+            grid.flat[0].annotate(
+                words, (0, 1), (0, 16 if panels[0].name else 4), "axes fraction", "offset points", fontsize=7.5, color=FAINT
+            )  # fmt: skip
+    return figure
+
+
+def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float]:
+    """Room for all means; bars of few seeds may stick out, and what is never negative does not begin below zero."""
+    means, lows, highs = (np.concatenate([curve[part] for curve in curves]) for part in range(3))
+    means = means[np.isfinite(means)]
+    if not len(means):
+        return 0.0, 1.0
+    least, most = float(means.min()), float(means.max())
+    room = 0.6 * (most - least) or 0.3 * abs(most) or 1.0
+    low = max(least - room, float(np.nanmin([*lows, least])))
+    high = min(most + room, float(np.nanmax([*highs, most])))
+    edge = 0.08 * (high - low) or 0.1 * abs(most) or 1.0
+    return (max(low - edge, 0.0) if least >= 0 else low - edge), high + edge
+
+
+def _places(sweep: Sweep, axis: Axis, panel: Panel) -> list[int]:
+    order = {repr(value): place for place, value in enumerate(axis.values)}
+    return [order[repr(sweep.values[point][0])] for point in panel.points]
+
+
+def _draw(
+    mpl: Any, figure: "Figure", axes: "Axes", x: Array, curve: tuple[Array, Array, Array], style: Any, shift: float
+) -> None:
+    """A curve with bars, a little to the side, so that bars at the same value stand beside each other."""
+    mean, low, high = curve
+    beside = mpl.transforms.ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
+    where = axes.transData + beside
+    known = np.isfinite(low)
+    if known.any():
+        bars = np.stack([mean - low, high - mean])[:, known]
+        look: dict[str, Any] = {"ecolor": style[0], "elinewidth": 0.9, "capsize": 2.5, "alpha": 0.75}
+        axes.errorbar(x[known], mean[known], bars, fmt="none", zorder=1.5, transform=where, **look)
+    axes.plot(x, mean, zorder=2, transform=where, **curve_look(style))
+
+
+def _name_axes(mpl: Any, grid: Any, axis: Axis, field: str, title: str) -> None:
+    for axes in grid.flat:
+        if axis.log:
+            axes.set_xscale("log")
+        axes.set_xticks(axis.x, axis.texts, rotation=0 if sum(map(len, axis.texts)) <= 40 else 30)
+        axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+        axes.tick_params(labelbottom=axes in list(grid[-1]) or not axes.get_visible())
+        if axis.log:
+            room = float(axis.x.max() / axis.x.min()) ** 0.06
+            axes.set_xlim(axis.x.min() / room, axis.x.max() * room)
+        else:
+            room = 0.06 * float(np.ptp(axis.x)) or 0.5
+            axes.set_xlim(axis.x.min() - room, axis.x.max() + room)
+    for axes in grid[-1]:
+        axes.set_xlabel(field)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(title)

@@ -1,0 +1,109 @@
+"""The points of a sweep: every combination of the values that its words give. No torch, so that a typo is told at once.
+
+A word is `section.field=value,value,...`; commas inside brackets belong to a value (`fleet.cuts=[1,2],[3,4]`).
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hsfl.config import RunConfig, flatten, with_changes
+from hsfl.errors import InputError
+from hsfl.runs.contenders import contender, split_label
+from hsfl.runs.folder import path_name
+
+EXAMPLE = "network.subchannel_hz=0.5e6,1e6,2e6"
+NOT_SWEPT = {"seed": "repeat with other seeds by --seeds", "framework": "give several frameworks with -f"}
+LONGEST = 100  # letters of a folder's name
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values, and the settings that it makes."""
+
+    values: tuple[Any, ...]  # one for each field, as the config holds them
+    name: str  # `network.subchannel_hz=500000`, as people read it
+    config: RunConfig
+
+    @property
+    def folder(self) -> str:
+        """Where its runs lie; a name too long for a folder ends in a hash."""
+        whole = path_name(self.name)
+        if len(whole) <= LONGEST:
+            return whole
+        return f"{whole[: LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    fields: tuple[str, ...]
+    points: tuple[Point, ...]
+
+
+def read_grid(base: RunConfig, words: Sequence[str]) -> Grid:
+    """All points of these words, each a checked config; the last field varies fastest."""
+    if not words:
+        raise InputError(f"a sweep needs values; give a field and its values, such as {EXAMPLE}")
+    axes: dict[str, dict[str, Any]] = {}  # by field, its values by their text
+    for word in words:
+        field, values = _axis(base, word)
+        if field in axes:
+            raise InputError(f"{field} stands twice; give all its values in one word: {field}=VALUE,VALUE")
+        axes[field] = values
+    points = [_point(base, dict(zip(axes, texts)), axes) for texts in itertools.product(*axes.values())]
+    return Grid(tuple(axes), tuple(points))
+
+
+def _axis(base: RunConfig, word: str) -> tuple[str, dict[str, Any]]:
+    """A field and its values by their text, each checked alone."""
+    field, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not field or not text:
+        raise InputError(f"{word!r} gives no values; write a field and its values, such as {EXAMPLE}")
+    if field in NOT_SWEPT:
+        raise InputError(f"{field} is not swept; {NOT_SWEPT[field]}")
+    values: dict[str, Any] = {}
+    for part in split_label(text):
+        if not part:
+            raise InputError(f"{word!r} has an empty value; remove a comma")
+        value = _value(with_changes(base, [f"{field}={part}"]), field, part)
+        if value in values.values():
+            raise InputError(f"{field} has the value {part} twice; give each once")
+        values[part] = value
+    return field, values
+
+
+def _value(config: RunConfig, field: str, text: str) -> Any:
+    """The value as the config holds it (1e6 and 1000000 are one); a field in an older spelling has its text alone."""
+    return flatten(config.model_dump(mode="json")).get(field, text)
+
+
+def _point(base: RunConfig, texts: dict[str, str], axes: dict[str, dict[str, Any]]) -> Point:
+    values = {field: axes[field][text] for field, text in texts.items()}
+    name = ",".join(f"{field}={say_value(value)}" for field, value in values.items())
+    try:
+        config = with_changes(base, [f"{field}={text}" for field, text in texts.items()])
+    except InputError as error:  # each value is right, but they do not go together
+        raise InputError(f"{name}: {error}") from None
+    return Point(tuple(values.values()), name, config)
+
+
+def say_value(value: Any) -> str:
+    """Briefly, and different for different values: 0.5e6 is 500000."""
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def check_contenders(grid: Grid, labels: Sequence[str]) -> None:
+    """Every contender at every point is a config, and follows the sweep."""
+    if len(set(labels)) < len(labels):
+        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
+    for label in labels:
+        own = {change.partition("=")[0].strip() for change in split_label(label)[1:]}
+        if both := [field for field in grid.fields if field in own]:
+            raise InputError(f"{label} sets {both[0]}, which the sweep varies; leave it out of one of them")
+        for point in grid.points:
+            contender(point.config, label)

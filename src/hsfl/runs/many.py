@@ -1,0 +1,151 @@
+"""Many runs, one after another or side by side, and how far they are: "run 4 of 15, about 6 min left"."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.formats import duration
+from hsfl.runs.observer import Observer
+from hsfl.runs.processes import in_processes
+from hsfl.runs.progress import Warnings, observer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One run of many."""
+
+    name: str  # as people read it: "fl, seed 1"
+    kind: str  # pieces of one kind take about equally long
+    config: RunConfig
+    path: Path
+
+
+Work = Callable[[Piece, Observer], None]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long pieces took, and so how long the rest will take."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # by kind
+
+    def add(self, kind: str, seconds: float) -> None:
+        self.seconds.setdefault(kind, []).append(seconds)
+
+    def left_s(self, kinds: Iterable[str], jobs: int = 1) -> float | None:
+        """Of pieces of these kinds; a kind that has not been seen takes as long as the mean. None before the first has ended."""
+        every = [one for seconds in self.seconds.values() for one in seconds]
+        if not every:
+            return None
+        means = {kind: sum(seconds) / len(seconds) for kind, seconds in self.seconds.items()}
+        rest = [means.get(kind, sum(every) / len(every)) for kind in kinds]
+        return max(sum(rest) / jobs, max(rest, default=0.0))
+
+
+class Show:
+    """Told how far many runs are; this one shows nothing."""
+
+    def begins(self, num_done: int, total: int, jobs: int) -> None: ...
+
+    def starts(self, piece: Piece, place: int, total: int, left_s: float | None) -> Observer:
+        return Observer()
+
+    def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None: ...
+
+    def warns(self, piece: Piece, message: str) -> None: ...
+
+    def says(self, message: str) -> None: ...
+
+
+class Told(Show):
+    """For people: where the runs are, above what is told of each run; side by side, a line as each one ends."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+
+    def begins(self, num_done: int, total: int, jobs: int) -> None:
+        if num_done:
+            self.says(f"{num_done} of {total} runs are there already")
+        if jobs > 1 and num_done < total:
+            self.says(f"{total - num_done} runs in {jobs} processes, one thread each; a line as each one ends")
+
+    def starts(self, piece: Piece, place: int, total: int, left_s: float | None) -> Observer:
+        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}")
+
+    def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None:
+        self.says(f"{_place(place, total, left_s)}: {piece.name} has ended")
+
+    def warns(self, piece: Piece, message: str) -> None:
+        Warnings(self.console).warns(f"{piece.name}: {message}")
+
+    def says(self, message: str) -> None:
+        if not self.quiet:
+            self.console.print(message, soft_wrap=True, highlight=False)
+
+
+def _place(place: int, total: int, left_s: float | None) -> str:
+    return f"run {place} of {total}" + (f", about {duration(max(left_s, 1.0))} left" if left_s is not None else "")
+
+
+def run_all(
+    pieces: Sequence[Piece], work: Work, is_done: Callable[[Piece], bool], jobs: int = 1, show: Show | None = None
+) -> None:
+    """Do the work of every piece that is not done; with several jobs each in a process of its own, with one thread.
+
+    An interruption or an error in one piece stops all; what runs have reached is in their folders.
+    """
+    show = show or Show()
+    waiting = [piece for piece in pieces if not is_done(piece)]
+    jobs = min(jobs, len(waiting))
+    pace, total, place = Pace(), len(pieces), len(pieces) - len(waiting)
+    show.begins(place, total, jobs)
+    if jobs > 1:
+        _side_by_side(waiting, work, jobs, show, pace, total)
+        return
+    for number, piece in enumerate(waiting):
+        seen = show.starts(piece, place + number + 1, total, pace.left_s(one.kind for one in waiting[number:]))
+        began = time.monotonic()
+        work(piece, seen)
+        pace.add(piece.kind, time.monotonic() - began)
+
+
+def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace: Pace, total: int) -> None:
+    left = {piece.path: piece for piece in waiting}
+    try:
+        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs, stoppable=True):
+            piece = left.pop(path)
+            for message in warnings:
+                show.warns(piece, message)
+            pace.add(piece.kind, seconds)
+            left_s = pace.left_s((one.kind for one in left.values()), jobs) if left else None
+            show.ends(piece, total - len(left), total, left_s)
+    except BrokenProcessPool:
+        raise InputError(
+            "a process of --jobs died, perhaps for want of memory; the same command goes on where it was: give fewer --jobs"
+        ) from None
+
+
+class _Heard(Observer):
+    """Keeps the warnings of a run in another process."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warns(self, message: str) -> None:
+        self.messages.append(message)
+
+
+def _alone(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
+    """A piece in a process of its own: with one thread, so that processes do not wait for each other's."""
+    torch.set_num_threads(1)
+    heard, began = _Heard(), time.monotonic()
+    work(piece, heard)
+    return piece.path, time.monotonic() - began, heard.messages

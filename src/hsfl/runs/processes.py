@@ -1,0 +1,63 @@
+"""Independent pieces of work in several processes, told of as they end."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from hsfl import plugins
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def num_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_processes(
+    function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None, stoppable: bool = False
+) -> Iterator[R]:
+    """The function's answers in the order in which they come; one worker works here, several in processes of their own.
+
+    stoppable: when the caller stops (Ctrl-C, an error in another piece) or dies, each worker gets SIGTERM, which a run takes
+        as the order to save its state and end. Without it workers finish the piece that they have begun.
+    """
+    num_workers = min(num_workers or num_cpus(), len(items))
+    if num_workers <= 1:
+        yield from map(function, items)
+        return
+    fresh = get_context("spawn")  # torch's threads do not survive a fork
+    lifeline, ours = fresh.Pipe(duplex=False)  # it breaks when this process closes it, or ends in any way
+    given = (list(plugins.LOADED), lifeline if stoppable else None)
+    with ProcessPoolExecutor(num_workers, fresh, _begin, given) as pool, ours, lifeline:
+        futures = [pool.submit(function, item) for item in items]
+        whole = False
+        try:
+            yield from (future.result() for future in as_completed(futures))
+            whole = True
+        finally:
+            if not whole:
+                ours.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(specs: list[str], lifeline: Connection | None) -> None:
+    """Ctrl-C reaches all processes of a terminal, so workers leave it to the caller. The user's plugins are loaded in each
+    worker from their files."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    plugins.load_all(specs)
+    if lifeline is not None:
+        threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
+    while True:  # a run takes the first as its order to stop; a worker that waits for its next piece dies of one
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)

@@ -1,0 +1,166 @@
+"""A sweep: runs, or timings without training, for every combination of some settings' values.
+
+The runs of a point lie as those of a comparison, in `OUT/<point>/<contender>/seed-<n>`; those that are there already are not
+made again. `OUT/sweep.json` says which points, contenders and seeds the folder is about, for who reads it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig, flatten, parse_config, with_changes
+from hsfl.errors import InputError
+from hsfl.files import read_json, write_json
+from hsfl.frameworks import find_framework
+from hsfl.runs.compare import run_piece, with_one_fleet
+from hsfl.runs.contenders import contender
+from hsfl.runs.environment import check_inputs, input_digests
+from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.grid import Grid, check_contenders
+from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.many import Piece, Show, run_all
+from hsfl.runs.observer import Observer
+from hsfl.runs.prepare import prepare
+from hsfl.runs.provenance import check_plugins
+
+FILE = "sweep.json"
+TIMING = "timing.json"  # of a run that was timed and not trained
+ENDED = ("finished", "budget", "diverged")  # a run that diverged would do so again
+
+
+def sweep(
+    base: RunConfig,
+    grid: Grid,
+    labels: Sequence[str],
+    out: Path,
+    num_seeds: int = 1,
+    jobs: int = 1,
+    plan_only: bool = False,
+    target: float | None = None,
+    show: Show | None = None,
+) -> None:
+    """Run every contender at every point with seeds base.seed, base.seed + 1, ...
+
+    plan_only: choose cuts and allocate for every round, and train nothing.
+    target: a test accuracy, for whoever reads the folder.
+    """
+    show = show or Show()
+    check_contenders(grid, labels)
+    _check_same(out, base, grid, plan_only)
+    seeds = range(base.seed, base.seed + num_seeds)
+    pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed)]
+    is_done = _is_timed if plan_only else _has_ended
+    if not plan_only:
+        _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
+    write_json(out / FILE, _about(base, grid, labels, seeds, plan_only) | {"target": target})
+    show.says(_what_follows(base, plan_only))
+    run_all(pieces, time_piece if plan_only else run_piece, is_done, jobs, show)
+
+
+def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Piece]:
+    """The runs of one seed."""
+    pieces = []
+    for point in grid.points:
+        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), labels)
+        for label in labels:
+            path = run_path(out / point.folder, label, seed)
+            name = f"{label}, {point.name}, seed {seed}"
+            pieces.append(Piece(name, f"{label} {point.name}", contender(seeded, label), path))
+    return pieces
+
+
+def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
+    """Cuts and models that do not fit cost no training. A plan's cuts always fit, and take long to find."""
+    show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
+    for piece in pieces:
+        if piece.config.fleet.cuts == "planned":
+            continue
+        try:
+            prepare(piece.config)
+        except InputError as error:
+            raise InputError(f"{piece.name}: {error}") from None
+
+
+def _what_follows(base: RunConfig, plan_only: bool) -> str:
+    rounds = f"{base.train.rounds} round{'s' if base.train.rounds > 1 else ''}"
+    work = f"{rounds} are timed and nothing is trained" if plan_only else f"every run makes {rounds}"
+    if base.train.budget_s is not None:
+        return f"{work}, or as many as {base.train.budget_s:g} simulated seconds allow (train.budget_s)"
+    return work + ("" if plan_only else "; with train.budget_s all have the same simulated seconds")
+
+
+def _about(base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool) -> dict[str, Any]:
+    return {
+        "fields": list(grid.fields),
+        "points": [{"values": list(p.values), "name": p.name, "folder": p.folder} for p in grid.points],
+        "labels": list(labels),
+        "seeds": list(seeds),
+        "plan_only": plan_only,
+        "config": base.model_dump(mode="json"),
+        "inputs": input_digests(base),
+    }
+
+
+def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None:
+    """Only a sweep of the same fields and settings goes on; more values, contenders and seeds may join."""
+    path = out / FILE
+    if not path.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} already holds something else; choose another --out")
+        return
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
+        raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
+    fields = stored.get("fields")
+    if fields != list(grid.fields):
+        was = " and ".join(map(str, fields)) if isinstance(fields, list) else "something else"
+        raise InputError(f"{out} holds a sweep of {was}, not of {' and '.join(grid.fields)}; choose another --out")
+    if stored.get("plan_only") is not plan_only:
+        other = "without --plan-only" if plan_only else "with --plan-only"
+        raise InputError(f"{out} holds a sweep {other}; choose another --out")
+    old, new = (_settings(config, grid) for config in (parse_config(stored["config"], of_a_folder=True), base))
+    if different := [name for name in new | old if old.get(name) != new.get(name)]:
+        raise InputError(f"{out} holds a sweep with another {different[0]}; put it back, or choose another --out")
+    check_inputs(stored.get("inputs"), base, out)
+
+
+def _settings(config: RunConfig, grid: Grid) -> dict[str, Any]:
+    """What all points share."""
+    flat = flatten(config.model_dump(mode="json"))
+    return {name: value for name, value in flat.items() if name not in grid.fields}
+
+
+def _has_ended(piece: Piece) -> bool:
+    check_plugins(piece.path, piece.config)
+    summary = RunFolder(piece.path).summary_path
+    return summary.exists() and read_json(summary)["status"] in ENDED
+
+
+def _is_timed(piece: Piece) -> bool:
+    return (piece.path / TIMING).exists()
+
+
+def time_piece(piece: Piece, observer: Observer) -> None:
+    """Write how long every round of the run takes, and whom it keeps; the clock is the run's own."""
+    config = piece.config
+    bench = prepare(config)
+    framework = find_framework(config.framework)(bench.task)
+    clock = make_clock(bench, framework)
+    rounds: dict[str, list[Any]] = {"round_s": [], "kept": [], "dropped": [], "left_out": [], "gap": []}
+    status, now_s = "finished", 0.0
+    observer.run_starts(config, framework.cuts, 0)
+    for r in range(config.train.rounds):
+        line, says = clock.round(r, choose_clients(config, r))
+        now_s += line.round_s
+        if config.train.budget_s is not None and now_s > config.train.budget_s:
+            status = "budget"
+            break
+        rounds["round_s"].append(line.round_s)
+        rounds["gap"].append(says.get("gap"))
+        for name, who in (("kept", line.kept), ("dropped", line.dropped), ("left_out", ~line.started)):
+            rounds[name].append(int(np.count_nonzero(who)))
+    observer.run_ends()
+    about = {"framework": config.framework, "status": status, "cuts": [int(cut) for cut in framework.cuts]}
+    write_json(piece.path / TIMING, about | rounds)
