@@ -17,7 +17,10 @@ PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
     *("register_dataset", "register_framework", "register_model", "register_policy"),
 }
-REPORT_READS = {"hsfl.config", "hsfl.errors", "hsfl.files", "hsfl.methods", "hsfl.network.clock", "hsfl.runs.folder"}
+REPORT_READS = {"hsfl.config", "hsfl.errors", "hsfl.files", "hsfl.methods", "hsfl.network.clock"} | {
+    "hsfl.runs.folder",
+    "hsfl.runs.records",
+}
 
 
 def module_of(path: Path) -> str:

@@ -51,7 +51,7 @@ class Fleet:
     max_cut: Array  # the deepest cut that the client can hold
 
     def __post_init__(self) -> None:
-        num_clients = np.size(self.cpu_hz)
+        num_clients = checks.numbers("cpu_hz", self.cpu_hz).size
         if not num_clients:
             raise InputError("the fleet has no clients; give at least one cpu_hz")
         for name in ("cpu_hz", "flops_per_cycle", "max_power_w"):
@@ -86,7 +86,7 @@ def _whole_cuts(values: object, num_clients: int) -> Array:
         cuts = np.full(num_clients, float(cuts))
     if cuts.shape != (num_clients,):
         raise InputError(f"max_cut has shape {cuts.shape} but there are {num_clients} clients; give one per client")
-    bad = ~((cuts >= 0) & (cuts == np.floor(cuts)) & np.isfinite(cuts))
+    bad = ~((cuts >= 0) & (cuts == np.floor(cuts)) & (cuts < 2**31))
     if bad.any():
         k = int(bad.argmax())
         raise InputError(f"max_cut of client {k} is {cuts[k]}; it must be a whole number, 0 or more")
@@ -105,7 +105,8 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
         raise InputError(
             f"the cost table does not say what storage {storage!r} needs; measure the model, or give max_cut"
         )
-    storage_bits = checks.per_client("storage_bits", storage_bits, np.size(storage_bits))
+    storage_bits = checks.numbers("storage_bits", storage_bits)
+    storage_bits = checks.per_client("storage_bits", storage_bits, storage_bits.size)
     fits = np.maximum.accumulate(need_bits[min_cut:]) <= storage_bits[:, None]  # [K, C - min_cut]
     if not fits[:, 0].all():
         k = int(fits[:, 0].argmin())
@@ -215,7 +216,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read the fleet {path}: {error}") from None
     if not isinstance(table, dict):
         raise InputError(f"the fleet {path} holds a {type(table).__name__}; it must be a table of lists")

@@ -28,9 +28,14 @@ def choose_cuts(
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
         return fastest_cuts(world, batch_size, num_batches, config.min_cut)
-    cuts = one_each("fleet.cuts", config.cuts, world.fleet.num_clients, world.cost.num_units)
+    return check_cuts("fleet.cuts", config.cuts, config.min_cut, world)
+
+
+def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
+    """The cut of each client [K], from one number or one each, if every client may and can hold its cut."""
+    cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
     for k, cut in enumerate(cuts):
-        _check(f"fleet.cuts[{k}]", cut, config.min_cut, world.fleet, k)
+        _check(f"{name}[{k}]", cut, min_cut, world.fleet, k)
     return cuts
 
 

@@ -10,15 +10,17 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.files import read_json
+from hsfl.files import read_record
 from hsfl.methods import METHODS, Style
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.runs import Run, built_in, display_name, how_ended, read_object, read_run, run_places, usual_order
-from hsfl.runs.folder import ClientsRecord, RunFolder
+from hsfl.report.records import CheckedPlan, ComparisonRecord, PlanRecord, TraceRecord
+from hsfl.report.runs import Run, built_in, display_name, read_run, run_places, usual_order
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.records import ClientsRecord
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, or of hsfl plan --out"
@@ -49,28 +51,28 @@ class PageRun:
 @dataclass(frozen=True)
 class Sources:
     runs: list[PageRun]  # labelled; runs of one label differ in their seed
-    plans: list[tuple[str, dict[str, Any]]]  # (folder, plan.json)
+    plans: list[tuple[str, PlanRecord]]  # (folder, plan.json)
     target: float | None  # of a comparison
 
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
     """What the folders hold; wrong input if one holds nothing that a page can show."""
     found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
-    plans: list[tuple[str, dict[str, Any]]] = []
+    plans: list[tuple[str, PlanRecord]] = []
     targets: list[float | None] = []
     for path in dict.fromkeys(map(Path, paths)):
         before = len(found) + len(plans)
         if (path / "config.json").is_file():
             found.append((None, _read(path, "")))
         places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
-        comparison: dict[str, Any] = {}
+        comparison = ComparisonRecord()
         if places and (path / "comparison.json").is_file():
-            comparison = read_object(path / "comparison.json")
-            targets.append(comparison.get("target"))
-        for label in _own_order({label for label, _ in places}, list(comparison.get("labels") or ())):
+            comparison = read_record(path / "comparison.json", ComparisonRecord)
+            targets.append(comparison.target)
+        for label in _own_order({label for label, _ in places}, list(comparison.labels)):
             found += [(path, _read(place, label)) for (of, _), place in sorted(places.items()) if of == label]
         if (path / "plan.json").is_file():
-            plans.append((str(path), _checked_plan(path / "plan.json")))
+            plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
         if len(found) + len(plans) == before:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
             below = ", ".join(runs_below(path))
@@ -107,23 +109,21 @@ def _read(path: Path, label: str) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
     run = read_run(path, label, config.seed)
-    _, num_rounds = how_ended(folder)
+    num_rounds = folder.ended().rounds
     if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed
-    environment = path / "environment.json"
-    about = read_object(environment) if environment.exists() else {}
+    about = asdict(folder.environment()) if folder.environment_path.exists() else {}
     about |= {"plugins": run.look.files} if run.look is not None else {}
     trace = path / "trace.json"
-    trained_as = str(read_object(trace).get("trained_as")) if trace.exists() else None
+    trained_as = read_record(trace, TraceRecord).trained_as if trace.exists() else None
     return PageRun(run, path, config, about, folder.clients(), trained_as)
 
 
-def _checked_plan(path: Path) -> dict[str, Any]:
-    plan = read_json(path)
-    wanted = {"policy", "round_s", "lower_bound_s", "gap", "clients", "baselines_s", "num_samples", "seconds"}
-    if not isinstance(plan, dict) or not wanted <= plan.keys():
-        raise InputError(f"{path} is not a plan of hsfl plan --out; write it anew")
-    return plan
+def _plan_config(tree: dict[str, Any], folder: str) -> RunConfig:
+    try:
+        return parse_config(tree, of_a_folder=True)
+    except InputError as error:
+        raise InputError(f"{folder}/plan.json: {error}") from None
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -167,7 +167,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
     configs = {names[label]: next(o.config for o in sources.runs if o.run.label == label) for label in labels}
     if not runs:
         configs = {
-            folder: parse_config(plan["config"], of_a_folder=True) for folder, plan in sources.plans if "config" in plan
+            folder: _plan_config(plan.config, folder) for folder, plan in sources.plans if plan.config is not None
         }
     return {
         "title": title(sources),
@@ -180,7 +180,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "tables": _tables(sources),
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
-        "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
+        "plans": [{"folder": folder} | asdict(plan) for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
 

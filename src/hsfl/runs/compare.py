@@ -6,18 +6,18 @@ lie in `OUT/<contender>/seed-<n>`; runs that are there already are not run again
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_json
+from hsfl.files import read_record, write_json
 from hsfl.frameworks import find_framework
 from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder, check_inputs, input_digests, run_path
 from hsfl.runs.loop import Observer, choose_clients, make_clock, run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.provenance import check_plugins
+from hsfl.runs.records import CompareRecord
 
 
 def compare(
@@ -37,7 +37,7 @@ def compare(
     for label in labels[base.train.budget_s is None :]:
         prepare(contender(first, label))  # so that cuts that do not fit cost no training
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else _budget_s(contender(first, labels[0]))
+        budget_s = _settings(stored, out).train.budget_s if stored else _budget_s(contender(first, labels[0]))
         base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
         _check_same(stored, base, out)
@@ -70,33 +70,37 @@ def _budget_s(config: RunConfig) -> float:
     return sum(rounds) * (1 + 1e-9)  # so that rounding does not cost it the last round
 
 
-def _stored(out: Path) -> dict[str, Any] | None:
+def _stored(out: Path) -> CompareRecord | None:
     """What compare.json says of the comparison in a folder; None if it holds nothing."""
     path = out / "compare.json"
     if not path.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} already holds something else; choose another --out")
         return None
-    stored = read_json(path)
-    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
-        raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
+    stored: CompareRecord = read_record(path, CompareRecord)
     return stored
 
 
-def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
+def _settings(stored: CompareRecord, out: Path) -> RunConfig:
+    try:
+        return parse_config(stored.config, of_a_folder=True)
+    except InputError as error:
+        raise InputError(f"{out / 'compare.json'}: {error}") from None
+
+
+def _check_same(stored: CompareRecord, base: RunConfig, out: Path) -> None:
     """Runs of another config are not mixed in."""
-    before = parse_config(stored["config"], of_a_folder=True)
-    old, new = (flatten(config.model_dump(mode="json")) for config in (before, base))
+    old, new = (flatten(config.model_dump(mode="json")) for config in (_settings(stored, out), base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
         raise InputError(f"{out} holds a comparison with another {different[0]}; put it back, or choose another --out")
-    check_inputs(stored.get("inputs"), base, out)
+    check_inputs(stored.inputs, base, out)
 
 
 def run_or_resume(config: RunConfig, path: Path, observer: Observer, dataset: Dataset | None = None) -> None:
     """A run that may have begun or ended before; `dataset` where it is read already."""
     folder = RunFolder(path)
     check_plugins(path, config)
-    if folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget"):
+    if folder.ended().status in ("finished", "budget"):
         return
     if run(config, path, None, observer, dataset).status == "interrupted":
         raise KeyboardInterrupt

@@ -39,9 +39,14 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> t
     config = config.model_copy(update={"device": "cpu", "data": data, "model": model, "fleet": fleet})
     bench = prepare(config)
     try:
-        bench.task.model.load_state_dict(load_tensors(path)[0])
+        tensors = load_tensors(path)[0]
+        bench.task.model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, OSError) as error:
         raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
+    if bad := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise InputError(
+            f"{path}: {bad[0]} holds numbers that are not finite, so the model says nothing; train it again"
+        )
     return bench.task.model.eval(), bench
 
 

@@ -14,7 +14,7 @@ from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_json
+from hsfl.files import write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
 from hsfl.methods import method
@@ -23,12 +23,13 @@ from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock
 from hsfl.rng import stream
-from hsfl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint, save_tensors
-from hsfl.runs.folder import RoundRecord, RunFolder, check_inputs, check_same_run
+from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.folder import RunFolder, check_inputs, check_same_run
 from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
+from hsfl.runs.records import Progress, RoundRecord
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 
@@ -91,9 +92,7 @@ def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observe
         return False
     if folder.config_path.exists() or resume:
         check_same_run(folder.config(), config, folder.path)
-        environment = folder.path / "environment.json"
-        if environment.exists():
-            check_inputs(read_json(environment).get("inputs"), config, folder.path)
+        check_inputs(folder.environment().inputs, config, folder.path)
     if folder.checkpoint_path.exists() or folder.summary_path.exists():  # a run that ended had a checkpoint
         return True
     if folder.config_path.exists():
@@ -154,7 +153,7 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
 
 def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
     """Sums depend on how torch divides them among threads."""
-    before = read_json(folder.path / "environment.json").get("num_threads") if resume else None
+    before = folder.environment().num_threads if resume else None
     if before is not None and before != torch.get_num_threads():
         observer.warns(
             f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"

@@ -18,7 +18,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
-from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import stream, torch_seed
 from hsfl.training.batches import Feed, Images, resized
@@ -69,7 +69,10 @@ def prepare(
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
     num_batches = count_batches(config, num_samples)
-    cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
+    if cuts is None:
+        cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
+    else:
+        check_cuts("the run's cuts (cuts.json)", cuts, config.fleet.min_cut, world)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
@@ -105,6 +108,10 @@ def _load(config: RunConfig) -> Dataset:
 
 def _images(dataset: Dataset, side: str, config: RunConfig, device: torch.device) -> Images:
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
+    if not len(y):
+        raise InputError(
+            f"{dataset.name} has no {side} images; give it more images (a class of one is for training alone)"
+        )
     images = torch.from_numpy(x)
     if config.model.input is not None and x.dtype != np.uint8:
         raise InputError(f"model.input resizes images but {dataset.name} holds numbers of {x.shape[1:]}; leave it out")

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from hsfl.config import RunConfig
 from hsfl.methods import method
-from hsfl.runs.folder import RoundRecord
 from hsfl.runs.loop import Observer
+from hsfl.runs.records import RoundRecord
 
 
 def describe(record: RoundRecord, rounds: int) -> str:
