@@ -23,7 +23,7 @@ def choose_cuts(
 ) -> tuple[int, ...]:
     """The cut of each client [K]. options: those of policies of one's own."""
     if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches, options)
+        return planned_cuts(config, allocation, world, batch_size, num_batches, options)[0]
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
@@ -46,13 +46,14 @@ def planned_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], str | None]:
+    """The cuts [K] that the policy plans, and what to say of a search that its time limit stopped."""
     if allocation.policy == "even":
         raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
-    from hsfl.planning.optimised import plan_cuts  # here, because compiling takes seconds
+    from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
 
     plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options)
-    return tuple(plan.cuts.tolist())
+    return tuple(plan.cuts.tolist()), limit_note(allocation, plan)
 
 
 def choose_one_cut(

@@ -41,6 +41,7 @@ class PageRun:
     environment: dict[str, Any]
     clients: ClientsRecord | None
     trained_as: str | None  # the framework whose training it shares, with a clock of its own; None: trained itself
+    plan_note: str | None  # what to say of a search for cuts that its time limit stopped
 
     @property
     def status(self) -> str:
@@ -116,7 +117,8 @@ def _read(path: Path, label: str) -> PageRun:
     about |= {"plugins": run.look.files} if run.look is not None else {}
     trace = path / "trace.json"
     trained_as = read_record(trace, TraceRecord).trained_as if trace.exists() else None
-    return PageRun(run, path, config, about, folder.clients(), trained_as)
+    cuts = folder.cuts()
+    return PageRun(run, path, config, about, folder.clients(), trained_as, None if cuts is None else cuts.note)
 
 
 def _plan_config(tree: dict[str, Any], folder: str) -> RunConfig:
@@ -237,7 +239,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look),
+        "words": describe(config, run.look) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,

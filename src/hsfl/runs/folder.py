@@ -201,16 +201,20 @@ class RunFolder:
                 for folder in made:
                     folder.rmdir()
 
-    def write_cuts(self, cuts: Sequence[int]) -> None:
+    def write_cuts(self, cuts: Sequence[int], note: str | None = None) -> None:
         """The cuts that the run was given or chose: a search that ends by the clock may find others the next time."""
-        write_json(self.cuts_path, {"cuts": list(cuts)})
+        write_json(self.cuts_path, asdict(CutsRecord(list(cuts), note)))
 
-    def planned_cuts(self) -> tuple[int, ...] | None:
+    def cuts(self) -> CutsRecord | None:
         """The cuts that the run began with; None for a run of an older version, which did not write them."""
         if not self.cuts_path.exists():
             return None
         record: CutsRecord = read_record(self.cuts_path, CutsRecord)
-        return tuple(record.cuts)
+        return record
+
+    def planned_cuts(self) -> tuple[int, ...] | None:
+        """The same, as training takes them."""
+        return None if (record := self.cuts()) is None else tuple(record.cuts)
 
     def config(self) -> RunConfig:
         """The run's settings; plugins that the file may name are not loaded, and not kept."""

@@ -116,11 +116,12 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
     with Interruptible() as interruptible:
         _warn_of_threads(folder, going_on, observer)
         state, progress = _start(framework, folder, config, going_on)
-        folder.write_cuts(bench.task.cuts)
+        if not folder.cuts_path.exists():
+            folder.write_cuts(bench.task.cuts, bench.plan_note)
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         now_s = folder.rounds()[-1].sim_time_s if progress.rounds_done else 0.0
         observer.run_starts(config, framework.cuts, progress.rounds_done)
-        for note in _policy_notes(config):
+        for note in [*_policy_notes(config), *([bench.plan_note] if bench.plan_note else [])]:
             observer.warns(note)
         try:
             for round_index in range(progress.rounds_done, config.train.rounds):

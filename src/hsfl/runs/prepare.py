@@ -18,7 +18,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
-from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
+from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import stream, torch_seed
 from hsfl.training.batches import Feed, Images, resized
@@ -34,6 +34,7 @@ class Bench:
     class_names: tuple[str, ...]
     world: World
     num_samples: np.ndarray  # [K] of training, as the clock charges them
+    plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
 
 def prepare(
@@ -69,15 +70,18 @@ def prepare(
     batch_size = config.train.batch_size
     num_samples = config.network.sample_scale * np.array([len(share) for share in shares])
     num_batches = count_batches(config, num_samples)
-    if cuts is None:
-        cuts = choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
-    else:
+    plan_note, how = None, (config.fleet, config.allocation, world, batch_size, num_batches, config.options)
+    if cuts is not None:
         check_cuts("the run's cuts (cuts.json)", cuts, config.fleet.min_cut, world)
+    elif config.fleet.cuts == "planned":
+        cuts, plan_note = planned_cuts(*how)
+    else:
+        cuts = choose_cuts(*how)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     feed = Feed(train, shares, config.seed, config.data.augment)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     task = Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
-    return Bench(task, test, num_classes, dataset.classes, world, num_samples)
+    return Bench(task, test, num_classes, dataset.classes, world, num_samples, plan_note)
 
 
 def client_shares(config: RunConfig) -> list[np.ndarray]:

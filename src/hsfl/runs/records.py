@@ -153,6 +153,7 @@ class CutsRecord:
     """cuts.json: the cuts that the run was given or chose."""
 
     cuts: list[Index]  # [K]
+    note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
 
 @dataclass(frozen=True)
