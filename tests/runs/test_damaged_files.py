@@ -67,14 +67,14 @@ def commands(run: Path) -> list[list[object]]:
     return [*every, ["export", run, "--to", run / "copy.safetensors"]]
 
 
-def fuzz_a_run(folders: Path, place: Path, seed: int) -> None:
+def fuzz_a_run(folders: Path, place: Path, seed: int, num_commands: int = 5) -> None:
     rng = random.Random(seed)
     run = place / f"run-{seed}"
     shutil.copytree(folders / "run", run)
     said = damaged(run / rng.choice((*RUN_FILES, "rounds.jsonl", *TENSOR_FILES)), rng)
     order = commands(run)
     rng.shuffle(order)
-    for words in order:
+    for words in order[:num_commands]:
         check(words, f"seed {seed}, {said}")
     shutil.rmtree(run)
 
@@ -87,7 +87,7 @@ def test_a_damaged_run_is_one_line(folders: Path, tmp_path: Path, seed: int) -> 
 @pytest.mark.slow
 def test_two_thousand_damaged_runs_are_one_line(folders: Path, tmp_path: Path) -> None:
     for seed in range(1000, 3000):
-        fuzz_a_run(folders, tmp_path, seed)
+        fuzz_a_run(folders, tmp_path, seed, num_commands=2)
 
 
 @pytest.mark.parametrize("seed", range(30))
