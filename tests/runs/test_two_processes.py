@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,17 +29,21 @@ LONG = tiny_words("train.rounds=400", "train.eval_every=400")
 COMMANDS = {
     "run": ("run", *LONG, "--quiet", "--out"),
     "compare": ("compare", *LONG, "-f", "hsfl", "-f", "splitfed_v1", "--quiet", "--out"),
-    "reproduce": ("reproduce", "table1", "--scale", "smoke", "--data", "mnist", "--traces", "none", "--out"),
+    "reproduce": ("reproduce", "table1", "--scale", "smoke", "--datasets", "mnist", "--results", "none", "--out"),
 }
 
 
-def wait_for_lock(out: Path, process: "subprocess.Popen[str]") -> Path:
-    """The folder that the process is writing to."""
+def halted_in_a_folder(out: Path, process: "subprocess.Popen[str]") -> Path:
+    """Halt the process while it holds a folder, which is returned."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         for lock in out.rglob(LOCK):
-            if (lock.parent / "rounds.jsonl").exists():
+            if not (lock.parent / "rounds.jsonl").exists():
+                continue
+            process.send_signal(signal.SIGSTOP)
+            if lock.exists():
                 return lock.parent
+            process.send_signal(signal.SIGCONT)
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     raise AssertionError("the first process never took its folder")
@@ -57,7 +62,7 @@ def test_the_second_reproduction_ends_in_one_line(tmp_path: Path, data_dir: Path
 def check_second(words: tuple[object, ...], out: Path) -> None:
     first = hsfl(*words, out)
     try:
-        held = wait_for_lock(out, first)
+        held = halted_in_a_folder(out, first)
         config = (held / "config.json").read_bytes()
         lines = (held / "rounds.jsonl").read_bytes()
         code, said = second_of(words, out)
@@ -65,10 +70,11 @@ def check_second(words: tuple[object, ...], out: Path) -> None:
         assert said.startswith("error: ")
         assert said.count("\n") == 1
         assert "another run is writing to" in said or "already holds something" in said
-        assert (held / LOCK).exists() or first.poll() is not None
+        assert (held / LOCK).exists()
         assert (held / "config.json").read_bytes() == config
-        assert (held / "rounds.jsonl").read_bytes().startswith(lines)
+        assert (held / "rounds.jsonl").read_bytes() == lines
     finally:
+        first.send_signal(signal.SIGCONT)
         first.terminate()
         first.communicate(timeout=120)
 
