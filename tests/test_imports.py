@@ -26,6 +26,7 @@ REPORT_READS = {
     "hsfl.methods",
     "hsfl.network.clock",
     "hsfl.runs.folder",
+    "hsfl.runs.records",
 }
 
 

@@ -1,14 +1,20 @@
-"""Files that are there whole or not at all, and JSON."""
+"""Files that are there whole or not at all, JSON, and records that are checked where they are read."""
 
 import json
 import os
+import reprlib
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from hsfl.errors import InputError
 
@@ -104,13 +110,81 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))
 
 
-def read_json(path: Path) -> Any:
-    """The plain data of a JSON file of a run folder; a missing or damaged file is an error of one line."""
+def read_content(path: Path) -> bytes:
+    """The bytes of an ordinary file; a named pipe is refused, since reading from it may never end."""
     try:
-        return json.loads(path.read_text())
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} cannot be read: it is no ordinary file; is {path.parent} the folder of a run?")
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path} is missing; is {path.parent} the folder of a run?") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}); check the place and try again") from None
+
+
+def check_unpacked(path: Path, most_bytes: int) -> None:
+    """Refuse a zip or npz file that unpacks to more bytes than it can sensibly hold; what is no zip file is told later."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            size = sum(part.file_size for part in packed.infolist())
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+        return
+    if size > most_bytes:
         raise InputError(
-            f"{path} cannot be read ({error}); the run folder is damaged, run again into a new one"
-        ) from None
+            f"{path} unpacks to {size / 2**30:.3g} GiB, at most {most_bytes / 2**30:.3g} are read; is it whole?"
+        )
+
+
+DAMAGED = "it is damaged: put the file of then back, or run again into a new folder"
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value of a file. Numbers that are not finite and nesting deeper than 200 levels are refused."""
+    try:
+        value = from_json(read_content(path), allow_inf_nan=False)
+        json.dumps(value, allow_nan=False)  # 1e400 is read as infinity
+        return value
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); {DAMAGED}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds names and values."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds {reprlib.repr(value)} where names and values are expected; {DAMAGED}")
+    return value
+
+
+def read_record(path: Path, kind: Any) -> Any:
+    """A JSON file as the record `kind`, a dataclass whose annotations say what its fields may hold."""
+    return checked(read_content(path), kind, str(path))
+
+
+def checked(content: bytes | str, kind: Any, where: str) -> Any:
+    """JSON as the record `kind`; whatever does not fit is one line that begins with `where` and names field and value."""
+    try:
+        return _adapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {DAMAGED}") from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    """The field, its value, and what it should be, from pydantic's account; to follow the name of the file."""
+    names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])
+    field = "".join(names).removeprefix(".")
+    wanted = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "it should")
+    if problem["type"] == "json_invalid":
+        return f" cannot be read as JSON ({wanted.removeprefix('Invalid JSON: ')})"
+    if problem["type"] == "value_error":
+        return f": {field}: {wanted}" if field else f": {wanted}"
+    if problem["type"] == "missing":
+        return f": {field} is missing"
+    return f": {field or 'the whole'} is {reprlib.repr(problem['input'])}; {wanted}"

@@ -14,7 +14,8 @@ from hsfl.methods import METHODS
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
-from hsfl.runs.folder import RoundRecord, RunFolder, run_path
+from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.records import RoundRecord
 
 
 def record(round: int = 1, accuracy: float | None = 0.5, **changes: Any) -> RoundRecord:

@@ -134,7 +134,7 @@ def test_wrong_folders_are_one_line(tmp_path):
     assert "holds no run, comparison or plan" in refused("report", tmp_path)
     assert "does not exist" in refused("report", tmp_path / "none")
     (tmp_path / "plan.json").write_text("[]")
-    assert "is not a plan" in refused("report", tmp_path)
+    assert "plan.json: the whole is [];" in refused("report", tmp_path)
     assert "cannot be read" in refused("report", _damaged(tmp_path / "damaged"))
     assert "leave out --out" in refused("report", tmp_path, "--watch", "-o", tmp_path / "x.html")
 
@@ -154,14 +154,14 @@ def test_a_folder_above_runs_names_some_of_them(tmp_path):
 def test_a_damaged_summary_is_one_line(tmp_path, text):
     folder = write_run(tmp_path, "hsfl", 0, records([0.5]))
     folder.summary_path.write_text(text)
-    with pytest.raises(InputError, match=r"summary\.json .*damaged"):
+    with pytest.raises(InputError, match=r"summary\.json: .*damaged"):
         read_sources([folder.path])
 
 
 @pytest.mark.parametrize("numbers", [[1, 2, 2], [1, 3], [2, 3]])
 def test_rounds_that_do_not_count_are_one_line(tmp_path, numbers):
     folder = write_run(tmp_path, "hsfl", 0, [record(number) for number in numbers])
-    with pytest.raises(InputError, match=r"rounds\.jsonl does not count its rounds"):
+    with pytest.raises(InputError, match=r"rounds\.jsonl line \d: round is"):
         read_sources([folder.path])
 
 

@@ -11,7 +11,8 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.environment import environment, sources_sha256
-from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
+from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.runs.records import RoundRecord
 
 RECORD = RoundRecord(
     round=1,
@@ -161,7 +162,7 @@ def test_a_damaged_line_in_the_middle_is_not_passed_over(tmp_path):
     folder = a_folder(tmp_path)
     lines = folder.rounds_path.read_text().splitlines()
     folder.rounds_path.write_text("\n".join([lines[0], lines[1][:20], lines[2], ""]))
-    with pytest.raises(InputError, match="damaged in line 2"):
+    with pytest.raises(InputError, match=r"rounds.jsonl line 2 cannot be read as JSON"):
         folder.rounds()
 
 
@@ -193,7 +194,7 @@ def test_a_folder_without_a_readable_config(tmp_path, content, message):
 def test_missing_or_binary_rounds(tmp_path):
     with pytest.raises(InputError, match=r"is .* the folder of a run"):
         RunFolder(tmp_path).rounds()
-    (tmp_path / "rounds.jsonl").write_bytes(b"\xff\xfe")
+    (tmp_path / "rounds.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(InputError, match="cannot be read"):
         RunFolder(tmp_path).rounds()
 
@@ -235,5 +236,5 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
 def test_rounds_that_do_not_count_up_are_refused(tmp_path):
     folder = a_folder(tmp_path / "run")
     folder.append(replace(RECORD, round=2))
-    with pytest.raises(InputError, match="does not count its rounds"):
+    with pytest.raises(InputError, match="line 4: round is 2"):
         folder.keep_rounds(4)

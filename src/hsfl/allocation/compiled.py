@@ -1,13 +1,16 @@
 """`compiled`: numba's njit with a cache that knows all our sources, or none where nothing can be written.
 
 numba's own cache looks at the file of a function only: a cached caller would keep the old code of a callee whose file
-has changed. So the cache lives in a directory named by the content of this package.
+has changed. So the cache lives in a directory named by the content of this package. numba also ends with a traceback where
+a file of its cache is cut off; so every file ends with a checksum, and what does not fit its checksum is compiled anew.
 """
 
 import hashlib
 import os
+import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,6 +20,7 @@ os.environ.setdefault("NUMBA_OPT", "1")
 os.environ.setdefault("NUMBA_LOOP_VECTORIZE", "0")
 
 import numba
+from numba.core.caching import IndexDataCacheFile
 
 _CONFIG: Any = numba.config
 _HERE = Path(__file__).parent
@@ -48,12 +52,56 @@ def cache_dir() -> str:
     return ""
 
 
+class _CheckedFiles(IndexDataCacheFile):
+    """The cache files of a function. Unpickling ignores what follows, so a checksum can stand at the end."""
+
+    def _dump(self, obj: Any) -> bytes:
+        content: bytes = super()._dump(obj)
+        return content + _checksum(content)
+
+    def _load_index(self) -> dict[Any, str]:
+        return super()._load_index() if self._whole(self._index_path, pickle.dumps(self._version, -1)) else {}
+
+    def _load_data(self, name: str) -> Any:
+        if not self._whole(self._data_path(name)):
+            raise OSError(f"{name} is damaged")  # numba compiles anew
+        return super()._load_data(name)
+
+    def _whole(self, path: str, start: bytes = b"") -> bool:
+        try:
+            content = Path(path).read_bytes()
+        except OSError:
+            return False
+        return content.startswith(start) and content[-_SIZE:] == _checksum(content[len(start) : -_SIZE])
+
+    def save(self, key: Any, data: Any) -> None:
+        """A full disk costs the next start a compilation, and nothing else."""
+        with suppress(OSError):
+            super().save(key, data)
+
+
+_SIZE = 16
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_SIZE).digest()
+
+
+def _checked_cache(function: Any) -> Any:
+    """The compiled function, whose cache files are checked."""
+    files = function._cache._cache_file
+    base = files._index_name.removesuffix(".nbi")
+    function._cache._cache_file = _CheckedFiles(files._cache_path, base, files._source_stamp)
+    return function
+
+
 def compiled(function: Function) -> Function:
     """Compile in nopython mode; the signature stays that of the function, for readers and for mypy. `error_model="numpy"`: x/0 is inf, as in the equations, and not an exception."""
     directory, before = cache_dir(), _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = directory
     try:
-        return cast(Function, numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True))
+        made = numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True)
+        return cast(Function, _checked_cache(made) if directory else made)
     except RuntimeError:  # numba found no place to write after all
         return cast(Function, numba.njit(function, error_model="numpy", nogil=True))
     finally:

@@ -127,7 +127,7 @@ def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> A
         stage, group = options(sample)
         if clock.over() or stage.start_w.size > MOST_SHARES:
             break
-        answer = exact(sample, cuts, time_limit_s=1.0)
+        answer = exact(sample, cuts, time_limit_s=min(1.0, max(LEAST_S, clock.left_s())))
         prices = _prices(sample, answer, stage, group, clock)
         _largest_excluded(prices.exclude, answer.round_s, clock.part(0.2))
         chosen.append(prices.picks - group[:-1] + sample.min_cut)

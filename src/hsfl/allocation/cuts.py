@@ -59,6 +59,7 @@ class CutPlan:
     method: str
     evaluations: int
     seconds: float
+    timed_out: bool = False  # the search was stopped by its limit: on a faster machine it may find other cuts
 
 
 def scls(scenario: Scenario) -> Array:
@@ -84,14 +85,19 @@ def choose_cuts(
     if settings.bound:
         warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
     clock = TimeLimit(settings.time_limit_s)
-    METHODS[settings.method](fitness, settings, clock.part(0.6), progress or (lambda what, step, best: None))
+    fitness.clock = clock.part(0.6)
+    METHODS[settings.method](fitness, settings, fitness.clock, progress or (lambda what, step, best: None))
+    timed_out = not fitness.has_time()
     if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
-        _follow_prices(samples, fitness, clock.part(0.4))
+        fitness.clock = clock.part(0.4)
+        _follow_prices(samples, fitness, fitness.clock)
     cuts, round_s = _finalists(samples, fitness, settings, clock.part(0.5))
     mean_s = float(round_s.mean())
     bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
     bound_s, gap = with_gap(bound_s, mean_s)
-    return CutPlan(cuts, round_s, mean_s, bound_s, gap, settings.method, fitness.evaluations, clock.seconds())
+    return CutPlan(
+        cuts, round_s, mean_s, bound_s, gap, settings.method, fitness.evaluations, clock.seconds(), timed_out
+    )
 
 
 def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: TimeLimit) -> None:
@@ -110,11 +116,20 @@ def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3, li
 def _finalists(
     samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: TimeLimit
 ) -> tuple[Array, Array]:
-    """The best few by local search (fewer where time is short), judged exactly, each for its part of the time."""
+    """The best few by local search (fewer where time is short), judged exactly, each for its part of the time; where the time
+    is over, a round is what the search found for it."""
     affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
     best = fitness.best(max(1, min(settings.finalists, affordable)))
     limit_s = min(1.0, max(LEAST_S, clock.limit_s / (len(best) * len(samples))))
-    rounds = [exact_rounds(samples, cuts, settings.gap, limit_s) for cuts in best]
+    rounds = [
+        np.array(
+            [
+                found_s if clock.over() else exact(sample, cuts, gap=settings.gap, time_limit_s=limit_s).round_s
+                for sample, found_s in zip(samples, fitness.rounds[tuple(cuts.tolist())])
+            ]
+        )
+        for cuts in best
+    ]
     index = int(np.argmin([r.mean() for r in rounds]))
     return best[index], rounds[index]
 
@@ -172,7 +187,7 @@ def _descend(fitness: Fitness, cuts: Array, clock: TimeLimit) -> tuple[Array, fl
     """Change one client's cut at a time, in the order of predicted savings, until no prediction comes true."""
     value = float(fitness(cuts[None])[0])
     improved = True
-    while improved and not clock.over():
+    while improved and fitness.has_time() and not clock.over():
         improved = False
         saved = fitness.predict(cuts)
         saved[np.arange(len(cuts)), cuts] = -np.inf

@@ -12,6 +12,7 @@ from hsfl.allocation import samples as packed
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.search import TimeLimit
 
 Array = np.ndarray
 
@@ -37,7 +38,10 @@ class Fitness:
         self.threads = threads
         self.limit_s = limit_s  # for a sample of shared bands
         self.evaluations = 0
+        self.clock = TimeLimit(np.inf)  # what it does not leave time for is not judged: infinity
+        self.pace_s = 0.0  # one candidate took the last time
         self.known: dict[tuple[int, ...], float] = {}
+        self.rounds: dict[tuple[int, ...], Array] = {}  # [S] of the known ones
         shape = (2, len(scenarios), self.scenario.num_subchannels)
         self.owners = np.full(shape, -1)
         if self.scenario.sharing == "exclusive":
@@ -47,11 +51,21 @@ class Fitness:
     def __call__(self, cuts: Array) -> Array:
         rows = [tuple(row) for row in np.asarray(cuts, np.int64).tolist()]
         new = list(dict.fromkeys(row for row in rows if row not in self.known))
-        if new:
-            values = self._evaluate(np.array(new, np.int64)).mean(axis=1)
-            self.evaluations += len(new)
-            self.known.update(zip(new, values.tolist(), strict=True))
-        return np.array([self.known[row] for row in rows])
+        at_once = 2 * self.threads if self.scenario.sharing == "exclusive" else 1
+        for first in range(0, len(new), at_once):
+            if self.known and not self.has_time():
+                break
+            some, began_s = new[first : first + at_once], self.clock.seconds()
+            round_s = self._evaluate(np.array(some, np.int64))
+            self.evaluations += len(some)
+            self.known.update(zip(some, round_s.mean(axis=1).tolist(), strict=True))
+            self.rounds.update(zip(some, round_s, strict=True))
+            self.pace_s = (self.clock.seconds() - began_s) / len(some)
+        return np.array([self.known.get(row, np.inf) for row in rows])
+
+    def has_time(self) -> bool:
+        """Whether the clock leaves time for another candidate."""
+        return self.clock.left_s() > self.pace_s
 
     def _evaluate(self, cuts: Array) -> Array:
         if self.scenario.sharing == "exclusive":

@@ -114,7 +114,17 @@ def choose_measured_cuts(
     round_s = rounds.round_s(judge.best)
     mean_s = float(round_s.mean())
     bound_s, gap = with_gap(bound_s, mean_s)
-    return CutPlan(judge.best, round_s, mean_s, bound_s, gap, settings.method, judge.tried, clock.seconds())
+    return CutPlan(
+        judge.best,
+        round_s,
+        mean_s,
+        bound_s,
+        gap,
+        settings.method,
+        judge.tried,
+        clock.seconds(),
+        gap > settings.gap and clock.over(),
+    )
 
 
 def best_single(rounds: MeasuredRounds) -> Array:

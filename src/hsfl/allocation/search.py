@@ -43,9 +43,12 @@ class TimeLimit:
     def over(self) -> bool:
         return self.seconds() >= self.limit_s
 
+    def left_s(self) -> float:
+        return max(0.0, self.limit_s - self.seconds())
+
     def part(self, fraction: float) -> "TimeLimit":
         """A clock for this part of what is left."""
-        return TimeLimit(max(0.0, self.limit_s - self.seconds()) * fraction)
+        return TimeLimit(self.left_s() * fraction)
 
 
 @dataclass(frozen=True)

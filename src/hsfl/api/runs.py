@@ -18,10 +18,11 @@ from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
-from hsfl.runs.folder import RoundRecord, RunFolder
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
 from hsfl.runs.record import Summary
+from hsfl.runs.records import RoundRecord
 
 PAGE = "report.html"
 

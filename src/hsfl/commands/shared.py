@@ -7,15 +7,36 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
+from unicodedata import category
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 
 from hsfl.errors import InputError
 
-# The user's words (paths, class names) are printed as they are: no markup, no emoji codes.
-out_console, err_console = (Console(stderr=is_error, markup=False, emoji=False) for is_error in (False, True))
+
+class PlainConsole(Console):
+    """A console that shows people's words (paths, class names) as they are: no markup, no emoji codes, and a sign in the place of
+    every control character, since an escape sequence in a file could rewrite the terminal."""
+
+    def __init__(self, stderr: bool) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=without_controls(segment.text))
+
+
+def without_controls(text: str) -> str:
+    """The text with U+FFFD for control, format and surrogate characters; ends of lines stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join("\ufffd" if category(c) in ("Cc", "Cf", "Cs") and c != "\n" else c for c in text)
+
+
+out_console, err_console = PlainConsole(stderr=False), PlainConsole(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
 DataDir = Annotated[

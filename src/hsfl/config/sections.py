@@ -140,7 +140,9 @@ class NetworkConfig(_Section):
     edge_power_w: float = Field(100.0, gt=0)
     speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
     history: str | None = None  # CSV or npz of recorded rounds, played back
-    sample_scale: float = Field(1.0, gt=0)  # samples the clock charges for each one trained on, for runs on a subset
+    sample_scale: float = Field(
+        1.0, gt=0, le=1e9
+    )  # samples the clock charges for each one trained on, for runs on a subset
     full_batches: bool = False  # charge whole batches; else the samples that there are
 
 

@@ -5,6 +5,7 @@ An illustration: one fleet, one round, the same at every scale. How policies com
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured
 from hsfl.report.figure import save
 from hsfl.report.gantt import gantt_page, waiting_spans
 from hsfl.report.runs import display_name
-from hsfl.runs.folder import RoundRecord
+from hsfl.runs.records import RoundRecord, Says
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")
 HOW = {
@@ -126,7 +127,7 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
             for phase, start, end in zip(PHASES, line.start_s, line.end_s)
             if (end > start).any()
         },
-        allocation=says,
+        allocation=cast(Says, says),
         bytes={},
     )
 

@@ -36,12 +36,13 @@ from hsfl.frameworks.base import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.world import world_of
-from hsfl.runs.checkpoint import Standing, save_checkpoint
+from hsfl.runs.checkpoint import save_checkpoint
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
+from hsfl.runs.records import Standing
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
 

@@ -7,7 +7,7 @@ machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie i
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.experiments.columns import trace_config
 from hsfl.experiments.shared import Say
-from hsfl.files import read_json, write_atomic
+from hsfl.files import write_atomic
 from hsfl.runs.compare import run_or_resume
-from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run, path_name, run_path
+from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
 from hsfl.runs.observer import Observer
+from hsfl.runs.records import RoundRecord
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]
@@ -88,8 +89,8 @@ def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
     folder = RunFolder(run)
     config, clients = folder.config(), folder.clients()
     assert clients is not None
-    environment = read_json(run / "environment.json")
-    environment = {key: environment[key] for key in ("processor", "num_threads", "packages", "python")}
+    machine = asdict(folder.environment())
+    environment = {key: machine[key] for key in ("processor", "num_threads", "packages", "python")}
     tree = config.model_dump(mode="json")
     tree["data"]["dir"] = None  # where the data lay is nobody's business
     about = {"data": data, "trace": name, "num_samples": clients.num_samples, "environment": environment}

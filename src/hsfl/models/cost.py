@@ -74,7 +74,7 @@ class CostTable:
     def load(cls, path: str | Path) -> "CostTable":
         try:
             table = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"cannot read the cost table {path}: {error}") from None
         if not isinstance(table, dict):
             raise InputError(f"the cost table {path} holds a {type(table).__name__}; it must be a JSON object")
@@ -103,7 +103,7 @@ def _arrays(cost: CostTable) -> list[str]:
 def _column(name: str, values: object, num_cuts: int) -> Array:
     try:
         column = np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} is not a list of numbers") from None
     if column.ndim != 1 or column.size < 2 or column.size != num_cuts:
         raise InputError(f"{name} has shape {column.shape} but model_bits has {num_cuts} cuts; give one number per cut")

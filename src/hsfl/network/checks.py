@@ -1,5 +1,7 @@
 """Numbers from people: every bad one is an error that names the client and shows the value. Legend: K clients."""
 
+import reprlib
+
 import numpy as np
 
 from hsfl.errors import InputError
@@ -11,8 +13,8 @@ def numbers(what: str, values: object) -> Array:
     """A float array of any shape."""
     try:
         return np.array(values, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError(f"{what} is {values!r}; it must be a number or a list of numbers") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{what} is {reprlib.repr(values)}; it must be a number or a list of numbers") from None
 
 
 def positive(what: str, value: object) -> float:

@@ -54,7 +54,7 @@ class Fleet:
     drawn_max_cut: Array | None = None  # as drawn, where a given cut goes deeper and was taken at its word
 
     def __post_init__(self) -> None:
-        num_clients = np.size(self.cpu_hz)
+        num_clients = checks.numbers("cpu_hz", self.cpu_hz).size
         if not num_clients:
             raise InputError("the fleet has no clients; give at least one cpu_hz")
         for name in ("cpu_hz", "flops_per_cycle"):
@@ -101,7 +101,7 @@ def _whole_cuts(values: object, num_clients: int) -> Array:
         cuts = np.full(num_clients, float(cuts))
     if cuts.shape != (num_clients,):
         raise InputError(f"max_cut has shape {cuts.shape} but there are {num_clients} clients; give one per client")
-    bad = ~((cuts >= 0) & (cuts == np.floor(cuts)) & np.isfinite(cuts))
+    bad = ~((cuts >= 0) & (cuts == np.floor(cuts)) & (cuts < 2**31))
     if bad.any():
         k = int(bad.argmax())
         raise InputError(f"max_cut of client {k} is {cuts[k]}; it must be a whole number, 0 or more")
@@ -120,7 +120,8 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
         raise InputError(
             f"the cost table does not say what storage {storage!r} needs; measure the model, or give max_cut"
         )
-    storage_bits = checks.per_client("storage_bits", storage_bits, np.size(storage_bits))
+    storage_bits = checks.numbers("storage_bits", storage_bits)
+    storage_bits = checks.per_client("storage_bits", storage_bits, storage_bits.size)
     fits = np.maximum.accumulate(need_bits[min_cut:]) <= storage_bits[:, None]  # [K, C - min_cut]
     if not fits[:, 0].all():
         k = int(fits[:, 0].argmin())

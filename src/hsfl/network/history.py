@@ -11,19 +11,19 @@ Where speeds were not recorded, write each client's usual one.
 """
 
 import csv
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from hsfl.errors import InputError
-from hsfl.files import write_atomic
+from hsfl.files import check_unpacked, write_atomic
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
 
 Array = np.ndarray
 GAIN_NAMES = ("main_gain", "edge_gain")
 KEYS = ("round", "client")
+MOST_BYTES = 2**30  # of the arrays in an npz file
 
 
 def play(history: RoundDraw, round: int) -> RoundDraw:
@@ -92,11 +92,12 @@ def _write_csv(arrays: dict[str, Array], path: Path) -> None:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    check_unpacked(path, MOST_BYTES)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name], float) for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot read the history {path}: {error}") from None
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name].astype(float, casting="same_kind") for name in file.files}
+    except Exception as error:  # each layer of a damaged npz file (zip, deflate, NumPy's header) has its own
+        raise InputError(f"cannot read the history {path}: {' '.join(str(error).split()) or 'it is damaged'}") from None
     _check_names(path, set(arrays))
     return arrays
 

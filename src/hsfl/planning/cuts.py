@@ -26,14 +26,19 @@ def choose_cuts(
     num_batches: [K] of a round. options: for policies that a plugin registered.
     """
     if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches, options)
+        return planned_cuts(config, allocation, world, batch_size, num_batches, options)[0]
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
         return fastest_cuts(world, batch_size, num_batches, config.min_cut)
-    cuts = one_each("fleet.cuts", config.cuts, world.fleet.num_clients, world.cost.num_units)
+    return check_cuts("fleet.cuts", config.cuts, config.min_cut, world)
+
+
+def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
+    """The cut of each client [K], from one number or one each, if every client may and can hold its cut."""
+    cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
     for k, cut in enumerate(cuts):
-        _check(f"fleet.cuts[{k}]", cut, config.min_cut, world.fleet, k)
+        _check(f"{name}[{k}]", cut, min_cut, world.fleet, k)
     return cuts
 
 
@@ -44,14 +49,17 @@ def planned_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
-) -> tuple[int, ...]:
-    """The cuts [K] that the policy chooses; the even allocation has no rule for cuts."""
+) -> tuple[tuple[int, ...], str | None]:
+    """The cuts [K] that the policy chooses, and what to say of a search that its time limit stopped.
+
+    The even allocation has no rule for cuts.
+    """
     if allocation.policy == "even":
         raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
-    from hsfl.planning.optimised import plan_cuts  # here, because compiling takes seconds
+    from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
 
     plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options)
-    return tuple(plan.cuts.tolist())
+    return tuple(plan.cuts.tolist()), limit_note(allocation, plan)
 
 
 def choose_one_cut(

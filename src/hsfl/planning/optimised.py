@@ -157,6 +157,16 @@ def plan_cuts(
     )
 
 
+def limit_note(settings: AllocationConfig, plan: CutPlan) -> str | None:
+    """What to say of a search that its limit stopped; None where it came to its end."""
+    if not plan.timed_out:
+        return None
+    return (
+        f"the search for cuts was stopped by allocation.plan_time_limit_s = {settings.plan_time_limit_s:g}, with a proven gap of "
+        f"{plan.gap:.1%}; a longer search, or a faster machine, may find better cuts"
+    )
+
+
 class Optimised:
     """Allocates each round by a policy; clients that cannot finish within tau sit the round out."""
 

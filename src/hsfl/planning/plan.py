@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts import CutSettings, Progress
+from hsfl.allocation.cuts import LEAST_S, CutSettings, Progress
 from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.search import TimeLimit
 from hsfl.config import AllocationConfig, RunConfig
 from hsfl.formats import seconds
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
-from hsfl.planning.optimised import plan_cuts, samples
+from hsfl.planning.optimised import limit_note, plan_cuts, samples
 from hsfl.planning.resources import POWERS
 from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches, sample_draws
@@ -116,7 +117,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Pro
         baselines_s=means,
         num_samples=len(proposed.round_s),
         seconds=proposed.seconds,
-        notes=_notes(config, clients),
+        notes=[*_notes(config, clients), *([note] if (note := limit_note(settings, proposed)) else [])],
         why=hangs.record(),
     )
 
@@ -177,15 +178,22 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
 def _means(
     chosen: Policy, proposed: Array, rounds: list[Scenario], settings: AllocationConfig, seed: int
 ) -> dict[str, float]:
-    """The mean round of each policy in seconds; a policy without a rule for cuts takes the proposed cuts."""
-    means = {}
-    for one in dict.fromkeys((*BASELINES, chosen.name)):
-        rule = chosen if one == chosen.name else policy(one)
-        if rounds[0].sharing == "bandwidth" and rule.subchannels == "greedy":
-            continue
+    """The mean round of each policy in seconds; a policy without a rule for cuts takes the proposed cuts.
+
+    All of them together take about as long as the search for cuts may: every round has an equal part of the time that is left.
+    """
+    rules = [chosen if one == chosen.name else policy(one) for one in dict.fromkeys((*BASELINES, chosen.name))]
+    if rounds[0].sharing == "bandwidth":
+        rules = [rule for rule in rules if rule.subchannels != "greedy"]
+    clock, num_left, means = TimeLimit(settings.plan_time_limit_s), len(rules) * len(rounds), {}
+    for rule in rules:
         cuts = proposed if rule.cuts == "optimised" else rule.choose(rounds, CutSettings(seed=seed))
-        answers = (rule.allocate(r, cuts, settings.gap, settings.time_limit_s) for r in rounds)
-        means[one] = float(np.mean([answer.round_s for answer in answers]))
+        round_s = []
+        for each in rounds:
+            limit_s = min(settings.time_limit_s, max(LEAST_S, clock.left_s() / num_left))
+            round_s.append(rule.allocate(each, cuts, settings.gap, limit_s).round_s)
+            num_left -= 1
+        means[rule.name] = float(np.mean(round_s))
     if means["even"] == means["ecfa"]:
         del means["even"]  # the same, shown once
     return means

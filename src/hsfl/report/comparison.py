@@ -20,7 +20,7 @@ from hsfl.files import write_atomic, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs
-from hsfl.runs.folder import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 CSV_FIELDS = (
     *("label", "seed", "round", "sim_time_s", "test_accuracy", "balanced_accuracy", "train_loss", "test_loss"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.runs.folder import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 Array = np.ndarray
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.files import read_json
+from hsfl.files import read_record
 from hsfl.report.comparison import SENT, compare
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
@@ -18,10 +18,12 @@ from hsfl.report.page_slots import slots
 from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.runs import Run, display_name, how_ended, read_object, read_run, run_places, usual_order
+from hsfl.report.records import CheckedPlan, ComparisonRecord, PlanRecord, TraceRecord
+from hsfl.report.runs import Run, display_name, read_run, run_places, usual_order
 from hsfl.report.sweep import FILE as SWEEP_FILE
 from hsfl.report.sweep import Sweep, read_sweep
-from hsfl.runs.folder import ClientsRecord, RunFolder
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.records import ClientsRecord
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of hsfl plan --out"
@@ -42,6 +44,7 @@ class PageRun:
     environment: dict[str, Any]
     clients: ClientsRecord | None
     trained_as: str | None  # the framework whose training it shares, with a clock of its own; None: trained itself
+    plan_note: str | None  # what to say of a search for cuts that its time limit stopped
 
     @property
     def status(self) -> str:
@@ -52,7 +55,7 @@ class PageRun:
 @dataclass(frozen=True)
 class Sources:
     runs: list[PageRun]  # labelled; runs of one label differ in their seed
-    plans: list[tuple[str, dict[str, Any]]]  # (folder, plan.json)
+    plans: list[tuple[str, PlanRecord]]  # (folder, plan.json)
     target: float | None  # of a comparison
     sweeps: tuple[tuple[str, Sweep], ...] = ()  # (folder, what it holds)
 
@@ -60,7 +63,7 @@ class Sources:
 def read_sources(paths: Sequence[str | Path]) -> Sources:
     """What the folders hold; wrong input if one holds nothing that a page can show."""
     found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
-    plans: list[tuple[str, dict[str, Any]]] = []
+    plans: list[tuple[str, PlanRecord]] = []
     targets: list[float | None] = []
     sweeps: list[tuple[str, Sweep]] = []
     for path in dict.fromkeys(map(Path, paths)):
@@ -71,14 +74,14 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         if (path / "config.json").is_file():
             found.append((None, _read(path, "")))
         places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
-        comparison: dict[str, Any] = {}
+        comparison = ComparisonRecord()
         if places and (path / "comparison.json").is_file():
-            comparison = read_object(path / "comparison.json")
-            targets.append(comparison.get("target"))
-        for label in _own_order({label for label, _ in places}, list(comparison.get("labels") or ())):
+            comparison = read_record(path / "comparison.json", ComparisonRecord)
+            targets.append(comparison.target)
+        for label in _own_order({label for label, _ in places}, list(comparison.labels)):
             found += [(path, _read(place, label)) for (of, _), place in sorted(places.items()) if of == label]
         if (path / "plan.json").is_file():
-            plans.append((str(path), _checked_plan(path / "plan.json")))
+            plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
         if len(found) + len(plans) == before:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
             below = ", ".join(runs_below(path))
@@ -116,23 +119,22 @@ def _read(path: Path, label: str) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
     run = read_run(path, label, config.seed)
-    _, num_rounds = how_ended(folder)
+    num_rounds = folder.ended().rounds
     if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed
-    environment = path / "environment.json"
-    about = read_object(environment) if environment.exists() else {}
+    about = asdict(folder.environment()) if folder.environment_path.exists() else {}
     about |= {"plugins": run.look.files} if run.look is not None else {}
     trace = path / "trace.json"
-    trained_as = str(read_object(trace).get("trained_as")) if trace.exists() else None
-    return PageRun(run, path, config, about, folder.clients(), trained_as)
+    trained_as = read_record(trace, TraceRecord).trained_as if trace.exists() else None
+    cuts = folder.cuts()
+    return PageRun(run, path, config, about, folder.clients(), trained_as, None if cuts is None else cuts.note)
 
 
-def _checked_plan(path: Path) -> dict[str, Any]:
-    plan = read_json(path)
-    wanted = {"policy", "round_s", "lower_bound_s", "gap", "clients", "baselines_s", "num_samples", "seconds"}
-    if not isinstance(plan, dict) or not wanted <= plan.keys():
-        raise InputError(f"{path} is not a plan of hsfl plan --out; write it anew")
-    return plan
+def _plan_config(tree: dict[str, Any], folder: str) -> RunConfig:
+    try:
+        return parse_config(tree, of_a_folder=True)
+    except InputError as error:
+        raise InputError(f"{folder}/plan.json: {error}") from None
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -175,9 +177,10 @@ def page_data(sources: Sources) -> dict[str, Any]:
     names = {run.label: run.name for run in runs}
     configs = {names[label]: next(o.config for o in sources.runs if o.run.label == label) for label in labels}
     if not runs:
-        others = [*((folder, plan.get("config")) for folder, plan in sources.plans)]
-        others += [(folder, sweep.config) for folder, sweep in sources.sweeps]
-        configs = {folder: parse_config(config, of_a_folder=True) for folder, config in others if config}
+        configs = {
+            folder: _plan_config(plan.config, folder) for folder, plan in sources.plans if plan.config is not None
+        }
+        configs |= {folder: parse_config(sweep.config, of_a_folder=True) for folder, sweep in sources.sweeps}
     return {
         "title": title(sources),
         "target": sources.target,
@@ -190,7 +193,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
-        "plans": [{"folder": folder} | plan for folder, plan in sources.plans],
+        "plans": [{"folder": folder} | asdict(plan) for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
 
@@ -232,7 +235,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look),
+        "words": describe(config, run.look) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,

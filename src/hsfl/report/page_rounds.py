@@ -14,7 +14,7 @@ import numpy as np
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.runs import Run, pools_data
-from hsfl.runs.folder import RoundRecord
+from hsfl.runs.records import PER_CLIENT, RoundRecord, Says
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
@@ -122,12 +122,12 @@ def _one_or_all(values: Array, matters: Array | None = None) -> Any:
     return told.pop() if len(told) == 1 else rounded
 
 
-def allocation(says: dict[str, Any]) -> dict[str, Any] | None:
+def allocation(told: Says) -> dict[str, Any] | None:
     """What the round's policy decided, to four digits; None for the even allocation, which decides nothing."""
-    if "server_hz" not in says:
+    if "server_hz" not in told:
         return None
-    per_client = ("server_hz", "share", "up_power_w", "down_power_w")
-    part: dict[str, Any] = {name: shorts(says[name][:MAX_CLIENTS]) for name in per_client if name in says}
+    says: dict[str, Any] = dict(told)
+    part: dict[str, Any] = {name: shorts(says[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in says}
     part |= {name: short(says.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
     return part | {"status": str(says.get("status", "")), "owner": says.get("owner")}
 

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.files import read_json
 from hsfl.methods import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
-from hsfl.runs.folder import RoundRecord, RunFolder, run_path
+from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.records import RoundRecord
 
 
 def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
@@ -52,10 +51,9 @@ def built_in(framework: str) -> Method | None:
 def read_look(folder: RunFolder, framework: str) -> Look | None:
     """What the folder says of its plugins; None where it says nothing."""
     record = folder.plugins()
-    listed = record.get("plugins") if isinstance(record.get("plugins"), list) else []
-    files = {str(one.get("file")): str(one.get("sha256")) for one in listed or [] if isinstance(one, dict)}
-    row = record.get("framework")
-    if built_in(framework) is not None or not isinstance(row, dict):
+    files = {plugin.file: plugin.sha256 for plugin in record.plugins}
+    row = record.framework
+    if built_in(framework) is not None or row is None:
         return Look(display_name(framework), None, pools_data(framework), files) if files else None
     title = "".join(letter for letter in " ".join(str(row.get("title") or "").split()) if letter.isprintable())
     return Look(title[:LONGEST_TITLE] or framework, read_style(row.get("style")), row.get("pools_data") is True, files)
@@ -138,34 +136,14 @@ class Run:
         return {link: sum(record.bytes.get(link, 0) for record in self.records) for link in links}
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds names and values."""
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError(f"{path} does not hold what a run writes there; it is damaged, run again into a new folder")
-    return value
-
-
-def how_ended(folder: RunFolder) -> tuple[str, int | None]:
-    """The summary's status, and how many rounds it counted, if it says so; unfinished where there is none yet."""
-    if not folder.summary_path.exists():
-        return "unfinished", None
-    summary = read_object(folder.summary_path)
-    status, num_rounds = summary.get("status"), summary.get("rounds")
-    if not isinstance(status, str) or not isinstance(num_rounds, int | None):
-        raise InputError(f"{folder.summary_path} does not say how the run ended; it is damaged, run again")
-    return status, num_rounds
-
-
 def read_run(path: str | Path, label: str, seed: int) -> Run:
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
-    status, num_rounds = how_ended(folder)
-    if [record.round for record in records] != list(range(1, len(records) + 1)):
-        raise InputError(f"{folder.rounds_path} does not count its rounds 1, 2, ...; run again into a new folder")
-    if num_rounds is not None and num_rounds > len(records):  # a run under way again may have more
+    ended = folder.ended()
+    status = ended.status
+    if ended.rounds is not None and ended.rounds > len(records):  # a run under way again may have more
         raise InputError(
-            f"{folder.rounds_path} holds {len(records)} rounds but the run made {num_rounds}; delete "
+            f"{folder.rounds_path} holds {len(records)} rounds but the run made {ended.rounds}; delete "
             f"{folder.path} and run it again"
         )
     end_s = records[-1].sim_time_s if records else 0.0

@@ -11,12 +11,12 @@ from rich.console import Group
 from rich.text import Text
 
 from hsfl.errors import InputError, known
-from hsfl.files import write_atomic
+from hsfl.files import read_object, write_atomic
 from hsfl.formats import si
 from hsfl.methods import Style
 from hsfl.report.comparison import markdown_table, rich_table, say
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.runs import Run, display_name, read_object, read_run
+from hsfl.report.runs import Run, display_name, read_run
 from hsfl.runs.folder import RunFolder, run_path
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them

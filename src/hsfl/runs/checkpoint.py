@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,21 +14,13 @@ from torch import Tensor
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.files import write_atomic
+from hsfl.files import checked, write_atomic
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
+from hsfl.runs.records import Standing
 
 CHECKSUM = "blake2b"  # the name of the note that holds it
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a run stands: how many rounds it has done, and which of them gave the best model."""
-
-    rounds_done: int
-    best_accuracy: float | None = None
-    best_round: int | None = None
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -75,11 +68,11 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
-        stored = parse_config(json.loads(notes["config"]), of_a_folder=True)
-        standing = Standing(**json.loads(notes["progress"]))
+        stored = parse_config(checked(notes["config"], dict[str, Any], f"{path} note config"), of_a_folder=True)
+        standing: Standing = checked(notes["progress"], Standing, f"{path} note progress")
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
-    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
         reason = f"no {error} in it" if isinstance(error, KeyError) else error
         raise InputError(
             f"{path} does not hold a checkpoint of this config ({reason}); run again into a new folder"

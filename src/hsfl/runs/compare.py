@@ -7,12 +7,11 @@ contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run aga
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_json
+from hsfl.files import read_record, write_json
 from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
@@ -26,6 +25,7 @@ from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import input_shape, prepare
 from hsfl.runs.provenance import check_plugins
+from hsfl.runs.records import CompareRecord
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
         prepare(contender(first, label), ready, model)  # so that cuts that do not fit cost no training
     origin = "train.budget_s"
     if base.train.budget_s is None:
-        budget_s = stored["config"]["train"]["budget_s"] if stored else None
+        budget_s = _settings(stored, out).train.budget_s if stored else None
         budget_s = budget_s or _budget_s(contender(first, labels[0]), ready, model)
         rounds = count(base.train.rounds, "round")
         origin = f"what {labels[0]} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
@@ -92,7 +92,7 @@ def has_ended(piece: Piece) -> bool:
 
 
 def _has_ended(folder: RunFolder) -> bool:
-    return folder.summary_path.exists() and read_json(folder.summary_path)["status"] in ("finished", "budget")
+    return folder.ended().status in ("finished", "budget")
 
 
 def with_one_fleet(
@@ -121,26 +121,30 @@ def _budget_s(config: RunConfig, dataset: Dataset | None, model: SplitModel | No
     return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
 
 
-def _stored(out: Path) -> dict[str, Any] | None:
+def _stored(out: Path) -> CompareRecord | None:
     """What compare.json says of the comparison in a folder; None if the folder is empty or not there."""
     path = out / "compare.json"
     if not path.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} already holds something else; choose another --out")
         return None
-    stored = read_json(path)
-    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
-        raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
+    stored: CompareRecord = read_record(path, CompareRecord)
     return stored
 
 
-def _check_same(stored: dict[str, Any], base: RunConfig, out: Path) -> None:
+def _settings(stored: CompareRecord, out: Path) -> RunConfig:
+    try:
+        return parse_config(stored.config, of_a_folder=True)
+    except InputError as error:
+        raise InputError(f"{out / 'compare.json'}: {error}") from None
+
+
+def _check_same(stored: CompareRecord, base: RunConfig, out: Path) -> None:
     """Refuse to mix runs of this base with stored runs of another one."""
-    before = parse_config(stored["config"], of_a_folder=True)
-    old, new = (flatten(config.model_dump(mode="json")) for config in (before, base))
+    old, new = (flatten(config.model_dump(mode="json")) for config in (_settings(stored, out), base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
         raise InputError(f"{out} holds a comparison with another {different[0]}; put it back, or choose another --out")
-    check_inputs(stored.get("inputs"), base, out)
+    check_inputs(stored.inputs, base, out)
 
 
 def run_or_resume(

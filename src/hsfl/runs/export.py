@@ -48,9 +48,14 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> S
     shape, num_classes = _takes(folder, config)
     model = make_model(config, shape, num_classes)
     try:
-        model.load_state_dict(load_tensors(path)[0])
+        tensors = load_tensors(path)[0]
+        model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, OSError) as error:
         raise InputError(f"{path} does not hold this run's model ({str(error).splitlines()[0]}); run again") from None
+    if bad := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise InputError(
+            f"{path}: {bad[0]} holds numbers that are not finite, so the model says nothing; train it again"
+        )
     return StoredModel(model.eval(), shape)
 
 

@@ -11,69 +11,39 @@ left out when the file is read.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config
 from hsfl.errors import InputError
-from hsfl.files import clear_scratch, is_scratch, read_json, write_atomic, write_json, writing
+from hsfl.files import (
+    DAMAGED,
+    checked,
+    clear_scratch,
+    is_scratch,
+    read_content,
+    read_object,
+    read_record,
+    write_atomic,
+    write_json,
+    writing,
+)
 from hsfl.runs.environment import environment, input_digests
 from hsfl.runs.lock import LOCK, lock
 from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round: a line of rounds.jsonl."""
-
-    round: int  # 1, 2, ...
-    framework: str
-    sim_time_s: float  # simulated seconds since the run began, at the end of this round
-    round_s: float  # simulated
-    wall_s: float
-    num_samples: int  # trained on
-    train_loss: float | None  # None if nobody trained
-    test_loss: float | None  # None if the round was not evaluated
-    test_accuracy: float | None
-    balanced_accuracy: float | None
-    recall: list[float | None] | None  # by class
-    lr: float
-    cuts: list[int]  # [K]
-    started: list[int]  # clients that took part in the round
-    kept: list[int]  # clients whose update counts
-    dropped: list[int]  # clients that started and passed tau
-    straggler: int | None  # the client that ends last
-    waiting_s: list[float]  # [K] simulated seconds in which nothing worked for the client
-    phases: dict[str, dict[str, list[float]]]  # start_s and end_s [K] of each phase, from the round's start
-    allocation: dict[
-        str, Any
-    ]  # the policy, what it says of its answer, and under `resources` the numbers that recompute the round
-    bytes: dict[str, int]  # by link
-    why: dict[str, Any] | None = (
-        None  # what holds the straggler up (planning.straggler.Why); None: nobody trained, or older
-    )
-
-
-@dataclass(frozen=True)
-class ClientsRecord:
-    """Who takes part: data and device of each of the K clients."""
-
-    num_samples: list[int]  # [K] of training
-    class_counts: list[list[int]]  # [K][C]
-    class_names: list[str]  # [C]
-    cuts: list[int]  # [K] as the framework uses them
-    max_cut: list[int]  # [K] as deep as the device can hold
-    cpu_hz: list[float]  # [K] mean cycles per second
-    max_power_w: list[float | None]  # [K] uplink; None where links are measured and no power was given
-    input_shape: list[int] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
-    names: list[str] | None = None  # [K] of the devices, where a fleet file names them
-    flops_per_s: list[float] | None = None  # [K] mean speed; None in runs of older versions
-
-
-def _is_required(each: "Field[Any]") -> bool:
-    return each.default is MISSING and each.default_factory is MISSING
+from hsfl.runs.records import (
+    CheckedClients,
+    CheckedRound,
+    ClientsRecord,
+    CutsRecord,
+    Ended,
+    EnvironmentRecord,
+    PluginsRecord,
+    RoundRecord,
+)
 
 
 def _is_ours_to_clear(path: Path) -> bool:
@@ -94,6 +64,7 @@ class RunFolder:
         self.clients_path = self.path / "clients.json"
         self.plugins_path = self.path / PLUGINS_FILE
         self.cuts_path = self.path / "cuts.json"
+        self.environment_path = self.path / "environment.json"
 
     def check_free(self) -> None:
         """Refuse a folder that holds anything but a lock and unfinished files, so that no run is overwritten."""
@@ -112,13 +83,13 @@ class RunFolder:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
         own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, *models)
-        for path in (*own, self.path / "environment.json", self.path / "report.html", self.config_path):
+        for path in (*own, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig) -> None:
         """Write the first files of a run."""
         write_json(self.config_path, config.model_dump(mode="json"))
-        write_json(self.path / "environment.json", environment() | {"inputs": input_digests(config)})
+        write_json(self.environment_path, environment() | {"inputs": input_digests(config)})
         if (record := plugin_record(config)) is not None:
             write_json(self.plugins_path, record)
         write_atomic(self.rounds_path, lambda scratch: None)
@@ -127,12 +98,22 @@ class RunFolder:
         """Data and devices of the clients; None in a folder of an older version, which did not write the file."""
         if not self.clients_path.exists():
             return None
-        value = read_json(self.clients_path)
-        try:
-            known = [each for each in fields(ClientsRecord) if _is_required(each) or each.name in value]
-            return ClientsRecord(**{each.name: value[each.name] for each in known})
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{self.clients_path} lacks {error}; delete the file, or run again") from None
+        record: ClientsRecord = read_record(self.clients_path, CheckedClients)
+        return record
+
+    def environment(self) -> EnvironmentRecord:
+        """The machine that the run began on; an empty record where a crash came before it was written."""
+        if not self.environment_path.exists():
+            return EnvironmentRecord()
+        record: EnvironmentRecord = read_record(self.environment_path, EnvironmentRecord)
+        return record
+
+    def ended(self) -> Ended:
+        """How the run ended; `unfinished` where there is no summary yet."""
+        if not self.summary_path.exists():
+            return Ended("unfinished")
+        record: Ended = read_record(self.summary_path, Ended)
+        return record
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -153,29 +134,39 @@ class RunFolder:
                 for folder in made:
                     folder.rmdir()
 
-    def write_cuts(self, cuts: Sequence[int]) -> None:
-        """Keep the cuts that the run was given or chose: a search that ends by the clock may find other cuts the next time."""
-        write_json(self.cuts_path, {"cuts": list(cuts)})
+    def write_cuts(self, cuts: Sequence[int], note: str | None = None) -> None:
+        """Keep the cuts that the run was given or chose: a search that ends by the clock may find other cuts the next time.
 
-    def first_cuts(self) -> tuple[int, ...] | None:
-        """The cuts that the run began with, [K]; None in a folder of an older version, which did not write them."""
+        note: what to say of a search that its time limit stopped.
+        """
+        write_json(self.cuts_path, asdict(CutsRecord(list(cuts), note)))
+
+    def cuts(self) -> CutsRecord | None:
+        """The cuts that the run began with; None in a folder of an older version, which did not write them."""
         if not self.cuts_path.exists():
             return None
-        value = read_json(self.cuts_path)
-        cuts = value.get("cuts") if isinstance(value, dict) else None
-        if not isinstance(cuts, list) or not all(type(cut) is int and cut >= 0 for cut in cuts):
-            raise InputError(f"{self.cuts_path} does not hold cuts; it is damaged, run again into a new folder")
-        return tuple(cuts)
+        record: CutsRecord = read_record(self.cuts_path, CutsRecord)
+        return record
+
+    def first_cuts(self) -> tuple[int, ...] | None:
+        """The cuts that the run began with, [K], as training takes them."""
+        return None if (record := self.cuts()) is None else tuple(record.cuts)
 
     def config(self) -> RunConfig:
         """The run's settings. Plugins that the file may name are neither loaded nor kept."""
-        config = parse_config(read_json(self.config_path), of_a_folder=True)
+        tree = read_object(self.config_path)
+        try:
+            config = parse_config(tree, of_a_folder=True)
+        except InputError as error:
+            raise InputError(f"{self.config_path}: {error}") from None
         return config.model_copy(update={"plugins": ()})
 
-    def plugins(self) -> dict[str, Any]:
+    def plugins(self) -> PluginsRecord:
         """Which plugins the run used, as plain data. Anybody may have written it: it is shown and compared, and never run."""
-        record = read_json(self.plugins_path) if self.plugins_path.exists() else {}
-        return record if isinstance(record, dict) else {}
+        if not self.plugins_path.exists():
+            return PluginsRecord()
+        record: PluginsRecord = read_record(self.plugins_path, PluginsRecord)
+        return record
 
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
@@ -183,44 +174,47 @@ class RunFolder:
             file.write(_line(record))
 
     def rounds(self) -> list[RoundRecord]:
-        """The rounds of all whole lines; a last line that a crash cut off is left out."""
-        try:
-            lines = self.rounds_path.read_text().splitlines()
-        except (OSError, ValueError):
-            raise InputError(f"{self.rounds_path} cannot be read; is {self.path} the folder of a run?") from None
-        records = [_record(line) for line in lines]
-        whole = [record for record in records if record is not None]
-        if None in records[:-1]:
-            raise InputError(
-                f"{self.rounds_path} is damaged in line {records.index(None) + 1}; run again into a new folder"
-            )
-        return whole
+        """The rounds 1, 2, ... of all whole lines; a last line that a crash cut off is left out."""
+        records: list[RoundRecord] = []
+        for number, line in enumerate(self._lines(), 1):
+            where = f"{self.rounds_path} line {number}"
+            try:
+                record: RoundRecord = checked(line.rstrip(b"\n"), CheckedRound, where)
+            except InputError:
+                if line.endswith(b"\n"):
+                    raise
+                break
+            _check_order(record, records, where)
+            records.append(record)
+        return records
+
+    def _lines(self) -> list[bytes]:
+        return BytesIO(read_content(self.rounds_path)).readlines()
 
     def keep_rounds(self, count: int) -> None:
         """Keep the first `count` rounds, which the checkpoint has seen, and forget the others."""
         records = self.rounds()
-        if [record.round for record in records[:count]] != list(range(1, len(records[:count]) + 1)):
-            raise InputError(f"{self.rounds_path} does not count its rounds 1, 2, ...; run again into a new folder")
         if len(records) < count:
             raise InputError(
                 f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
             )
-        text = "".join(map(_line, records[:count]))
-        write_atomic(self.rounds_path, lambda scratch: scratch.write_text(text))
+        kept = b"".join(line.rstrip(b"\n") + b"\n" for line in self._lines()[:count])
+        write_atomic(self.rounds_path, lambda scratch: scratch.write_bytes(kept))
+
+
+def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str) -> None:
+    """Rounds count 1, 2, ..., time does not run back, and the clients stay the same."""
+    if record.round != len(before) + 1:
+        raise InputError(f"{where}: round is {record.round}, but rounds count 1, 2, ...; {DAMAGED}")
+    if before and record.sim_time_s < before[-1].sim_time_s:
+        raise InputError(f"{where}: sim_time_s is {record.sim_time_s:g}, earlier than in the round before; {DAMAGED}")
+    if before and len(record.cuts) != len(before[0].cuts):
+        raise InputError(f"{where}: cuts has {len(record.cuts)} entries, not {len(before[0].cuts)}; {DAMAGED}")
 
 
 def _line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
     return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def _record(line: str) -> RoundRecord | None:
-    """The record of a line; None if the line is not whole. Fields of later versions are left aside."""
-    known = {each.name for each in fields(RoundRecord)}
-    try:
-        return RoundRecord(**{name: value for name, value in json.loads(line).items() if name in known})
-    except (ValueError, TypeError, AttributeError):
-        return None
 
 
 def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:

@@ -13,7 +13,7 @@ from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_json
+from hsfl.files import write_json
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
@@ -24,15 +24,16 @@ from hsfl.planning.described import fleet_notes
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.straggler import why_record
 from hsfl.rng import stream
-from hsfl.runs.checkpoint import Standing, load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.environment import check_inputs
-from hsfl.runs.folder import RoundRecord, RunFolder, check_same_run
+from hsfl.runs.folder import RunFolder, check_same_run
 from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.joined import assess, exported
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
+from hsfl.runs.records import RoundRecord, Standing
 
 
 class Diverged(Exception):
@@ -106,9 +107,7 @@ def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observe
         return False
     if folder.config_path.exists() or resume:
         check_same_run(folder.config(), config, folder.path)
-        environment = folder.path / "environment.json"
-        if environment.exists():
-            check_inputs(read_json(environment).get("inputs"), config, folder.path)
+        check_inputs(folder.environment().inputs, config, folder.path)
     if folder.checkpoint_path.exists() or folder.summary_path.exists():  # a run that ended had a checkpoint
         return True
     if folder.config_path.exists():
@@ -159,18 +158,20 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
     _warn_of_threads(folder, going_on, observer)
     state, standing = _start(framework, folder, config, going_on)
-    folder.write_cuts(parts.bench.task.cuts)
+    if not folder.cuts_path.exists():
+        folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
-    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]:
+    planned = parts.bench.plan_note
+    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config), *([planned] if planned else [])]:
         observer.warns(note)
     return _Position(state, standing, now_s)
 
 
 def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
     """Sums depend on how torch divides them among threads."""
-    before = read_json(folder.path / "environment.json").get("num_threads") if resume else None
+    before = folder.environment().num_threads if resume else None
     if before is not None and before != torch.get_num_threads():
         observer.warns(
             f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"

@@ -22,7 +22,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
-from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
@@ -39,6 +39,7 @@ class Bench:
     world: World
     num_samples: np.ndarray  # [K] training samples, as the clock charges them
     notes: tuple[str, ...] = ()  # what a person should know before the run
+    plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
     @property
     def num_classes(self) -> int:
@@ -67,22 +68,29 @@ def prepare(
     _check_smallest_batch(config, fitted, train, indices)
     world = make_world(config, train.shape, dataset.num_classes, model)
     num_samples = config.network.sample_scale * np.array([len(own) for own in indices])
+    cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, cuts)
-    return Bench(task, test, dataset.classes, world, num_samples, tuple(data_notes(config, dataset)))
+    return Bench(task, test, dataset.classes, world, num_samples, tuple(data_notes(config, dataset)), plan_note)
+
+
+def _cuts(
+    config: RunConfig, world: World, num_samples: np.ndarray, given: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], str | None]:
+    """The cuts that were given or are chosen now, [K], and what to say of a search that its time limit stopped."""
+    if given is not None:
+        check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
+        return given, None
+    num_batches = count_batches(config, num_samples)
+    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options)
+    return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
 
 
 def _make_task(
-    config: RunConfig,
-    model: SplitModel,
-    feed: Feed,
-    world: World,
-    num_samples: np.ndarray,
-    cuts: tuple[int, ...] | None,
+    config: RunConfig, model: SplitModel, feed: Feed, world: World, num_samples: np.ndarray, cuts: tuple[int, ...]
 ) -> Task:
-    """The task, with its cuts chosen (unless they are given) and what the framework settles before a run."""
+    """The task, with what the framework settles before a run."""
     batch_size, num_batches = config.train.batch_size, count_batches(config, num_samples)
-    cuts = cuts or choose_cuts(config.fleet, config.allocation, world, batch_size, num_batches, config.options)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
@@ -92,6 +100,10 @@ def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     """The training or test samples (`side` is "train" or "test") on the config's device, resized to `model.input`."""
     device = find_device(config.device)
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
+    if not len(y):
+        raise InputError(
+            f"{dataset.name} has no {side} images; give it more images (a class of one is for training alone)"
+        )
     samples = torch.from_numpy(x)
     if config.model.input is not None:
         _, height, width = input_shape(config, dataset)

@@ -11,8 +11,8 @@ from rich.text import Text
 from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds
 from hsfl.methods import method
-from hsfl.runs.folder import RoundRecord
 from hsfl.runs.observer import Observer
+from hsfl.runs.records import RoundRecord
 
 
 def describe(record: RoundRecord, rounds: int) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.files import read_json
+from hsfl.files import read_record
 from hsfl.methods import METHODS
+from hsfl.runs.records import PluginsRecord
 
 FILE = "plugins.json"
 
@@ -58,13 +59,8 @@ def _recorded(folder: Path) -> list[tuple[str, str, str]]:
     path = folder / FILE
     if not path.exists():
         return []
-    try:
-        record = read_json(path)
-        return [
-            (str(one["file"]), str(one["sha256"]), str(gives)) for one in record["plugins"] for gives in one["gives"]
-        ]
-    except (KeyError, TypeError):
-        raise InputError(f"{path} does not say which plugins the run used; it is damaged, run again") from None
+    record: PluginsRecord = read_record(path, PluginsRecord)
+    return [(plugin.file, plugin.sha256, gives) for plugin in record.plugins for gives in plugin.gives]
 
 
 def _short(sha256: str) -> str:

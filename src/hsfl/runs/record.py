@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from hsfl.errors import InputError
 from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
-from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -86,12 +87,12 @@ def make_record(
         straggler=line.straggler if line.straggler >= 0 else None,
         waiting_s=all_rounded(line.waiting_s, DIGITS),
         phases=_phases(line),
-        allocation=says,
+        allocation=cast(Says, says),
         bytes=asdict(result.bytes),
     )
 
 
-def _phases(line: Timeline) -> dict[str, dict[str, list[float]]]:
+def _phases(line: Timeline) -> dict[str, Times]:
     """Start and end of every phase that takes time."""
     return {
         phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}
@@ -118,7 +119,7 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         wall_s=sum(record.wall_s for record in records),
         num_samples=sum(record.num_samples for record in records),
         drops=sum(len(record.dropped) for record in records),
-        bytes={link: sum(record.bytes[link] for record in records) for link in links},
+        bytes={link: sum(record.bytes.get(link, 0) for record in records) for link in links},
     )
 
 

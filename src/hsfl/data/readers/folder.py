@@ -46,7 +46,7 @@ def _images_of(part: Path, classes: tuple[str, ...]) -> tuple[list[Path], np.nda
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        found = sorted(path for path in (part / name).rglob("*") if path.suffix.lower() in SUFFIXES)
+        found = sorted(path for path in (part / name).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
         if not found:
             raise InputError(f"{part / name} holds no images ({', '.join(sorted(SUFFIXES))}); add some or remove it")
         paths += found

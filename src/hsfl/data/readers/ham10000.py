@@ -14,6 +14,7 @@ import numpy as np
 from hsfl.data.readers.base import Arrays, Request, check_labels, divided, held_out, reading
 from hsfl.data.readers.images import decode, empty
 from hsfl.errors import InputError
+from hsfl.files import check_unpacked
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 DOI = "doi:10.7910/DVN/DBW86T"
@@ -23,6 +24,7 @@ NPZ_ARRAYS = ("jpeg", "offsets", "labels", "classes", "image_id", "lesion_id", "
 METADATA_FILES = ("HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")
 IMAGE_FOLDERS = {"ham10000_images_part_1", "ham10000_images_part_2", "ham10000_images", "images"}
 IMAGE_SIZE = 64
+MOST_BYTES = 4 * 2**30  # of the arrays in the file
 
 
 def read(request: Request) -> Arrays:
@@ -42,6 +44,7 @@ def read(request: Request) -> Arrays:
 
 
 def _read_npz(path: Path, request: Request) -> Arrays:
+    check_unpacked(path, MOST_BYTES)
     with reading(path, WAY_OUT), path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         jpeg, offsets, labels, classes, image_id, lesion_id, is_test = (stored[name] for name in NPZ_ARRAYS)
         raw = jpeg.astype(np.uint8, casting="safe").tobytes()
@@ -106,4 +109,4 @@ def _read_metadata(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 def _image_files(folder: Path) -> dict[str, Path]:
     """The JPEG of each image name."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and path.name.lower() in IMAGE_FOLDERS)
-    return {path.stem: path for place in folders for path in sorted(place.glob("*.[jJ][pP][gG]"))}
+    return {path.stem: path for place in folders for path in sorted(place.glob("*.[jJ][pP][gG]")) if path.is_file()}

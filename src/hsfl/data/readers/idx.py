@@ -16,6 +16,7 @@ from hsfl.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
 UINT8 = 8
+MOST_BYTES = 4 * 2**30  # unpacked; EMNIST, the largest, has half a GiB
 MNIST_PATTERN = "{prefix}-{kind}?idx?-ubyte*"  # "-idx3" as published, ".idx3" as some copies have it
 ANY_PATTERN = "*{prefix}-{kind}*"
 
@@ -51,6 +52,8 @@ def read_idx(path: Path, way_out: str) -> np.ndarray:
             raise InputError(f"{path} starts with {magic.hex()} and is not an idx file of bytes; {way_out}")
         shape = tuple(np.frombuffer(file.read(4 * magic[3]), ">u4").tolist())
         size = math.prod(shape)
+        if size > MOST_BYTES:
+            raise InputError(f"{path} claims {size / 2**30:.3g} GiB, more than any such set has; {way_out}")
         values = file.read(size + 1)  # one more: too long is as wrong as too short
         if len(shape) != magic[3] or len(values) != size:
             raise InputError(

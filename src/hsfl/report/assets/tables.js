@@ -113,7 +113,7 @@ function drawPlans(plans, charts) {
     if (plan.words) body.append(h("p", {}, plan.words));
     body.append(h("dl", { class: "cards" }, card("A round", seconds(plan.round_s), `mean of ${plan.num_samples} samples`, "plan_round_s"),
       card("Nothing can beat", seconds(plan.lower_bound_s), "whatever the cuts", "plan_bound_s"), card("Proven gap", percent(plan.gap), null, "plan_gap"),
-      card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)));
+      card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)), ...plan.notes.map((note) => h("p", { class: "note" }, note)));
     const holder = h("div", {}), most = Math.max(...plan.clients.map((client) => client.server_hz));
     body.append(h("h3", {}, "The planned round, each phase over all mini-batches together"), holder);
     const chart = new Gantt(holder, `plan ${charts.length + 1}`), model = planModel(plan);

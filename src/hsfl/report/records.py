@@ -1,0 +1,71 @@
+"""What a page reads besides run folders: comparison.json, trace.json and plan.json as checked records (see `runs.records`)."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from hsfl.runs.records import Count, Index, Number
+
+
+@dataclass(frozen=True)
+class ComparisonRecord:
+    """comparison.json, as far as a page needs it."""
+
+    target: Number | None = None  # test accuracy
+    labels: dict[str, Any] = field(default_factory=dict)  # results by label, in the order that was asked for
+
+
+@dataclass(frozen=True)
+class TraceRecord:
+    """trace.json: a run that took its training from another framework's."""
+
+    trained_as: str
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """A client in plan.json."""
+
+    client: Index
+    cut: Index
+    server_hz: Number
+    seconds: dict[str, Number]  # of each phase over the round
+    bottleneck: str  # the longest phase
+    subchannels: list[Index] | None = None
+    share: list[Number] | None = None
+    main_up_power_w: Number | None = None
+    main_down_power_w: Number | None = None
+    edge_up_power_w: Number | None = None
+    edge_down_power_w: Number | None = None
+    weight: Number | None = None
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """plan.json of `hsfl plan --out`."""
+
+    policy: str
+    round_s: Number
+    lower_bound_s: Number
+    gap: Number
+    clients: Annotated[list[ClientPlan], Field(min_length=1)]
+    baselines_s: dict[str, Number]
+    num_samples: Count
+    seconds: Number
+    notes: list[str] = field(default_factory=list)
+    words: str = ""
+    config: dict[str, Any] | None = None
+
+
+def _with_phases(plan: PlanRecord) -> PlanRecord:
+    """A page draws the phases of every client, and sets the policies against the proposed one."""
+    for place, client in enumerate(plan.clients):
+        if client.bottleneck not in client.seconds or "model_down" not in client.seconds:
+            raise ValueError(f"clients[{place}].seconds lacks model_down or the bottleneck {client.bottleneck!r}")
+    if "proposed" not in plan.baselines_s:
+        raise ValueError("baselines_s lacks proposed")
+    return plan
+
+
+CheckedPlan = Annotated[PlanRecord, AfterValidator(_with_phases)]

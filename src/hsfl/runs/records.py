@@ -1,0 +1,217 @@
+"""The files of a run folder as checked records: what each file holds, and what its numbers must satisfy.
+
+A file may have been damaged, or edited by hand. `hsfl.files.read_record` turns it into one of these records, or into one line
+that names the file, the field and its value. Fields that a record does not know (of later versions) are left aside.
+
+Legend: K clients, C classes, I subchannels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field
+from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
+
+MOST = 1e300  # sums of a few such numbers are still numbers
+
+Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Index = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class Times(TypedDict):
+    """When a phase of each client begins and ends, in seconds from the start of the round."""
+
+    start_s: list[Number]  # [K]
+    end_s: list[Number]  # [K]
+
+
+class Says(TypedDict, total=False):
+    """What a policy says of its answer. A policy of a plugin may say more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    policy: str
+    status: str
+    gap: Number | None
+    lower_bound_s: Number | None
+    seconds: Number | None
+    server_hz: list[Number]  # [K]
+    share: list[Number]  # [K] of the band
+    up_power_w: list[Number]  # [K]
+    down_power_w: list[Number]  # [K]
+    owner: list[int]  # [I] -1: nobody
+
+
+PER_CLIENT = ("server_hz", "share", "up_power_w", "down_power_w")  # fields of Says
+
+
+def _has_words(why: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(why.get("words"), str):
+        raise ValueError("its words are missing")
+    return why
+
+
+Held = Annotated[dict[str, Any], AfterValidator(_has_words)]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A line of rounds.jsonl."""
+
+    round: Annotated[int, Field(ge=1, le=2**31)]  # 1, 2, ...
+    framework: str
+    sim_time_s: Positive  # simulated seconds since the run began, at the end of this round
+    round_s: Positive  # simulated
+    wall_s: Positive
+    num_samples: Count  # trained on
+    train_loss: Number | None  # None: nobody trained
+    test_loss: Number | None  # None: not evaluated in this round
+    test_accuracy: Fraction | None
+    balanced_accuracy: Fraction | None
+    recall: list[Fraction | None] | None  # [C]
+    lr: Number
+    cuts: list[Index]  # [K]
+    started: list[Index]  # clients that took part in the round
+    kept: list[Index]  # clients whose update counts
+    dropped: list[Index]  # clients that started and passed tau
+    straggler: Index | None  # the client that ends last
+    waiting_s: list[Number]  # [K] simulated seconds in which nothing worked for the client
+    phases: dict[str, Times]  # of each phase that takes time
+    allocation: Says  # what the policy says of its answer, and under `resources` the numbers to recompute it
+    bytes: dict[str, Count]  # by link
+    why: Held | None = (
+        None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
+    )
+
+
+def _consistent_round(record: RoundRecord) -> RoundRecord:
+    """Every list over clients has K numbers, and every client is one of the K."""
+    num_clients = len(record.cuts)
+    for name in ("started", "kept", "dropped"):
+        _check_clients(name, getattr(record, name), num_clients)
+    if record.straggler is not None:
+        _check_clients("straggler", [record.straggler], num_clients)
+    _check_length("waiting_s", record.waiting_s, num_clients)
+    for phase, times in record.phases.items():
+        _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
+        _check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
+    says: dict[str, Any] = dict(record.allocation)
+    for name in PER_CLIENT:
+        if name in says:
+            _check_length(f"allocation.{name}", says[name], num_clients)
+    return record
+
+
+def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
+    for client in clients:
+        if client >= num_clients:
+            raise ValueError(f"{name} names client {client} but there are {num_clients} clients, from 0")
+    if len(set(clients)) < len(clients):
+        raise ValueError(f"{name} names a client twice")
+
+
+def _check_length(name: str, values: Sequence[Any], num_clients: int) -> None:
+    if len(values) != num_clients:
+        raise ValueError(f"{name} has {len(values)} entries but there are {num_clients} clients")
+
+
+CheckedRound = Annotated[RoundRecord, AfterValidator(_consistent_round)]
+
+
+@dataclass(frozen=True)
+class ClientsRecord:
+    """clients.json, who takes part: data and device of each of the K clients."""
+
+    num_samples: list[Count]  # [K] of training
+    class_counts: list[list[Count]]  # [K][C]
+    class_names: list[str]  # [C]
+    cuts: list[Index]  # [K] as the framework uses them
+    max_cut: list[Index]  # [K] as deep as the device can hold
+    cpu_hz: list[Number]  # [K] mean cycles per second
+    max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
+    input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    names: list[str] | None = None  # [K] of the devices, where a fleet file names them
+    flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
+
+
+def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
+    for name in ("class_counts", "cuts", "max_cut", "cpu_hz", "max_power_w"):
+        _check_length(name, getattr(record, name), len(record.num_samples))
+    for name in ("names", "flops_per_s"):
+        if getattr(record, name) is not None:
+            _check_length(name, getattr(record, name), len(record.num_samples))
+    for k, counts in enumerate(record.class_counts):
+        if len(counts) != len(record.class_names):
+            raise ValueError(f"class_counts[{k}] has {len(counts)} entries but class_names {len(record.class_names)}")
+    return record
+
+
+CheckedClients = Annotated[ClientsRecord, AfterValidator(_consistent_clients)]
+
+
+@dataclass(frozen=True)
+class EnvironmentRecord:
+    """environment.json: the machine and the versions that the numbers come from. Older versions wrote fewer fields."""
+
+    python: str | None = None
+    platform: str | None = None
+    processor: str | None = None
+    num_cpus: Count | None = None
+    num_threads: Count | None = None
+    packages: dict[str, str] = field(default_factory=dict)  # versions
+    sources_sha256: str | None = None
+    inputs: dict[str, str] = field(default_factory=dict)  # sha256 of the files that the config names, by field
+
+
+@dataclass(frozen=True)
+class CutsRecord:
+    """cuts.json: the cuts that the run was given or chose."""
+
+    cuts: list[Index]  # [K]
+    note: str | None = None  # what to say of a search for cuts that its time limit stopped
+
+
+@dataclass(frozen=True)
+class Ended:
+    """summary.json, as far as it is read back: how the run ended, and how many rounds it counted."""
+
+    status: str
+    rounds: Count | None = None
+
+
+@dataclass(frozen=True)
+class PluginFile:
+    """A plugin that a run used."""
+
+    file: str
+    sha256: str
+    gives: list[str] = field(default_factory=list)  # "policy mine", ...
+
+
+@dataclass(frozen=True)
+class PluginsRecord:
+    """plugins.json, plain data that anybody may have written: it is looked at and never run."""
+
+    plugins: list[PluginFile] = field(default_factory=list)
+    framework: dict[str, Any] | None = None  # the row of a framework that is not built in
+
+
+@dataclass(frozen=True)
+class CompareRecord:
+    """compare.json: what a comparison was asked for."""
+
+    config: dict[str, Any]
+    inputs: dict[str, str] = field(default_factory=dict)  # as in EnvironmentRecord
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands, the note `progress` of a checkpoint: how many rounds it has done, and which gave the best model."""
+
+    rounds_done: Count
+    best_accuracy: Fraction | None = None
+    best_round: Count | None = None

@@ -1,0 +1,231 @@
+"""A damaged or edited file of a folder ends every command that reads it in one line, or the command goes on; no traceback.
+
+Files are damaged at random, with a seed. Where a command goes on, the file was read without the damaged part, or the damage was a
+value that could have been there.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.runs.damage import damaged, edit_text
+from tests.small_runs import hsfl, refused, tiny, tiny_words
+
+from hsfl.errors import InputError
+from hsfl.models.cost import CostTable, measure
+from hsfl.models.zoo import build
+from hsfl.network import devices, history
+from hsfl.network.channel import RoundDraw
+from hsfl.report.comparison import read_comparison
+from hsfl.runs import loop
+from hsfl.runs.checkpoint import load_tensors, save_tensors
+from hsfl.runs.compare import compare
+
+LABELS = ("hsfl", "splitfed_v1")
+COST = measure(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a comparison of two frameworks, to be copied and damaged."""
+    place = tmp_path_factory.mktemp("folders")
+    loop.run(tiny("train.rounds=2"), place / "run")
+    compare(tiny("train.rounds=1"), LABELS, place / "compare")
+    read_comparison(place / "compare").write(place / "compare")
+    return place
+
+
+def check(words: list[object], said: str) -> None:
+    """Exit code 0, or one line of error; `hsfl` fails the test on a traceback."""
+    try:
+        answer = hsfl(*words)
+    except AssertionError as error:
+        raise AssertionError(f"{said}: hsfl {' '.join(map(str, words))}") from error
+    if answer.code != 0:
+        assert answer.code in (1, 2), (said, answer)  # 1: the run diverged
+    if answer.code == 2:
+        assert answer.err.startswith("error: "), (said, answer)
+        assert answer.err.count("\n") == 1, (said, answer)
+    assert "\x1b[31mred" not in answer.out + answer.err, (said, "an escape sequence reaches the terminal")
+
+
+RUN_FILES = ("config.json", "environment.json", "clients.json", "cuts.json", "rounds.jsonl", "summary.json")
+TENSOR_FILES = ("checkpoint/state.safetensors", "model.safetensors", "model-best.safetensors")
+
+
+def commands(run: Path) -> list[list[object]]:
+    every: list[list[object]] = [["run", "--resume", "--quiet", "--out", run, "--set", "train.rounds=3"]]
+    every += [["report", run, "-o", run / "page.html"], ["evaluate", run], ["evaluate", run, "--which", "best"]]
+    return [*every, ["export", run, "--to", run / "copy.safetensors"]]
+
+
+def fuzz_a_run(folders: Path, place: Path, seed: int, num_commands: int = 5) -> None:
+    rng = random.Random(seed)
+    run = place / f"run-{seed}"
+    shutil.copytree(folders / "run", run)
+    said = damaged(run / rng.choice((*RUN_FILES, "rounds.jsonl", *TENSOR_FILES)), rng)
+    order = commands(run)
+    rng.shuffle(order)
+    for words in order[:num_commands]:
+        check(words, f"seed {seed}, {said}")
+    shutil.rmtree(run)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_damaged_run_is_one_line(folders: Path, tmp_path: Path, seed: int) -> None:
+    fuzz_a_run(folders, tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_two_thousand_damaged_runs_are_one_line(folders: Path, tmp_path: Path) -> None:
+    for seed in range(1000, 3000):
+        fuzz_a_run(folders, tmp_path, seed, num_commands=2)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_note_of_a_checkpoint_is_one_line(folders: Path, tmp_path: Path, seed: int) -> None:
+    """The checksum would tell: so the file is written anew, with the right one."""
+    rng = random.Random(seed)
+    shutil.copytree(folders / "run", tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint" / "state.safetensors"
+    tensors, notes = load_tensors(path)
+    name = rng.choice(("config", "progress", "progress"))
+    notes[name], said = edit_text(notes[name], rng)
+    save_tensors(path, tensors, notes)
+    check(commands(tmp_path / "run")[0], f"note {name}: {said}")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_comparison_is_one_line(folders: Path, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    out = tmp_path / "compare"
+    shutil.copytree(folders / "compare", out)
+    files = ["compare.json", "comparison.json", "hsfl/seed-0/summary.json", "splitfed_v1/seed-0/rounds.jsonl"]
+    said = damaged(out / rng.choice(files), rng)
+    check(["report", out], said)
+    with suppress(InputError):  # the command's figures take seconds
+        compare(tiny("train.rounds=1"), LABELS, out)
+        read_comparison(out).write(out)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_fleet_history_or_table_is_one_line(tmp_path: Path, seed: int) -> None:
+    rng, draws = random.Random(seed), np.random.default_rng(0)
+    path = tmp_path / rng.choice(("fleet.json", "stored.json", "cost.json", "history.npz", "history.csv"))
+    each = {"cpu_hz": [1e9, 2e9, 3e9], "max_power_w": [1, 2, 3]}
+    if path.name == "cost.json":
+        COST.save(path)
+    elif path.stem == "history":
+        history.write(RoundDraw(draws.random((2, 3)), draws.random((2, 3, 4)), draws.random((2, 3, 4))), path)
+    else:
+        path.write_text(
+            json.dumps(each | ({"max_cut": [1, 2, 3]} if path.stem == "fleet" else {"storage_bits": [1e9] * 3}))
+        )
+    read = {"cost": CostTable.load, "history": lambda path: history.read(path, 3)}.get(
+        path.stem, lambda path: devices.read(path, COST)
+    )
+    said = damaged(path, rng)
+    error = None
+    try:
+        read(path)
+    except Exception as caught:
+        error = caught
+    assert error is None or (isinstance(error, InputError) and "\n" not in str(error)), said
+
+
+def test_a_four_hundred_digit_number_in_a_fleet_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.json"
+    path.write_text('{"cpu_hz": [1e9, ' + "9" * 400 + '], "max_power_w": 1, "max_cut": 2}')
+    with pytest.raises(InputError, match=r"cpu_hz is .* it must be a number") as caught:
+        devices.read(path, COST)
+    assert len(str(caught.value)) < 300
+
+
+# ---- what a person edits, by name
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("sim_time_s", "'soon'", r"line 2: sim_time_s is 'soon'; it should be a valid number"),
+        ("round_s", "1e400", r"line 2: round_s is inf"),
+        ("train_loss", "NaN", r"line 2: train_loss is nan"),
+        ("straggler", "7", r"line 2: straggler names client 7 but there are 3 clients"),
+        ("kept", "[0, 9]", r"line 2: kept names client 9 but there are 3 clients"),
+        ("waiting_s", "[0.0]", r"line 2: waiting_s has 1 entries but there are 3 clients"),
+        ("cuts", "null", r"line 2: cuts is None"),
+        ("phases", "[]", r"line 2: phases is \[\]"),
+        ("allocation", "[" * 3000 + "]" * 3000, r"line 2 cannot be read as JSON \(recursion limit"),
+    ],
+)
+def test_the_line_and_the_field_are_named(folders: Path, tmp_path: Path, field: str, value: str, said: str) -> None:
+    shutil.copytree(folders / "run", tmp_path / "run")
+    path = tmp_path / "run" / "rounds.jsonl"
+    first, second = path.read_text().splitlines()
+    marked = json.dumps(json.loads(second) | {field: "@"}).replace('"@"', value.replace("'", '"'))
+    path.write_text(f"{first}\n{marked}\n")
+    for words in commands(tmp_path / "run")[:2]:
+        assert re.search(r"rounds\.jsonl " + said, refused(*words))
+
+
+@pytest.mark.parametrize("cuts", ["[1, 2]", "[1, 2, 99]", "[]"])
+def test_cuts_that_the_run_cannot_have_are_named(folders: Path, tmp_path: Path, cuts: str) -> None:
+    shutil.copytree(folders / "run", tmp_path / "run")
+    (tmp_path / "run" / "cuts.json").write_text(f'{{"cuts": {cuts}}}')
+    assert "cuts.json" in refused(*commands(tmp_path / "run")[0])
+
+
+def test_a_model_that_is_no_number_is_named(folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(folders / "run", tmp_path / "run")
+    path = tmp_path / "run" / "model.safetensors"
+    tensors, _ = load_tensors(path)
+    name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
+    save_tensors(path, tensors | {name: torch.full_like(tensors[name], float("nan"))})
+    for command in ("evaluate", "export"):
+        assert f"{name} holds numbers that are not finite" in refused(command, tmp_path / "run")
+
+
+def test_a_named_pipe_in_a_folder_does_not_hang(folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(folders / "run", tmp_path / "run")
+    (tmp_path / "run" / "rounds.jsonl").unlink()
+    os.mkfifo(tmp_path / "run" / "rounds.jsonl")
+    assert "no ordinary file" in refused("report", tmp_path / "run")
+
+
+def test_a_test_set_without_images_is_refused_before_training(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "set" / name / "0.png")
+    changes = (f'data.name="folder:{tmp_path / "set"}"', "fleet.num_clients=1", "fleet.cuts=1", "model.norm=group")
+    with pytest.raises(InputError, match="has no test images"):
+        loop.run(tiny(*changes, "data.limit=null", "data.limit_test=null"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sample_scale_that_no_clock_can_hold_is_refused() -> None:
+    with pytest.raises(InputError, match=r"network.sample_scale is 1e\+30; give a number of at most"):
+        tiny("network.sample_scale=1e30")
+
+
+def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    for name in ("cat\x1b[2J\x1b]0;owned\x07", "dog\u202e"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for index in range(10):
+            Image.new("L", (8, 8), 20 * index).save(tmp_path / "set" / name / f"{index}.png")
+    changes = tiny_words(
+        f'data.name="folder:{tmp_path / "set"}"', "train.rounds=1", "data.limit=null", "data.limit_test=null"
+    )
+    answers = [hsfl("run", *changes, "--out", tmp_path / "run"), hsfl("evaluate", tmp_path / "run")]
+    answers += [hsfl("data", "show", f"folder:{tmp_path / 'set'}"), hsfl("report", tmp_path / "run\x1b[2J")]
+    assert [answer.code for answer in answers] == [0, 0, 0, 2]
+    for answer in answers:
+        assert not set(answer.out + answer.err) & {"\x1b", "\x07", "\u202e"}
+    assert "cat\ufffd[2J" in answers[1].out
