@@ -69,7 +69,7 @@ def test_it_goes_on_as_it_would_have_then(older: Path) -> None:
     assert answer.code == 0, answer
     then = read_strictly(FIXTURES / "run-06c1426-three-rounds.jsonl")
     now = numbers(older)
-    assert now[:2] == [record | {"wall_s": None, "why": None} for record in then[:2]]
+    assert now[:2] == [record | {"wall_s": None} for record in then[:2]]
     for name in (*QUALITY, "round_s", "sim_time_s"):
         assert now[2][name] == pytest.approx(then[2][name], rel=1e-4), name
     for name in ("bytes", "cuts", "started", "kept", "dropped", "num_samples", "lr"):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 
@@ -44,6 +44,7 @@ def test_a_grid_has_every_combination_once() -> None:
     assert grid.points[1].config.network.subchannel_hz == 5e5
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-3, 1e18), min_size=2, max_size=5, unique=True))
 def test_different_values_have_different_names(values: list[float]) -> None:
     assert len({say_value(value) for value in values}) == len(values)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.runs.records import Count, Index, Number
+from hsfl.runs.records import Count, Held, Index, Number
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class ClientPlan:
     edge_up_power_w: Number | None = None
     edge_down_power_w: Number | None = None
     weight: Number | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class PlanRecord:
     seconds: Number
     notes: list[str] = field(default_factory=list)
     words: str = ""
+    why: Held | None = None
     config: dict[str, Any] | None = None
 
 
