@@ -65,8 +65,9 @@ class Task:
     def part(self, start: int, stop: int) -> Part:
         return Part(self.model, self.layout, start, stop, self.config.train)
 
-    def zero_sum(self, start: int, stop: int) -> PartialSum:
-        return PartialSum.zero(self.layout, start, stop, self.initial.floats.device)
+    def zero_sum(self, before: UnitState) -> PartialSum:
+        """An empty sum for a round that starts from these units, whoever takes part."""
+        return PartialSum.zero(before, sum(map(len, self.feed.shares)))
 
     def data(self, client: int) -> ClientData:
         """What a client sees: its own samples."""

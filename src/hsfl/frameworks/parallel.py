@@ -50,14 +50,15 @@ class CopyPerClient(Base):
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """One client after another opens a session at the main server; then the servers swap sums and average."""
         task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
-        main = MainServer(state.units["main"], task.zero_sum(self.min_cut, task.num_units), self.tail_part)
+        main = MainServer(state.units["main"], task.zero_sum(state.units["main"]), self.tail_part)
         heads = _EdgeHeads(self, state) if self.average_heads else _OwnHeads(state)
         for k in kept:
             data, cut = task.data(k), self.cuts[k]
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut), lr)
             session = main.open(cut, lr)
-            head = client.train(session, round_index, losses, link)
+            head, own = client.train(session, round_index, link)
+            losses.merge(own)
             main.finish(k, session.part.state, float(data.num_samples))
             heads.take(k, head, float(data.num_samples), main, link)
         units = heads.close(main, link)
@@ -79,7 +80,7 @@ class _EdgeHeads:
     def __init__(self, framework: CopyPerClient, state: State) -> None:
         self.cuts = [cut for k, cut in enumerate(framework.cuts) if k not in framework.task.away]
         self.common = (framework.min_cut, framework.max_cut)
-        self.edge = EdgeServer(state.units["edge"], framework.task.zero_sum(0, framework.max_cut))
+        self.edge = EdgeServer(state.units["edge"], framework.task.zero_sum(state.units["edge"]))
 
     def give(self, client: int, cut: int) -> UnitState:
         return self.edge.head(cut)

@@ -29,7 +29,7 @@ from hsfl.runs.interrupt import Interruptible
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
-from hsfl.training.aggregate import PartialSum
+from hsfl.training.aggregate import Diverged, PartialSum
 from hsfl.training.evaluate import Quality, evaluate, mean_quality
 
 
@@ -51,10 +51,6 @@ def _policy_notes(config: RunConfig) -> list[str]:
     from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
 
     return policy_notes(config)
-
-
-class Diverged(Exception):
-    """A loss or a weight is no longer a number."""
 
 
 def run(
@@ -141,7 +137,8 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
                 observer.round_ends(record)
         except KeyboardInterrupt:
             status = "interrupted"
-        except Diverged:
+        except Diverged as why:
+            observer.warns(str(why))
             status = "diverged"
         finally:
             observer.run_ends()
@@ -227,7 +224,7 @@ def _round(
     record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
     losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
-        raise Diverged
+        raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
     return after, record
 
 
@@ -255,7 +252,7 @@ def exported(framework: Framework, state: State) -> UnitState:
     models = list(framework.models(state))
     if len(models) == 1:
         return models[0]
-    total = PartialSum.zero(models[0].layout, 0, models[0].stop, models[0].floats.device)
+    total = PartialSum.zero(models[0], len(models))
     for whole in models:
         total.add(whole, 1.0)
     return total.mean(models[0])

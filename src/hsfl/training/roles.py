@@ -119,11 +119,12 @@ class Client:
     def receive(self, head: UnitState, lr: float) -> None:
         self.part.begin(head, lr)
 
-    def train(self, session: Steps, round_index: int, losses: Losses, link: Link) -> UnitState:
-        """All batches of the round, stages 1 and 2 of the paper; returns the trained head."""
+    def train(self, session: Steps, round_index: int, link: Link) -> tuple[UnitState, Losses]:
+        """All batches of the round, stages 1 and 2 of the paper; returns the trained head and the losses."""
+        losses = Losses()
         for step, (x, y) in enumerate(self.data.batches(round_index)):
             losses.add(self._step(x, y, session, self.data.key(round_index, step), link), len(y))
-        return self.part.state
+        return self.part.state, losses
 
     def _step(self, x: Tensor, y: Tensor, session: Steps, key: StepKey, link: Link) -> Tensor:
         if self.part.stop == self.num_units:
