@@ -73,7 +73,9 @@ def test_the_mean_is_exact_to_the_last_digit_of_a_weight() -> None:
     torch.testing.assert_close(mean.floats.double(), double, rtol=torch.finfo(torch.float32).eps, atol=1e-13)
 
 
-@pytest.mark.parametrize("value, words", [(float("nan"), "no number"), (1e6, "has grown to 1e\\+06"), (-1e30, "grown")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(float("nan"), "no number"), (1e6, "has grown to 1e\\+06"), (-1e30, "grown")]
+)
 def test_what_a_sum_cannot_carry_is_refused(value: float, words: str) -> None:
     total, state = PartialSum.zero(BEFORE, 10), client(0, 1)
     state[2:3].floats[5] = value
