@@ -4,7 +4,7 @@ A framework holds working memory between rounds, but nothing that decides a numb
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.batches import ClientData, Feed
+from hsfl.training.batches import ClientData, Feed, no_observer
 from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -68,6 +68,10 @@ class Task:
     def zero_sum(self, before: UnitState) -> PartialSum:
         """An empty sum for a round that starts from these units, whoever takes part."""
         return PartialSum.zero(before, sum(map(len, self.feed.shares)))
+
+    def unobserved(self) -> "Task":
+        """The same task with a feed that tells nobody of its batches."""
+        return replace(self, feed=replace(self.feed, on_batch=no_observer))
 
     def data(self, client: int) -> ClientData:
         """What a client sees: its own samples."""

@@ -290,7 +290,9 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
 def _settings(config: RunConfig) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
     free = ("train.rounds", "train.budget_s", "data.dir")
-    return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
+    return {
+        name: value for name, value in flat.items() if name not in free and not name.startswith(("log.", "engine."))
+    }
 
 
 def environment() -> dict[str, Any]:

@@ -3,22 +3,23 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
+from hsfl.engines import Engine, Exam, start
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State
 from hsfl.methods import method
-from hsfl.models.state import UnitState, load_state
+from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock
@@ -30,7 +31,7 @@ from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.training.aggregate import Diverged, PartialSum
-from hsfl.training.evaluate import Quality, evaluate, mean_quality
+from hsfl.training.evaluate import Quality, mean_quality
 
 
 class Observer:
@@ -76,8 +77,9 @@ def run(
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
     with folder.locked():
         going_on = _going_on(folder, config, resume, observer)
-        bench = prepare(config, dataset, model, folder.planned_cuts() if going_on else None)
-        return _train(bench, folder, going_on, observer)
+        with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
+            bench = prepare(config, dataset, model, folder.planned_cuts() if going_on else None)
+            return _train(bench, engine, folder, going_on, observer)
 
 
 def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
@@ -100,7 +102,7 @@ def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observe
     return False
 
 
-def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) -> Summary:
+def _train(bench: Bench, engine: Engine, folder: RunFolder, going_on: bool, observer: Observer) -> Summary:
     """All rounds, then the last model and the summary."""
     config = bench.task.config
     framework = find_framework(config.framework)(bench.task)
@@ -109,9 +111,10 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
         clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     bench.task.feed.on_batch = observer.batch_starts
+    engine.attach(framework, Exam(bench.task.model, bench.test, bench.num_classes))
     status = "finished"
     with Interruptible() as interruptible:
-        _warn_of_threads(folder, going_on, observer)
+        _warn_of_threads(folder, engine, going_on, observer)
         state, progress = _start(framework, folder, config, going_on)
         folder.write_cuts(bench.task.cuts)
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
@@ -129,7 +132,9 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
                     break
                 last = _is_last(config, clock, round_index, now_s + line.round_s)
                 with interruptible():
-                    after, record = _round(bench, framework, state, round_index, now_s, line, says, last, observer)
+                    after, record = _round(
+                        bench, engine, framework, state, round_index, now_s, line, says, last, observer
+                    )
                 state, progress, now_s = after, _advance(progress, record), record.sim_time_s
                 _write_round(folder, framework, state, record, progress, config)
                 if log is not None:
@@ -149,12 +154,12 @@ def _train(bench: Bench, folder: RunFolder, going_on: bool, observer: Observer) 
     return summary
 
 
-def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
+def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
     """Sums depend on how torch divides them among threads."""
     before = read_json(folder.path / "environment.json").get("num_threads") if resume else None
-    if before is not None and before != torch.get_num_threads():
+    if before is not None and before != engine.num_threads:
         observer.warns(
-            f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"
+            f"the run began with {before} threads and goes on with {engine.num_threads}: last digits may differ"
         )
 
 
@@ -199,6 +204,7 @@ def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: floa
 
 def _round(
     bench: Bench,
+    engine: Engine,
     framework: Framework,
     state: State,
     round_index: int,
@@ -220,7 +226,7 @@ def _round(
     quality = None
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
-        quality = assess(bench, framework, after)
+        quality = assess(engine, framework, after)
     record = make_record(framework, task, round_index, now_s, line, says, result, quality, time.perf_counter() - began)
     losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
@@ -238,13 +244,9 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
 
 
-def assess(bench: Bench, framework: Framework, state: State) -> Quality:
+def assess(engine: Engine, framework: Framework, state: State) -> Quality:
     """The quality of the joined model; the mean over clients where each has its own."""
-    qualities = []
-    for whole in framework.models(state):
-        load_state(whole, bench.task.model)
-        qualities.append(evaluate(bench.task.model.eval(), bench.test, bench.num_classes))
-    return mean_quality(qualities)
+    return mean_quality([engine.evaluate(whole) for whole in framework.models(state)])
 
 
 def exported(framework: Framework, state: State) -> UnitState:

@@ -81,7 +81,7 @@ def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
     return small
 
 
-def _nothing(client: int, num_samples: int) -> None:
+def no_observer(client: int, num_samples: int) -> None:
     pass
 
 
@@ -93,7 +93,7 @@ class Feed:
     shares: list[np.ndarray]  # [K] indices into the images
     seed: int
     augment: str = "none"
-    on_batch: Callable[[int, int], None] = field(default=_nothing)  # client, samples: for a progress display
+    on_batch: Callable[[int, int], None] = field(default=no_observer)  # client, samples: for a progress display
 
     def num_samples(self, client: int) -> int:
         return len(self.shares[client])

@@ -52,7 +52,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.total: Tensor | None = None  # of the steps that were added here, in their order; read once, at the end
-        self.parts: list[Tensor] = []  # totals of merged parts
+        self.parts: list[Tensor | float] = []  # totals of merged parts
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
@@ -66,8 +66,12 @@ class Losses:
         self.parts += other.totals
         self.num_samples += other.num_samples
 
+    def read(self) -> None:
+        """Turn the totals into plain numbers, which cross a process border at no cost."""
+        self.parts, self.total = [float(total) for total in self.totals], None
+
     @property
-    def totals(self) -> list[Tensor]:
+    def totals(self) -> list[Tensor | float]:
         return self.parts if self.total is None else [*self.parts, self.total]
 
     @property
