@@ -133,8 +133,10 @@ def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], li
         clients[k] = whole
     low, high = min(cuts), max(cuts)  # over all clients, the dropped ones too
     before, link = task.initial, Link()
-    edge = EdgeServer(before[0:high], PartialSum.zero(layout, 0, high))
-    main = MainServer(before[low:num_units], PartialSum.zero(layout, low, num_units), task.part(low, num_units))
+    edge = EdgeServer(before[0:high], PartialSum.zero(before[0:high], sum(weights)))
+    main = MainServer(
+        before[low:num_units], PartialSum.zero(before[low:num_units], sum(weights)), task.part(low, num_units)
+    )
     for k, whole in clients.items():
         edge.finish(k, whole[0 : cuts[k]], weights[k])
         main.finish(k, whole[cuts[k] : num_units], weights[k])

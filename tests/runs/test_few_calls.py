@@ -46,5 +46,5 @@ def test_the_calls_from_the_command_to_a_gradient(tmp_path: Path, monkeypatch: p
     assert hsfl("run", *words, "--out", tmp_path / "run", "--quiet").code == 0
     chain = seen[0][seen[0].index(("commands/runs.py", "run")) :]
     assert chain == drawn_chain()
-    assert len(chain) - 1 <= 6
+    assert len(chain) - 1 <= 7
     assert len({file for file, _ in chain}) <= 4

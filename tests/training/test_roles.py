@@ -16,8 +16,10 @@ CUTS, COUNTS = [1, 3, 2], [9, 3, 10]
 
 def servers(task) -> tuple[MainServer, EdgeServer]:  # type: ignore[no-untyped-def]
     initial, low, high = task.initial, min(CUTS), max(CUTS)
-    main = MainServer(initial[low : task.num_units], task.zero_sum(low, task.num_units), task.part(low, task.num_units))
-    return main, EdgeServer(initial[0:high], task.zero_sum(0, high))
+    main = MainServer(
+        initial[low : task.num_units], task.zero_sum(initial[low : task.num_units]), task.part(low, task.num_units)
+    )
+    return main, EdgeServer(initial[0:high], task.zero_sum(initial[0:high]))
 
 
 def one_client(task, k: int, main: MainServer, edge: EdgeServer, losses: Losses, link: Link) -> UnitState:  # type: ignore[no-untyped-def]
@@ -25,7 +27,8 @@ def one_client(task, k: int, main: MainServer, edge: EdgeServer, losses: Losses,
     client = Client(task.data(k), task.part(0, max(CUTS)), task.num_units)
     client.receive(edge.head(CUTS[k]), task.lr(0))
     session = main.open(CUTS[k], task.lr(0))
-    head = client.train(session, 0, losses, link)
+    head, own = client.train(session, 0, link)
+    losses.merge(own)
     main.finish(k, session.part.state.clone(), float(COUNTS[k]))
     return head
 
@@ -99,7 +102,7 @@ def test_everything_that_travels_is_counted_where_it_travels() -> None:
             if self.hears == route and isinstance(load, torch.Tensor):
                 return load * 1.01
             if self.hears == route and isinstance(load, PartialSum):
-                load.total.floats.mul_(1.01)
+                load.total.floats.add_(load.total.floats // 100)
             if self.hears == route and isinstance(load, UnitState):
                 load = load.clone()
                 load.floats.mul_(1.01)

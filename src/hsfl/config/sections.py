@@ -295,6 +295,12 @@ class LogConfig(_Section):
     tensorboard: bool = False
 
 
+class EngineConfig(_Section):
+    name: Literal["inline", "workers"] = "inline"  # where clients are trained: in this process, or by worker processes
+    workers: int | None = Field(None, ge=1, le=1024)  # None: one for each core
+    threads: int | None = Field(None, ge=1, le=1024)  # of each worker; None: the cores divided among the workers
+
+
 class RunConfig(_Section):
     """All settings of a run."""
 
@@ -309,6 +315,7 @@ class RunConfig(_Section):
     allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
     log: LogConfig = LogConfig()
+    engine: EngineConfig = EngineConfig()
     plugins: tuple[str, ...] = Field(  # files of the user's own; no run folder keeps them
         (), exclude=True, description='a list of Python files, such as ["my_method.py"]'
     )

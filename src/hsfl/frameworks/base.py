@@ -4,7 +4,7 @@ A framework keeps working memory between rounds, but no number of a round depend
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.batches import ClientData, Feed
+from hsfl.training.batches import ClientData, Feed, no_observer
 from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -66,9 +66,13 @@ class Task:
         """The units `[start, stop)`, ready to be trained."""
         return Part(self.model, self.layout, start, stop, self.config.train)
 
-    def zero_sum(self, start: int, stop: int) -> PartialSum:
-        """An empty sum over the units `[start, stop)`."""
-        return PartialSum.zero(self.layout, start, stop, self.initial.floats.device)
+    def zero_sum(self, before: UnitState) -> PartialSum:
+        """An empty sum for a round that starts from these units, whoever takes part."""
+        return PartialSum.zero(before, sum(map(len, self.feed.indices)))
+
+    def unobserved(self) -> "Task":
+        """The same task with a feed that tells nobody of its batches."""
+        return replace(self, feed=replace(self.feed, on_batch=no_observer))
 
     def data(self, client: int) -> ClientData:
         """The data that a client sees: its own samples."""

@@ -30,6 +30,7 @@ from hsfl.planning.clusters import choose_clusters, plan_one_cut, plans_one_cut
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.rng import stream
+from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
 from hsfl.training.step import Part, client_backward
@@ -97,12 +98,12 @@ class InStep(Base):
             self.heads[k].begin(model[0:cut], work.lr)
 
     def finish(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
-        total = self.task.zero_sum(0, self.cuts[clients[0]])
+        before = model[0 : self.cuts[clients[0]]]
+        total = PartialSum.zero(before, sum(map(self.head_weight, clients)))
         for k in clients:
             total.add(self.heads[k].state, self.head_weight(k))
             work.link.count("client_edge_up", self.head_bytes(k, trained=True))
-        head = total.mean(model[0 : self.cuts[clients[0]]])
-        return join(head, self.tail.state)
+        return join(total.mean(before), self.tail.state)
 
     def head_weight(self, client: int) -> float:
         return self.task.feed.num_samples(client)

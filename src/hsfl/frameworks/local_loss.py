@@ -54,7 +54,7 @@ class LocFedMix(InStep):
         after, result = super().round(state, kept, round_index)
         result.bytes.client_edge_up += before.num_bytes * len(kept)
         result.bytes.client_edge_down += before.num_bytes * self.task.num_clients
-        total = PartialSum.zero(before.layout, 0, 1, before.floats.device)
+        total = PartialSum.zero(before, sum(map(self.head_weight, kept)))
         for k in kept:
             total.add(self.decoders[k].state, self.head_weight(k))
         return State(after.units | {"decoder": total.mean(before)}), result

@@ -12,13 +12,46 @@ data and head weights, the main server sends gradients, the edge server sends he
 sums of the units that both hold. In this simulation one working copy serves all clients in turn.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
-from hsfl.training.link import Link, Losses
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.link import Link, LinkBytes, Losses
 from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the two servers have summed of a round; no edge sum where clients keep their heads."""
+
+    main: PartialSum
+    edge: PartialSum | None
+
+    def merge(self, other: "Sums") -> None:
+        """Count in the sums of another part of the round."""
+        self.main.merge(other.main)
+        if self.edge is not None and other.edge is not None:
+            self.edge.merge(other.edge)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What some clients of a round gave. Shards can be trained anywhere and joined in any order."""
+
+    sums: Sums
+    heads: dict[int, UnitState]  # by client, where clients keep them
+    losses: Losses
+    bytes: LinkBytes
+
+    def merge(self, other: "Shard") -> None:
+        """Count in another part of the round."""
+        self.sums.merge(other.sums)
+        self.heads.update(other.heads)
+        self.losses.merge(other.losses)
+        self.bytes.merge(other.bytes)
 
 
 class CopyPerClient(Base):
@@ -26,6 +59,10 @@ class CopyPerClient(Base):
 
     copy_per_client = True
     average_heads = True  # False if clients keep their heads (FSL with `average = "server"`)
+
+    spread: Callable[[State, Sequence[int], int], Sequence[Shard]] | None = (
+        None  # an engine that trains a round's shards
+    )
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -48,19 +85,49 @@ class CopyPerClient(Base):
         return State(units | {f"head{k}": initial[0:cut].clone() for k, cut in enumerate(cuts)})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        """One client after another opens a session at the main server; then the servers swap sums and average."""
+        """Every kept client trains; then the servers swap sums and average."""
+        spread = self.spread
+        shards = [self.train(state, kept, round_index)] if spread is None else spread(state, kept, round_index)
+        return self.finish(state, shards)
+
+    def train(self, state: State, clients: Iterable[int], round_index: int) -> Shard:
+        """Some of the round's clients, one after another, each with a session at the main server."""
         task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
-        main = MainServer(state.units["main"], task.zero_sum(self.min_cut, task.num_units), self.tail_part)
-        heads = _EdgeHeads(self, state) if self.average_heads else _OwnHeads(state)
-        for k in kept:
+        sums = self.zero_sums(state)
+        main = MainServer(state.units["main"], sums.main, self.tail_part)
+        heads = _EdgeHeads(state, sums.edge) if sums.edge is not None else _OwnHeads(state)
+        for k in clients:
             data, cut = task.data(k), self.cuts[k]
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut), lr)
             session = main.open(cut, lr)
-            head = client.train(session, round_index, losses, link)
+            head, own = client.train(session, round_index, link)
+            losses.merge(own)
             main.finish(k, session.part.state, float(data.num_samples))
             heads.take(k, head, float(data.num_samples), main, link)
-        units = heads.close(main, link)
+        return Shard(sums, heads.kept, losses, link.bytes)
+
+    def zero_sums(self, state: State) -> Sums:
+        """Empty sums of both servers for a round that starts from this state."""
+        edge = self.task.zero_sum(state.units["edge"]) if self.average_heads else None
+        return Sums(self.task.zero_sum(state.units["main"]), edge)
+
+    def finish(self, state: State, shards: Sequence[Shard]) -> tuple[State, RoundResult]:
+        """The shards of a round are joined, in whatever order they come; the servers swap sums and average."""
+        whole, link = shards[0], Link()
+        for shard in shards[1:]:
+            whole.merge(shard)
+        link.bytes.merge(whole.bytes)
+        sums, losses = whole.sums, whole.losses
+        main = MainServer(state.units["main"], sums.main, self.tail_part)
+        units = {name: head for name, head in state.units.items() if name.startswith("head")}
+        units |= {f"head{k}": head for k, head in whole.heads.items()}
+        if sums.edge is not None:
+            edge = EdgeServer(state.units["edge"], sums.edge)
+            swap(main, edge, self.min_cut, self.max_cut, link)
+            units["edge"] = edge.close()
+            for cut in (cut for k, cut in enumerate(self.cuts) if k not in self.task.away):
+                link.carry("client_edge_down", units["edge"][0:cut])  # dropped clients get the new head too
         units["main"] = main.close()
         return State(units), RoundResult(losses.mean, losses.num_samples, link.bytes)
 
@@ -74,12 +141,11 @@ class CopyPerClient(Base):
 
 
 class _EdgeHeads:
-    """Stage 3 of the paper: heads come back to the edge server, are averaged and handed out again."""
+    """Stage 3 of the paper: heads come back to the edge server, which sums them."""
 
-    def __init__(self, framework: CopyPerClient, state: State) -> None:
-        self.cuts = [cut for k, cut in enumerate(framework.cuts) if k not in framework.task.away]
-        self.common = (framework.min_cut, framework.max_cut)
-        self.edge = EdgeServer(state.units["edge"], framework.task.zero_sum(0, framework.max_cut))
+    def __init__(self, state: State, total: PartialSum) -> None:
+        self.kept: dict[int, UnitState] = {}  # no client keeps its head
+        self.edge = EdgeServer(state.units["edge"], total)
 
     def give(self, client: int, cut: int) -> UnitState:
         return self.edge.head(cut)
@@ -91,29 +157,20 @@ class _EdgeHeads:
         main.commit(both)
         self.edge.commit(both)
 
-    def close(self, main: MainServer, link: Link) -> dict[str, UnitState]:
-        swap(main, self.edge, *self.common, link)
-        edge = self.edge.close()
-        for cut in self.cuts:  # dropped clients get the new head too
-            link.carry("client_edge_down", edge[0:cut])
-        return {"edge": edge}
-
 
 class _OwnHeads:
     """Every client keeps its head: no head travels."""
 
     def __init__(self, state: State) -> None:
-        self.heads = {name: head for name, head in state.units.items() if name.startswith("head")}
+        self.state = state
+        self.kept: dict[int, UnitState] = {}
 
     def give(self, client: int, cut: int) -> UnitState:
-        return self.heads[f"head{client}"]
+        return self.state.units[f"head{client}"]
 
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
-        self.heads[f"head{client}"] = head.clone()
+        self.kept[client] = head.clone()
         main.commit([client])
-
-    def close(self, main: MainServer, link: Link) -> dict[str, UnitState]:
-        return self.heads
 
 
 class HSFL(CopyPerClient):

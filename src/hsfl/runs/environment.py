@@ -16,14 +16,16 @@ PACKAGES = ("hsfl", "torch", "numpy")
 SOURCES = Path(__file__).parents[1]
 
 
-def environment() -> dict[str, Any]:
-    """The machine, the versions and the sources, as plain data for `environment.json`."""
+def environment(num_threads: int | None = None) -> dict[str, Any]:
+    """The machine, the versions and the sources, as plain data for `environment.json`. num_threads: by default torch's here."""
+    if num_threads is None and "torch" in sys.modules:
+        num_threads = sys.modules["torch"].get_num_threads()
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": _processor(),
         "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "num_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
+        "num_threads": num_threads,
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "sources_sha256": sources_sha256(),
     }

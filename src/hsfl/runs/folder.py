@@ -86,10 +86,10 @@ class RunFolder:
         for path in (*own, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
-    def create(self, config: RunConfig) -> None:
-        """Write the first files of a run."""
+    def create(self, config: RunConfig, num_threads: int | None = None) -> None:
+        """Write the first files of a run. num_threads: of each process that trains; by default torch's."""
         write_json(self.config_path, config.model_dump(mode="json"))
-        write_json(self.environment_path, environment() | {"inputs": input_digests(config)})
+        write_json(self.environment_path, environment(num_threads) | {"inputs": input_digests(config)})
         if (record := plugin_record(config)) is not None:
             write_json(self.plugins_path, record)
         write_atomic(self.rounds_path, lambda scratch: None)
@@ -234,7 +234,9 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
 def _settings(config: RunConfig) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
     free = ("train.rounds", "train.budget_s", "data.dir")
-    return {name: value for name, value in flat.items() if name not in free and not name.startswith("log.")}
+    return {
+        name: value for name, value in flat.items() if name not in free and not name.startswith(("log.", "engine."))
+    }
 
 
 def run_path(out: str | Path, label: str, seed: int) -> Path:

@@ -1,19 +1,15 @@
 """The whole model that a framework's state gives: how good it is, and the one that is written down."""
 
+from hsfl.engines import Engine
 from hsfl.frameworks.base import Framework, State
-from hsfl.models.state import UnitState, load_state
-from hsfl.runs.prepare import Bench
+from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.evaluate import Quality, evaluate, mean_quality
+from hsfl.training.evaluate import Quality, mean_quality
 
 
-def assess(bench: Bench, framework: Framework, state: State) -> Quality:
+def assess(engine: Engine, framework: Framework, state: State) -> Quality:
     """How good the joined model is on the test samples; the mean over the clients where each client has a model of its own."""
-    qualities = []
-    for whole in framework.models(state):
-        load_state(whole, bench.task.model)
-        qualities.append(evaluate(bench.task.model.eval(), bench.test, bench.num_classes))
-    return mean_quality(qualities)
+    return mean_quality([engine.evaluate(whole) for whole in framework.models(state)])
 
 
 def exported(framework: Framework, state: State) -> UnitState:
@@ -21,7 +17,7 @@ def exported(framework: Framework, state: State) -> UnitState:
     models = list(framework.models(state))
     if len(models) == 1:
         return models[0]
-    total = PartialSum.zero(models[0].layout, 0, models[0].stop, models[0].floats.device)
+    total = PartialSum.zero(models[0], len(models))
     for whole in models:
         total.add(whole, 1.0)
     return total.mean(models[0])

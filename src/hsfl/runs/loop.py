@@ -2,16 +2,17 @@
 
 import math
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
+from hsfl.engines import Engine, Exam, start
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.formats import seconds
@@ -34,10 +35,7 @@ from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.runs.records import RoundRecord, Standing
-
-
-class Diverged(Exception):
-    """A loss or a weight is no longer a number."""
+from hsfl.training.aggregate import Diverged
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class _Parts:
     """What the rounds of a run work with."""
 
     bench: Bench
+    engine: Engine
     framework: Framework
     clock: RoundClock
     folder: RunFolder
@@ -83,9 +82,11 @@ def run(
     config = _settled(config, folder, resume, model)
     with folder.locked():
         going_on = _going_on(folder, config, resume, observer)
-        bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
-        framework = find_framework(config.framework)(bench.task)
-        return _train(_Parts(bench, framework, make_clock(bench, framework), folder, observer), going_on)
+        with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
+            bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
+            framework = find_framework(config.framework)(bench.task)
+            clock = make_clock(bench, framework)
+            return _train(_Parts(bench, engine, framework, clock, folder, observer), going_on)
 
 
 def _settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
@@ -125,6 +126,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
         clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
+    parts.engine.attach(parts.framework, Exam(parts.bench.task.model, parts.bench.test, parts.bench.num_classes))
     status = "finished"
     with Interruptible() as interruptible:
         here = _begin(parts, going_on)
@@ -146,7 +148,8 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                 observer.round_ends(record)
         except KeyboardInterrupt:
             status = "interrupted"
-        except Diverged:
+        except Diverged as why:
+            observer.warns(str(why))
             status = "diverged"
         finally:
             observer.run_ends()
@@ -156,8 +159,8 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
 def _begin(parts: _Parts, going_on: bool) -> _Position:
     """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
     config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
-    _warn_of_threads(folder, going_on, observer)
-    state, standing = _start(framework, folder, config, going_on)
+    _warn_of_threads(folder, parts.engine, going_on, observer)
+    state, standing = _start(parts, going_on)
     if not folder.cuts_path.exists():
         folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
@@ -169,18 +172,19 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     return _Position(state, standing, now_s)
 
 
-def _warn_of_threads(folder: RunFolder, resume: bool, observer: Observer) -> None:
+def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
     """Sums depend on how torch divides them among threads."""
     before = folder.environment().num_threads if resume else None
-    if before is not None and before != torch.get_num_threads():
+    if before is not None and before != engine.num_threads:
         observer.warns(
-            f"the run began with {before} threads and goes on with {torch.get_num_threads()}: last digits may differ"
+            f"the run began with {before} threads and goes on with {engine.num_threads}: last digits may differ"
         )
 
 
-def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: bool) -> tuple[State, Standing]:
+def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
     """The state to begin with, and the folder's rounds cut to those that the state has seen."""
-    state, standing = framework.init(), Standing(0)
+    folder, config = parts.folder, parts.config
+    state, standing = parts.framework.init(), Standing(0)
     if resume:
         state, standing = load_checkpoint(folder.checkpoint_path, state, config)
         if config.train.rounds < standing.rounds_done:
@@ -190,7 +194,7 @@ def _start(framework: Framework, folder: RunFolder, config: RunConfig, resume: b
         folder.keep_rounds(standing.rounds_done)
         write_json(folder.config_path, config.model_dump(mode="json"))
     else:
-        folder.create(config)
+        folder.create(config, parts.engine.num_threads)
     return state, standing
 
 
@@ -242,12 +246,12 @@ def _round(
     quality = None
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()
-        quality = assess(parts.bench, framework, after)
+        quality = assess(parts.engine, framework, after)
     wall_s = time.perf_counter() - began
     record = make_record(framework, task, round_index, here.now_s, line, says, result, quality, wall_s)
     losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
-        raise Diverged
+        raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
     return after, record
 
 

@@ -4,7 +4,7 @@ So HSFL, FL and SplitFed V1 see the same samples in the same order, and no frame
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -82,7 +82,7 @@ def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
     return small
 
 
-def _nothing(client: int, num_samples: int) -> None:
+def no_observer(client: int, num_samples: int) -> None:
     pass
 
 
@@ -94,9 +94,7 @@ class Feed:
     indices: list[np.ndarray]  # [K] of the images that each client holds
     seed: int
     augment: str = "none"
-    on_batch: Callable[[int, int], None] = field(
-        default=_nothing
-    )  # is told the client and the number of samples, for a progress display
+    on_batch: Callable[[int, int], None] = no_observer  # is told the client and the number of samples, to show progress
 
     def num_samples(self, client: int) -> int:
         return len(self.indices[client])

@@ -1,6 +1,6 @@
 """How good a model is on the test images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.training.batches import Images
+
+TEST_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -20,22 +22,47 @@ class Quality:
     recall: tuple[float | None, ...]  # of each class; None where the test samples have none of the class
 
 
+@dataclass(frozen=True)
+class Tally:
+    """What a model did on one batch of test images."""
+
+    loss: float  # summed over the images
+    hits: tuple[int, ...]  # [classes]
+    counts: tuple[int, ...]  # [classes]
+
+
+def num_batches(images: Images, batch_size: int = TEST_BATCH) -> int:
+    return -(-len(images) // batch_size)
+
+
 @torch.inference_mode()
-def evaluate(model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch_size: int = 500) -> Quality:
-    """Loss, accuracy and recall of a model, which must be in evaluation mode; `batch_size` samples at a time."""
-    loss = 0.0
-    hits = torch.zeros(num_classes, dtype=torch.int64)
-    counts = torch.zeros(num_classes, dtype=torch.int64)
-    for start in range(0, len(images), batch_size):
-        y = images.y[start : start + batch_size]
-        logits = model(images.floats(images.x[start : start + batch_size]))
-        loss += float(F.cross_entropy(logits, y, reduction="sum"))
-        right = (logits.argmax(dim=1) == y).cpu()
-        hits += torch.bincount(y.cpu()[right], minlength=num_classes)
-        counts += torch.bincount(y.cpu(), minlength=num_classes)
-    recall = tuple(h / n if n else None for h, n in zip(hits.tolist(), counts.tolist()))
-    known = [r for r in recall if r is not None]
-    return Quality(loss / len(images), int(hits.sum()) / len(images), sum(known) / len(known), recall)
+def tally(
+    model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch: int, batch_size: int = TEST_BATCH
+) -> Tally:
+    """Losses and hits on the batch of this number, by a model in evaluation mode."""
+    here = slice(batch * batch_size, (batch + 1) * batch_size)
+    y = images.y[here]
+    logits = model(images.floats(images.x[here]))
+    loss = float(F.cross_entropy(logits, y, reduction="sum"))
+    hits, counts = (torch.bincount(some.cpu(), minlength=num_classes) for some in (y[logits.argmax(dim=1) == y], y))
+    return Tally(loss, tuple(hits.tolist()), tuple(counts.tolist()))
+
+
+def quality(tallies: Sequence[Tally]) -> Quality:
+    """Loss, accuracy and recall over all batches, in the order of the batches."""
+    hits, counts = ([sum(column) for column in zip(*rows)] for rows in zip(*((t.hits, t.counts) for t in tallies)))
+    recall = tuple(h / n if n else None for h, n in zip(hits, counts))
+    known, num_images = [r for r in recall if r is not None], sum(counts)
+    loss = sum(t.loss for t in tallies) / num_images
+    return Quality(loss, sum(hits) / num_images, sum(known) / len(known), recall)
+
+
+def evaluate(
+    model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch_size: int = TEST_BATCH
+) -> Quality:
+    """Loss, accuracy and recall of a model in evaluation mode."""
+    batches = range(num_batches(images, batch_size))
+    return quality([tally(model, images, num_classes, batch, batch_size) for batch in batches])
 
 
 def mean_quality(qualities: list[Quality]) -> Quality:

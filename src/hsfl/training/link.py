@@ -3,6 +3,7 @@
 The link counts the bytes of everything it carries, route by route. A codec or a wire belongs here and nowhere else.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -47,26 +48,33 @@ class Link:
 
 
 class Losses:
-    """The mean training loss over samples. Losses are summed on their device, and the sum is read once."""
+    """The mean training loss over samples. The parts of a round may be merged in any order: their sum is exact."""
 
     def __init__(self) -> None:
-        self.total: Tensor | None = None
+        self.total: Tensor | None = None  # of the steps that were added here, in their order; read once, at the end
+        self.parts: list[Tensor | float] = []  # totals of merged parts
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
         """Add the mean loss of a batch of so many samples."""
         part = (loss.detach() if loss.device.type == "mps" else loss.detach().double()) * num_samples
-        self._add(part, num_samples)
-
-    def merge(self, other: "Losses") -> None:
-        """Add the losses of another part of the round."""
-        if other.total is not None:
-            self._add(other.total, other.num_samples)
-
-    def _add(self, part: Tensor, num_samples: int) -> None:
         self.total = part if self.total is None else self.total + part
         self.num_samples += num_samples
 
+    def merge(self, other: "Losses") -> None:
+        """Count in the losses of another part of the round."""
+        self.parts += other.totals
+        self.num_samples += other.num_samples
+
+    def read(self) -> None:
+        """Turn the totals into plain numbers, which cross a process border at no cost."""
+        self.parts, self.total = [float(total) for total in self.totals], None
+
+    @property
+    def totals(self) -> list[Tensor | float]:
+        return self.parts if self.total is None else [*self.parts, self.total]
+
     @property
     def mean(self) -> float | None:
-        return float(self.total) / self.num_samples if self.total is not None else None
+        totals = self.totals
+        return math.fsum(map(float, totals)) / self.num_samples if totals else None

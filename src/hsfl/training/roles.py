@@ -128,9 +128,9 @@ class Client:
         """Take the head of the round, with an optimiser that remembers nothing."""
         self.part.begin(head, lr)
 
-    def train(self, session: Steps, round_index: int, losses: Losses, link: Link) -> UnitState:
-        """All batches of the round, stages 1 and 2 of the paper; returns the trained head."""
-        has_head, has_all = self.part.stop > 0, self.part.stop == self.num_units
+    def train(self, session: Steps, round_index: int, link: Link) -> tuple[UnitState, Losses]:
+        """All batches of the round, stages 1 and 2 of the paper; returns the trained head and the losses."""
+        losses, has_head, has_all = Losses(), self.part.stop > 0, self.part.stop == self.num_units
         for step, (x, y) in enumerate(self.data.batches(round_index)):
             key = self.data.key(round_index, step)
             if has_all:
@@ -142,4 +142,4 @@ class Client:
                 if has_head:
                     client_backward(self.part, smashed, gradient)
             losses.add(loss, len(y))
-        return self.part.state
+        return self.part.state, losses

@@ -1,0 +1,111 @@
+"""Sums of clients do not depend on their order or on who sums which clients, and lose nothing that a model could hold."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.bench import make_task
+
+from hsfl.models.state import UnitState
+from hsfl.rng import stream
+from hsfl.training.aggregate import Diverged, PartialSum
+from hsfl.training.link import Losses
+
+BEFORE = make_task([1], [2], dtype=torch.float32).initial
+
+
+def client(number: int, spread: float) -> UnitState:
+    """A made-up state whose numbers lie within `spread` powers of ten."""
+    state, rng = BEFORE.clone(), stream(number, "order-free")
+    size = rng.normal(size=len(state.floats)) * 10.0 ** rng.uniform(-spread, 0, size=len(state.floats))
+    state.floats.copy_(torch.from_numpy(size))
+    state.ints.copy_(torch.from_numpy(rng.integers(0, 1000, size=len(state.ints))))
+    return state
+
+
+def total_of(states: list[UnitState], weights: list[float], order: list[int]) -> PartialSum:
+    total = PartialSum.zero(BEFORE, sum(weights))
+    for k in order:
+        total.add(states[k], weights[k])
+    return total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    weights=st.lists(st.one_of(st.integers(1, 10**6), st.floats(1e-3, 1e3)), min_size=1, max_size=6),
+    spread=st.floats(0, 8),
+    data=st.data(),
+)
+def test_any_order_and_any_division_among_workers_give_the_same_bits(
+    weights: list[float], spread: float, data: st.DataObject
+) -> None:
+    states = [client(k, spread) for k in range(len(weights))]
+    everyone = list(range(len(weights)))
+    plain = total_of(states, weights, everyone)
+    shuffled = data.draw(st.permutations(everyone))
+    where = data.draw(st.integers(0, len(weights)))
+    merged = PartialSum.zero(BEFORE, sum(weights))
+    for part in (shuffled[where:], shuffled[:where]):  # two workers, joined the other way round
+        one = PartialSum.zero(BEFORE, sum(weights))
+        for k in part:
+            one.add(states[k], weights[k])
+        merged.merge(one)
+    for left, right in zip((plain.total.floats, plain.total.ints, plain.weight),
+                           (merged.total.floats, merged.total.ints, merged.weight)):  # fmt: skip
+        assert torch.equal(left, right)
+    assert torch.equal(plain.mean(BEFORE).floats, merged.mean(BEFORE).floats)
+
+
+def test_the_mean_is_exact_to_the_last_digit_of_a_weight() -> None:
+    """Against rational arithmetic: as near as sums in float64, wherever a weight is above a millionth of the largest."""
+    states, weights = [client(k, 3) for k in range(10)], [float(17 * k + 3) for k in range(10)]
+    mean = total_of(states, weights, list(range(10))).mean(BEFORE)
+    for at in range(0, len(mean.floats), 97):
+        exact = sum(Fraction(w) * Fraction(float(s.floats[at])) for w, s in zip(weights, states)) / Fraction(
+            sum(weights)
+        )
+        if abs(exact) > 1e-6:
+            rounded = torch.tensor(float(exact), dtype=torch.float32)
+            assert abs(mean.floats[at] - rounded) <= torch.finfo(torch.float32).eps * abs(rounded)
+    double = sum(w * s.floats.double() for w, s in zip(weights, states)) / sum(weights)
+    torch.testing.assert_close(mean.floats.double(), double, rtol=torch.finfo(torch.float32).eps, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(float("nan"), "no number"), (1e6, "has grown to 1e\\+06"), (-1e30, "grown")]
+)
+def test_what_a_sum_cannot_carry_is_refused(value: float, words: str) -> None:
+    total, state = PartialSum.zero(BEFORE, 10), client(0, 1)
+    state[2:3].floats[5] = value
+    with pytest.raises(Diverged, match=f"a weight of unit 3 .*{words}"):
+        total.add(state, 10)
+
+
+def test_the_largest_that_is_allowed_does_not_overflow() -> None:
+    """A thousand clients that all bring the largest number they may."""
+    total, state = PartialSum.zero(BEFORE, 1000 * 60), BEFORE.clone()
+    state.floats.fill_(total.largest[0])
+    for _ in range(1000):
+        total.add(state, 60)
+    assert torch.equal(total.mean(BEFORE).floats, state.floats)
+
+
+def test_losses_merge_in_any_order() -> None:
+    rng = stream(1, "losses")
+    parts = []
+    for _ in range(20):
+        part = Losses()
+        for _ in range(3):
+            part.add(torch.tensor(10.0 ** rng.uniform(-8, 8)), int(rng.integers(1, 40)))
+        parts.append(part)
+
+    def mean(order: list[int]) -> float | None:
+        whole = Losses()
+        for k in order:
+            whole.merge(parts[k])
+        return whole.mean
+
+    assert len({mean(rng.permutation(20).tolist()) for _ in range(50)}) == 1
+    assert Losses().mean is None
