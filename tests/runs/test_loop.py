@@ -10,6 +10,7 @@ from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
 from hsfl.data.datasets import load
+from hsfl.engines.base import Exam, Inline
 from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.models.zoo import build
@@ -132,7 +133,9 @@ def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_pa
     models = [whole.clone() for whole in framework.models(state)]
     assert len(models) == 3
     (record,) = RunFolder(tmp_path / "run").rounds()
-    assert record.test_accuracy == loop.assess(bench, framework, state).accuracy
+    engine = Inline()
+    engine.attach(framework, Exam(bench.task.model, bench.test, bench.num_classes))
+    assert record.test_accuracy == loop.assess(engine, framework, state).accuracy
     stored = load_file(tmp_path / "run/model.safetensors")
     for name, tensor in stored.items():
         if tensor.is_floating_point():

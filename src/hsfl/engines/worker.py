@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from hsfl import plugins
-from hsfl.engines import Exam
+from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State, Task

@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines import Exam, Say
+from hsfl.engines.base import Exam
 from hsfl.engines.worker import Assess, Batch, Done, Failed, Hand, Order, Setup, Train, work
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
@@ -49,13 +49,13 @@ class Helper:
 class Workers:
     """The engine `workers`."""
 
-    def __init__(self, num_workers: int, num_threads: int, say: Say) -> None:
+    def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         self.num_threads, self.say = num_threads, say
         self.deaths = 0
         self.helpers = [self._spawn() for _ in range(num_workers)]
 
     @classmethod
-    def start(cls, config: RunConfig, say: Say) -> "Workers":
+    def start(cls, config: RunConfig, say: Callable[[str], None]) -> "Workers":
         """As many workers as the config says, else as there are cores; they divide the cores' threads."""
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         most = config.train.clients_per_round or config.fleet.num_clients

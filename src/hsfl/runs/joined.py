@@ -1,6 +1,6 @@
 """The whole model that a framework's state gives: how good it is, and the one that is written down."""
 
-from hsfl.engines import Engine
+from hsfl.engines.base import Engine
 from hsfl.frameworks.base import Framework, State
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum

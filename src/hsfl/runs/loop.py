@@ -12,7 +12,8 @@ import numpy as np
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
-from hsfl.engines import Engine, Exam, start
+from hsfl.engines.base import Engine, Exam
+from hsfl.engines.start import start
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.formats import seconds
