@@ -1,0 +1,26 @@
+"""The engine that a config asks for."""
+
+from collections.abc import Callable
+
+from hsfl.config import RunConfig
+from hsfl.engines.base import Engine, Inline
+from hsfl.errors import InputError
+from hsfl.methods import copy_per_client_names, method
+
+
+def start(config: RunConfig, say: Callable[[str], None]) -> Engine:
+    """The engine that the config asks for; `say` is told where that has no effect."""
+    engine = config.engine
+    if engine.name == "inline":
+        return Inline()
+    if not method(config.framework).copy_per_client:
+        say(
+            f"{config.framework} trains its clients in turn or in step, so it runs in one process; engine.name="
+            f"{engine.name} spreads {', '.join(copy_per_client_names())}"
+        )
+        return Inline()
+    if config.device != "cpu":
+        raise InputError(f"engine.name is {engine.name!r} but device is {config.device!r}; set engine.name=inline")
+    from hsfl.engines.workers import Workers  # here, because inline runs need no multiprocessing
+
+    return Workers.start(config, say)
