@@ -1,4 +1,4 @@
-"""The mean round of candidate cuts, remembered: what every method of `cuts` asks.
+"""The mean round of candidate cuts, remembered: what the methods of `cut_methods` ask where links are a radio.
 
 Legend: K clients, I subchannels, S samples, P candidates.
 """
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @cache
 def _compile() -> None:
-    """Compile (or load) before any clock runs."""
+    """Compile the functions of `samples` (or load them) before any clock runs."""
     tiny = packed.pack([random_scenario(np.random.default_rng(0), 2, 2)])
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
     packed.warm_owners(tiny, cuts[0], owners)
@@ -27,7 +27,9 @@ def _compile() -> None:
 
 
 class Fitness:
-    """Mean seconds of cut vectors [P, K] -> [P], by local search (exclusive) or shares to 0.5 % (bandwidth)."""
+    """Mean rounds of candidates in seconds, [P, K] -> [P]: by local search where subchannels are exclusive, by shares to
+    0.5 % where bands are shared. `limit_s`: seconds for one sample of shared bands.
+    """
 
     def __init__(self, scenarios: Sequence[Scenario], threads: int = 1, limit_s: float = 5.0) -> None:
         self.samples = packed.pack(scenarios)
@@ -35,7 +37,7 @@ class Fitness:
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]
         self.threads = threads
-        self.limit_s = limit_s  # for a sample of shared bands
+        self.limit_s = limit_s
         self.evaluations = 0
         self.known: dict[tuple[int, ...], float] = {}
         shape = (2, len(scenarios), self.scenario.num_subchannels)
@@ -61,7 +63,7 @@ class Fitness:
         )
 
     def predict(self, cuts: Array) -> Array:
-        """About how many seconds another cut of each client would save [K, C]."""
+        """About how many seconds another cut of one client of cuts [K] would save, [K, C]."""
         s = self.scenario
         lowest = np.full(s.num_clients, s.min_cut)
         if s.sharing == "exclusive":
@@ -71,11 +73,11 @@ class Fitness:
         return packed.predict(self.samples, cuts, self.owners, shares, lowest, s.max_cut)
 
     def _shares(self, cuts: Array) -> Array:
-        """Shares of both stages for these cuts [2, S, K, I]."""
+        """Shares of both stages for cuts [K], [2, S, K, I]."""
         answers = [exact(s, cuts, gap=5e-3, time_limit_s=self.limit_s) for s in self.scenarios]
         return np.stack([[a.share for a in answers], [a.edge_down_share for a in answers]])
 
     def best(self, count: int) -> list[Array]:
-        """The best distinct cut vectors seen."""
+        """The best candidates [K] that were valued, from the best, all different."""
         ranked = sorted(self.known, key=lambda row: (self.known[row], row))
         return [np.array(row) for row in ranked[:count]]

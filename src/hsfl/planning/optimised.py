@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cuts import CutPlan, CutSettings, choose_cuts, exact_rounds
+from hsfl.allocation.cut_methods import CutChoice, CutSettings
+from hsfl.allocation.cuts import choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
@@ -128,7 +129,7 @@ def plan_cuts(
     min_cut: int,
     progress: Progress | None = None,
     options: OptionsConfig | None = None,
-) -> CutPlan:
+) -> CutChoice:
     """The policy's cuts: optimised over samples, or by its rule (then the plan's gap is that of the rule's cuts)."""
     chosen = policy_named(own_policy(settings.policy, "hsfl"), options)  # who has a cut for each client is HSFL
     how = CutSettings(

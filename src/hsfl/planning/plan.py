@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
