@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from hsfl.allocation import lagrange, subsets
-from hsfl.allocation.answer import owner_of
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.local_search import first_owner, local_search
@@ -61,14 +60,14 @@ def _prove_by_prices(
     target, top, top_lam = goal.target(best.T_s), -np.inf, best.lam
     sums = least_sums(stage, oracle, target, best.lam, can_trade(stage), NARROW)
     for _ in range(PRICES):
-        lam, value, sets = next(sums, (0.0, np.nan, None))
-        if sets is None:
+        lam, value, owner = next(sums, (0.0, np.nan, None))
+        if owner is None:
             break
         if value > top:
             top, top_lam = value, lam
         if value > PROOF:
             return replace(best, lower_bound_s=max(best.lower_bound_s, target)), lam, True
-        better = _adopt(stage, best, owner_of(sets))
+        better = _adopt(stage, best, owner)
         if better is not best:
             best = better
             if goal.reached(best.T_s, best.lower_bound_s):
@@ -95,7 +94,7 @@ def _prove_few(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit) ->
     """Few subchannels: prove by prices; where prices cannot, walk through the assignments that they leave."""
     K, subs = stage.start_w.shape
     rounds = 200 if subs <= 12 else 4  # between looks at the clock
-    oracle = by_subsets(stage, np.arange(K + 1), subsets.largest_set(stage), rounds, best.owner, clock)
+    oracle = by_subsets(stage, np.arange(K + 1), subsets.largest_set(stage), rounds, best.share, clock)
     own_s, num_leaves = None, FIRST_WALK
     while True:
         best, lam, proven = _prove_by_prices(stage, best, goal, clock, oracle)

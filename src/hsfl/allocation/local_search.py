@@ -4,10 +4,14 @@ Legend: K clients, I subchannels. An assignment is an owner [I] for each subchan
 
 The descent works at one deadline T and one price rho. When no move and no swap lowers the sum of prices (see `prices`), the
 assignment has a shorter T of its own, and the descent begins again there.
+
+Arguments that most functions take, all changed in place: owner [I]; counts [K], how many subchannels each client has; share
+[K, I], the owners as shares; phi [K], the price of each client; rent [K, I], what each subchannel is worth to each client (see
+`tangent`); curve and spare, scratch. (A record of these arrays, and a function for each subchannel, would be a tenth slower:
+compiled code counts a reference to every array at every call.)
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,18 +24,6 @@ from hsfl.allocation.tangent import tangent
 Array = np.ndarray
 LEAST_GAIN = 1e-13  # by which a change must lower the sum of prices
 ROUNDS = 100  # of descents; a handful is enough
-
-
-class _Search(NamedTuple):
-    """The assignment that is being improved, and what is known about it. Every array changes in place."""
-
-    owner: Array  # [I]
-    counts: Array  # [K] subchannels of each client
-    share: Array  # [K, I] the owners as shares
-    phi: Array  # [K] the price of each client
-    rent: Array  # [K, I] what each subchannel is worth to each client (see `tangent`)
-    curve: Array  # scratch
-    spare: Array  # scratch
 
 
 @compiled
@@ -56,83 +48,97 @@ def first_owner(stage: Stage) -> Array:
 
 
 @compiled
-def _refresh(stage: Stage, at: _Search, k: int, T: float, rho: float, lam: float) -> None:
+def _refresh(
+    stage: Stage, k: int, share: Array, phi: Array, rent: Array, curve: Array, spare: Array, T: float, rho: float,
+    lam: float,
+) -> None:  # fmt: skip
     """The price of client k and the rents of its tangent, for the subchannels that it has now."""
-    value, feasible = tangent(stage, k, at.share[k], T, rho, lam, at.curve, at.spare, at.rent[k])
-    at.phi[k] = value
+    value, feasible = tangent(stage, k, share[k], T, rho, lam, curve, spare, rent[k])
+    phi[k] = value
     if not feasible:
-        at.rent[k] = 0.0
-        at.phi[k] = price(stage, k, at.share[k], at.curve, at.spare, T, rho, lam)
+        rent[k] = 0.0
+        phi[k] = price(stage, k, share[k], curve, spare, T, rho, lam)
 
 
 @compiled
-def _lowers(stage: Stage, at: _Search, k: int, j: int, T: float, rho: float, lam: float) -> bool:
-    """Whether the shares as they are now lower the sum of the prices of clients k and j."""
-    new = price(stage, j, at.share[j], at.curve, at.spare, T, rho, lam)
-    if not new < at.phi[k] + at.phi[j]:
+def _lowers(
+    stage: Stage, first: int, other: int, share: Array, phi: Array, curve: Array, spare: Array, T: float, rho: float,
+    lam: float,
+) -> bool:  # fmt: skip
+    """Whether the shares as they are now lower the sum of two clients' prices; the first is priced first."""
+    before = phi[first] + phi[other]
+    new = price(stage, first, share[first], curve, spare, T, rho, lam)
+    if not new < before:
         return False
-    new += price(stage, k, at.share[k], at.curve, at.spare, T, rho, lam)
-    return new - at.phi[k] - at.phi[j] < -LEAST_GAIN
+    new += price(stage, other, share[other], curve, spare, T, rho, lam)
+    return new - before < -LEAST_GAIN
 
 
 @compiled
-def _move(stage: Stage, at: _Search, i: int, T: float, rho: float, lam: float) -> bool:
-    """Give subchannel i to another client wherever that lowers the sum of prices; returns whether it did."""
-    k, moved = at.owner[i], False
-    if at.counts[k] == 1 and needs_subchannel(stage, k):
+def _move(
+    stage: Stage, i: int, k: int, j: int, owner: Array, counts: Array, share: Array, phi: Array, rent: Array,
+    curve: Array, spare: Array, T: float, rho: float, lam: float,
+) -> bool:  # fmt: skip
+    """Move subchannel i from client k to client j, if that lowers the sum of prices; returns whether it did."""
+    share[k, i], share[j, i] = 0.0, 1.0
+    if not _lowers(stage, j, k, share, phi, curve, spare, T, rho, lam):
+        share[k, i], share[j, i] = 1.0, 0.0
         return False
-    for j in range(at.share.shape[0]):
-        if j == k or at.rent[k, i] - at.rent[j, i] >= -LEAST_GAIN:
-            continue
-        at.share[k, i], at.share[j, i] = 0.0, 1.0
-        if not _lowers(stage, at, k, j, T, rho, lam):
-            at.share[k, i], at.share[j, i] = 1.0, 0.0
-            continue
-        at.counts[k] -= 1
-        at.counts[j] += 1
-        at.owner[i] = j
-        _refresh(stage, at, k, T, rho, lam)
-        _refresh(stage, at, j, T, rho, lam)
-        k, moved = j, True
-        if at.counts[k] == 1:
-            break
-    return moved
+    owner[i] = j
+    counts[k] -= 1
+    counts[j] += 1
+    _refresh(stage, k, share, phi, rent, curve, spare, T, rho, lam)
+    _refresh(stage, j, share, phi, rent, curve, spare, T, rho, lam)
+    return True
 
 
 @compiled
-def _swap(stage: Stage, at: _Search, i: int, T: float, rho: float, lam: float) -> bool:
-    """Swap subchannel i for a later one of another client wherever that lowers the sum; returns whether it did."""
-    k, swapped = at.owner[i], False
-    for j in range(i + 1, at.share.shape[1]):
-        m = at.owner[j]
-        if m == k or at.rent[k, i] - at.rent[k, j] + at.rent[m, j] - at.rent[m, i] >= -LEAST_GAIN:
-            continue
-        at.share[k, i], at.share[k, j], at.share[m, j], at.share[m, i] = 0.0, 1.0, 0.0, 1.0
-        if not _lowers(stage, at, k, m, T, rho, lam):
-            at.share[k, i], at.share[k, j], at.share[m, j], at.share[m, i] = 1.0, 0.0, 1.0, 0.0
-            continue
-        at.owner[i], at.owner[j] = m, k
-        _refresh(stage, at, k, T, rho, lam)
-        _refresh(stage, at, m, T, rho, lam)
-        k, swapped = m, True
-    return swapped
+def _swap(
+    stage: Stage, i: int, k: int, j: int, m: int, owner: Array, share: Array, phi: Array, rent: Array, curve: Array,
+    spare: Array, T: float, rho: float, lam: float,
+) -> bool:  # fmt: skip
+    """Swap subchannel i of client k for subchannel j of client m, if that lowers the sum; returns whether it did."""
+    share[k, i], share[k, j], share[m, j], share[m, i] = 0.0, 1.0, 0.0, 1.0
+    if not _lowers(stage, k, m, share, phi, curve, spare, T, rho, lam):
+        share[k, i], share[k, j], share[m, j], share[m, i] = 1.0, 0.0, 1.0, 0.0
+        return False
+    owner[i], owner[j] = m, k
+    _refresh(stage, k, share, phi, rent, curve, spare, T, rho, lam)
+    _refresh(stage, m, share, phi, rent, curve, spare, T, rho, lam)
+    return True
 
 
 @compiled
-def _descend(stage: Stage, at: _Search, T: float, rho: float, lam: float) -> bool:
+def _descend(
+    stage: Stage, owner: Array, counts: Array, share: Array, phi: Array, rent: Array, curve: Array, spare: Array,
+    T: float, rho: float, lam: float,
+) -> bool:  # fmt: skip
     """Move and swap at (T, rho) until no change lowers the sum of prices. Returns whether any did.
 
     Rents bound what a change can gain before it is priced. So most changes are never priced, and none is missed.
     """
-    for k in range(at.share.shape[0]):
-        _refresh(stage, at, k, T, rho, lam)
+    K, subs = share.shape
+    for k in range(K):
+        _refresh(stage, k, share, phi, rent, curve, spare, T, rho, lam)
     changed, again = False, True
     while again:
         again = False
-        for i in range(at.share.shape[1]):
-            moved = _move(stage, at, i, T, rho, lam)
-            swapped = _swap(stage, at, i, T, rho, lam)
-            again = again or moved or swapped
+        for i in range(subs):
+            k = owner[i]
+            free = counts[k] > 1 or not needs_subchannel(stage, k)
+            for j in range(K if free else 0):
+                if j == k or rent[k, i] - rent[j, i] >= -LEAST_GAIN:
+                    continue
+                if _move(stage, i, k, j, owner, counts, share, phi, rent, curve, spare, T, rho, lam):
+                    again, k = True, j
+                    if counts[k] == 1:
+                        break
+            for j in range(i + 1, subs):
+                m = owner[j]
+                if m == k or rent[k, i] - rent[k, j] + rent[m, j] - rent[m, i] >= -LEAST_GAIN:
+                    continue
+                if _swap(stage, i, k, j, m, owner, share, phi, rent, curve, spare, T, rho, lam):
+                    again, k = True, m
         changed = changed or again
     return changed
 
@@ -156,42 +162,29 @@ def smoothed(stage: Stage, load_s: float) -> Stage:
 
 
 @compiled
-def _begin(owner: Array, K: int) -> _Search:
-    """A search that starts at these owners [I], which are copied."""
-    subs = owner.shape[0]
-    counts = np.zeros(K, np.int64)
-    for i in range(subs):
-        counts[owner[i]] += 1
-    return _Search(
-        owner=owner.copy(),
-        counts=counts,
-        share=shares_of(owner, K),
-        phi=np.empty(K),
-        rent=np.empty((K, subs)),
-        curve=np.empty((CURVE_ROWS, subs)),
-        spare=np.empty((CURVE_ROWS, subs)),
-    )
-
-
-@compiled
 def local_search(stage: Stage, owner: Array, T: float, rho: float) -> tuple[Array, float, float, float]:
     """Descend at the current (T, rho), then take the new (T, rho), until T stops falling.
 
     owner [I] is where the search starts; T (seconds) and rho are guesses for it, 0 where there are none. Returns the best
     owners [I] with their T, rho and lam.
     """
-    at = _begin(owner, stage.start_w.shape[0])
-    T, rho, lam = solve_shares(stage, at.share, T, rho)
-    best, best_T, best_rho, best_lam = at.owner.copy(), T, rho, lam
+    K, subs = stage.start_w.shape
+    owner, share, counts = owner.copy(), shares_of(owner, K), np.zeros(K, np.int64)
+    for i in range(subs):
+        counts[owner[i]] += 1
+    phi, rent = np.empty(K), np.empty((K, subs))
+    curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
+    T, rho, lam = solve_shares(stage, share, T, rho)
+    best, best_T, best_rho, best_lam = owner.copy(), T, rho, lam
     smooth = smoothed(stage, 1e-3 * T)
-    T, rho, lam = solve_shares(smooth, at.share, T, rho)
+    T, rho, lam = solve_shares(smooth, share, T, rho)
     for _ in range(ROUNDS):
-        if not _descend(smooth, at, T, rho, lam):
+        if not _descend(smooth, owner, counts, share, phi, rent, curve, spare, T, rho, lam):
             break
-        new_T, rho, lam = solve_shares(smooth, at.share, T, rho)
-        true_T, true_rho, true_lam = solve_shares(stage, at.share, T, rho)
+        new_T, rho, lam = solve_shares(smooth, share, T, rho)
+        true_T, true_rho, true_lam = solve_shares(stage, share, T, rho)
         if true_T < best_T:
-            best, best_T, best_rho, best_lam = at.owner.copy(), true_T, true_rho, true_lam
+            best, best_T, best_rho, best_lam = owner.copy(), true_T, true_rho, true_lam
         if not new_T < T * (1.0 - 1e-12):
             break
         T = new_T

@@ -4,8 +4,8 @@ Legend: K clients, I subchannels. Rows group[k] to group[k + 1] of a stage are t
 its cuts, or only one row where cuts are given.
 
 An oracle takes (T, rho, lam). It gives the least sum of prices over all assignments and options, or a lower bound on that
-sum; the row [K] that each client takes; and the set [K, I] of subchannels that each client owns. A sum above 1 proves that
-no assignment keeps T. There are two oracles: matching, where every client owns one subchannel, and subsets, where there are
+sum; the row [K] that each client takes; and the owner [I] of each subchannel. A sum above 1 proves that no assignment keeps
+T. There are two oracles: matching, where every client owns one subchannel, and subsets, where there are
 few subchannels. `lagrange` serves where neither does.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hsfl.allocation import lagrange, subset_bounds
 from hsfl.allocation.matching import least_match
-from hsfl.allocation.prices import single_prices
+from hsfl.allocation.prices import shares_of, single_prices
 from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.subsets import PROOF
@@ -37,10 +37,12 @@ def by_matching(stage: Stage, group: Array) -> Oracle:
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
         prices = single_prices(stage, T, rho, lam)  # [rows, I]
         value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
-        sets = np.zeros((len(group) - 1, prices.shape[1]))
-        sets[np.arange(len(column)), column] = 1.0
+        owner = np.full(prices.shape[1], -1)
+        owner[column] = np.arange(len(column))
+        if len(prices) == len(column):  # every client has one option
+            return value, group[:-1], owner
         rows = [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)]
-        return value, np.array(rows, np.int64), sets
+        return value, np.array(rows, np.int64), owner
 
     return oracle
 
@@ -50,15 +52,14 @@ def by_subsets(
 ) -> Oracle:
     """The oracle for few subchannels: dynamic programming over subsets (`subset_bounds`).
 
-    limit: the most subchannels that one client can own. rounds: of one programme. start: owners [I] of a good assignment,
+    limit: the most subchannels that one client can own. rounds: of one programme. start: shares [K, I] of a good assignment,
     whose sets are priced first. With a clock, programmes follow each other until the sum is exact or the time is over.
     """
-    num_clients, num_subchannels = len(group) - 1, stage.start_w.shape[1]
+    num_clients = len(group) - 1
     known = np.zeros((num_clients, MOST_SETS), np.int64)
     num_known = np.full(num_clients, 0 if start is None else 1)
-    clients = np.arange(num_clients)[:, None]
     if start is not None:
-        known[:, 0] = (clients == start) @ (1 << np.arange(num_subchannels))
+        known[:, 0] = start @ (1 << np.arange(start.shape[1]))
 
     def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
         while True:
@@ -66,7 +67,7 @@ def by_subsets(
                 stage, group, limit, known, num_known, T, rho, lam, rounds
             )
             if exact or value > PROOF or clock is None or clock.over() or num_known.max() == MOST_SETS:
-                return value, rows, (clients == owner).astype(float)
+                return value, rows, owner
 
     return oracle
 
@@ -74,18 +75,18 @@ def by_subsets(
 def least_sums(
     stage: Stage, oracle: Oracle, T_s: float, lam: float, trade: bool, narrow: float = 0.0
 ) -> Iterator[tuple[float, float, Array]]:
-    """Bisection over lam at one deadline: (lam, least sum, sets [K, I]) for prices that approach the largest sum.
+    """Bisection over lam at one deadline: (lam, least sum, owner [I]) for prices that approach the largest sum.
 
-    The least sum is concave in lam, and its slope is what the chosen sets need of power minus what they need of cycles.
+    The least sum is concave in lam, and its slope is what the assignment needs of power minus what it needs of cycles.
     The first price is `lam`. trade: whether lam must stay inside (0, 1), as where a client trades cycles for power. The
     bisection ends where the prices that are left lie closer together than `narrow`.
     """
     low, high = (INSIDE, 1.0 - INSIDE) if trade else (0.0, 1.0)
     lam = min(max(lam, low), high)
     while True:
-        value, rows, sets = oracle(T_s, rho_of(stage, lam), lam)
-        yield lam, value, sets
-        pull = lagrange.excess(stage, rows, sets, T_s, rho_of(stage, lam))
+        value, rows, owner = oracle(T_s, rho_of(stage, lam), lam)
+        yield lam, value, owner
+        pull = lagrange.excess(stage, rows, shares_of(owner, len(rows)), T_s, rho_of(stage, lam))
         low, high = (lam, high) if pull > 0 else (low, lam)
         if high - low < narrow:
             return
