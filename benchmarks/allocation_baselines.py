@@ -11,13 +11,15 @@ import argparse
 import numpy as np
 
 from hsfl.allocation import paper
-from hsfl.allocation.cuts import CutSettings, choose_cuts
+from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import POLICIES, policy
 from hsfl.allocation.powers import pour_rows
-from hsfl.allocation.search import Goal, TimeLimit, solve_stage
-from hsfl.allocation.spectrum import shares_of, solve_shares
+from hsfl.allocation.prices import shares_of, solve_shares
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import distribution_stage, training_stage
 
 GOAL = Goal(1e-4)

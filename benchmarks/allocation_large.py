@@ -7,7 +7,8 @@ import argparse
 
 import numpy as np
 
-from hsfl.allocation.cuts import CutSettings, choose_cuts
+from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 

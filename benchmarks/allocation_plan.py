@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 
-from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
+from hsfl.allocation.cut_methods import CutSettings, scls
+from hsfl.allocation.cuts import choose_cuts, exact_rounds
 from hsfl.allocation.draw import gains, random_cuts, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all, with_draws

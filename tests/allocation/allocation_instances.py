@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
+from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.spectrum import shares_of, solve_shares
 
 
 @st.composite

@@ -53,7 +53,7 @@ def test_one_subchannel_two_equal_clients_share_it_equally():
 
 def test_random_shares_never_beat_the_bound():
     """The certificate against direct search: no random shares come below it."""
-    from hsfl.allocation.spectrum import solve_shares
+    from hsfl.allocation.prices import solve_shares
     from hsfl.allocation.stage import training_stage
 
     rng = np.random.default_rng(5)

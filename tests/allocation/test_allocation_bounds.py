@@ -8,11 +8,12 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation import compiled, lagrange, partition, priced_partitions
+from hsfl.allocation import buying, compiled, subset_bounds, subsets
 from hsfl.allocation.curve import CURVE_ROWS
+from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.matching import match
-from hsfl.allocation.spectrum import first_owner, needs_subchannel, price, shares_of, solve_shares
-from hsfl.allocation.stage import training_stage
+from hsfl.allocation.prices import price, shares_of, solve_shares
+from hsfl.allocation.stage import needs_subchannel, training_stage
 from hsfl.allocation.tangent import tangent
 
 
@@ -58,7 +59,7 @@ def test_what_a_client_buys_is_a_lower_bound(scenario, cut, level):
         shares, phi = prices(stage, k, T, rho, lam)
         least = min(p + pi @ s for p, s in zip(phi, shares, strict=True))
         sets, chosen = np.zeros((subs + 1, subs)), np.zeros(subs)
-        bound = lagrange.buy(stage, k, pi, T, rho, lam, subs, sets, chosen, lagrange.workspace(subs), np.ones(subs))
+        bound = buying.buy(stage, k, pi, T, rho, lam, subs, sets, chosen, buying.workspace(subs), np.ones(subs))
         assert bound <= least * (1 + 1e-9) + 1e-12
 
 
@@ -87,10 +88,8 @@ def test_least_sum_equals_all_partitions(scenario, cut):
         masks = [sum(1 << i for i, o in enumerate(owner) if o == k) for k in range(clients)]
         best = min(best, sum(tables[k][mask] for k, mask in enumerate(masks)))
     pool, used = np.zeros((clients, 64), np.int64), np.zeros(clients, np.int64)
-    limit = partition.largest_set(stage)
-    value, _, _, exact = priced_partitions.least_sum(
-        stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000
-    )
+    limit = subsets.largest_set(stage)
+    value, _, _, exact = subset_bounds.least_sum(stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000)
     assert value <= best * (1 + 1e-9) + 1e-12
     if exact:
         assert value == pytest.approx(best, rel=1e-9, abs=1e-12)
@@ -105,11 +104,11 @@ def test_the_walk_finds_what_exists_and_nothing_else(scenario, cut):
     if not any(needs_subchannel(stage, k) for k in range(scenario.num_clients)):
         return
     best = enumerate_stage(stage)
-    c, needy = partition.uplink_table(stage), partition.who_needs(stage)
+    c, needy = subsets.uplink_table(stage), subsets.who_needs(stage)
     for T, exists in ((best * (1 + 1e-7), True), (best * (1 - 1e-7), False)):
-        phi = partition.price_table(stage, c, T, rho, lam)
-        after = partition.complete(needy, phi)
-        _, value, exhausted = partition.search_leaves(stage, phi, after, T, rho, 10**6)
+        phi = subsets.price_table(stage, c, T, rho, lam)
+        after = subsets.complete(needy, phi)
+        _, value, exhausted = subsets.walk_assignments(stage, phi, after, T, rho, 10**6)
         assert np.isfinite(value) == exists
         assert exhausted != exists
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import hsfl
+from hsfl.allocation.cut_methods import scls
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import scls
 from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
-from hsfl.allocation.search import Goal, TimeLimit, solve_stage
 from hsfl.allocation.solvers import allocate
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from allocation_instances import all_cuts
 
+from hsfl.allocation.cut_methods import CutSettings, scls
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import CutSettings, choose_cuts, exact_rounds, scls
+from hsfl.allocation.cuts import choose_cuts, exact_rounds, first_candidates
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all, with_draws
-from hsfl.allocation.search import TimeLimit
+from hsfl.allocation.solving import TimeLimit
 from hsfl.errors import InputError
 
 
@@ -78,9 +79,7 @@ def test_a_seed_repeats_and_progress_is_told():
 
 def test_first_population_has_scls():
     fitness = Fitness(small(2))
-    from hsfl.allocation.cuts import _starts
-
-    starts = _starts(fitness, 0, 10)
+    starts = first_candidates(fitness.scenario, 0, 10)
     assert (starts == scls(fitness.scenario)).all(axis=1).any()
     assert len(starts) == 10
 

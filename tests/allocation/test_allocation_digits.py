@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation, with_gap
-from hsfl.allocation.curve import CURVE_ROWS, NATS, SHARE, fill_curve, filled_nats, respond
+from hsfl.allocation.curve import CURVE_ROWS, NATS, WIDTH, fill_curve, filled_nats, respond
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact, solve_round, stage_solver
+from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.policies import policy
 from hsfl.allocation.powers import spend
-from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
+from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.stage import distribution_stage, training_stage
 from hsfl.allocation.tangent import surplus
 from hsfl.allocation.units import in_units, own_units
@@ -83,7 +84,7 @@ def test_a_client_s_answer_to_a_price_ends_at_its_deadline(case, t, n, d, rho):
     f, q, x, a = respond(curve, count, t, n, d, 1.0, rho)
     if np.isinf(q):
         return
-    nats = curve[NATS, a] + curve[SHARE, a] * x
+    nats = curve[NATS, a] + curve[WIDTH, a] * x
     assert n / f + d / nats == pytest.approx(t, rel=1e-11, abs=0)
     assert nats == pytest.approx(filled_nats(curve, count, q), rel=1e-9, abs=0)
 

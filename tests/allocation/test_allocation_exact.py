@@ -8,13 +8,14 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation import search
+from hsfl.allocation import exclusive
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.exclusive import _prove_many, solve_stage
 from hsfl.allocation.joint import exact
-from hsfl.allocation.partition import largest_set
-from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, _prove_large, solve_stage
-from hsfl.allocation.spectrum import first_owner, local_search, shares_of, solve_shares
+from hsfl.allocation.local_search import first_owner, local_search
+from hsfl.allocation.prices import shares_of, solve_shares
+from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
 from hsfl.allocation.stage import distribution_stage, training_stage
 
 
@@ -46,7 +47,9 @@ def test_the_bound_for_many_subchannels_holds_on_few(scenario, cut):
     stage = training_stage(scenario, np.full(scenario.num_clients, cut))
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
     if T > 0:
-        answer = _prove_large(stage, StageAnswer(owner, T, rho, lam), Goal(1e-4), TimeLimit(0.1), largest_set(stage))
+        answer = _prove_many(
+            stage, StageAnswer(shares_of(owner, scenario.num_clients), T, rho, lam), Goal(1e-4), TimeLimit(0.1)
+        )
         best = enumerate_stage(stage)
         assert answer.lower_bound_s <= best * (1 + 1e-9)
         assert answer.T_s >= best * (1 - 1e-9)
@@ -54,14 +57,14 @@ def test_the_bound_for_many_subchannels_holds_on_few(scenario, cut):
 
 def test_the_walk_through_assignments_proves_no_more_than_is_true(monkeypatch):
     """Where prices prove nothing all is walked through, here from a bad assignment and to a rough goal."""
-    monkeypatch.setattr(search, "_prove_by_prices", lambda stage, best, *_: (best, best.lam, False))
+    monkeypatch.setattr(exclusive, "_prove_by_prices", lambda stage, best, *_: (best, best.lam, False))
     for seed in range(10):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 3, 5)
         stage = training_stage(scenario, random_cuts(rng, scenario))
         owner = np.array([0, 1, 2, 0, 1])
         T, rho, lam = solve_shares(stage, shares_of(owner, 3), 0.0, 0.0)
-        answer = search._prove_small(stage, StageAnswer(owner, T, rho, lam), Goal(0.3), TimeLimit(60.0))
+        answer = exclusive._prove_few(stage, StageAnswer(shares_of(owner, 3), T, rho, lam), Goal(0.3), TimeLimit(60.0))
         best = enumerate_stage(stage)
         assert answer.lower_bound_s <= best * (1 + 1e-9)
         assert answer.lower_bound_s >= answer.T_s * 0.7 * (1 - 1e-9)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hsfl.allocation.curve import CURVE_ROWS, fill_curve, filled_nats
 from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.powers import pour, spend
-from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
+from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.stage import distribution_stage, training_stage
 
 

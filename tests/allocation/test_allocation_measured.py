@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.cuts import CutSettings
-from hsfl.allocation.measured import best_plan, keep_within, least_training, optimal_cycles
+from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts, optimistic
 from hsfl.errors import InputError
 
@@ -136,7 +136,7 @@ def random_fleet(seed, clients, count, num_cuts=6):
     work = np.tile(flops[-1] - flops, (clients, 1))
     own = flops / varied[..., None] + links
     rounds = MeasuredRounds(own, work, down, 0, rng.integers(2, num_cuts, clients), 0.3 * clients)
-    first = best_plan(flops / speed[:, None] + links, work, down[0], rounds.feasible, rounds.main_hz).cuts
+    first = best_round(flops / speed[:, None] + links, work, down[0], rounds.feasible, rounds.main_hz).cuts
     return rounds, first
 
 

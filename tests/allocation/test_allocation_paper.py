@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hsfl.allocation import paper
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.exclusive import solve_stage as best_transmission
 from hsfl.allocation.joint import exact
 from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage, transmission
 from hsfl.allocation.policies import policy
-from hsfl.allocation.search import Goal, TimeLimit
-from hsfl.allocation.search import solve_stage as best_transmission
+from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.spectrum import shares_of, solve_shares
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
 

@@ -10,8 +10,8 @@ from hsfl.allocation import bandwidth, planes
 from hsfl.allocation.answer import SolveStatus, violation
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.search import Goal, TimeLimit
-from hsfl.allocation.spectrum import solve_shares
+from hsfl.allocation.prices import solve_shares
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import even_cycles, training_stage
 from hsfl.allocation.tangent import rents
 

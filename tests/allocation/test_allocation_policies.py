@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cuts import CutSettings
+from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import POLICIES, Policy, policy
-from hsfl.allocation.search import Goal, TimeLimit, solve_stage
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices
 from hsfl.errors import InputError

@@ -13,9 +13,10 @@ from hsfl.allocation.curve import CURVE_ROWS
 from hsfl.allocation.cutbound import bound_over_cuts, options, priced_cuts
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.search import TimeLimit, alone_each_s
+from hsfl.allocation.prices import alone_each_s, price
 from hsfl.allocation.sharebound import buy
-from hsfl.allocation.spectrum import needs_subchannel, price
+from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage import needs_subchannel
 
 
 @settings(max_examples=40, deadline=None)

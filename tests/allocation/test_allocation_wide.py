@@ -11,15 +11,15 @@ import pytest
 from wide_scenarios import KINDS, wide_rounds, wide_scenario
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import CutSettings
 from hsfl.allocation.joint import exact, warm_up
-from hsfl.allocation.measured import best_plan, keep_within, least_training, optimal_cycles
+from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.measured_cuts import choose_measured_cuts
 from hsfl.allocation.policies import policy
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import TimeLimit
 from hsfl.allocation.solvers import allocate
+from hsfl.allocation.solving import TimeLimit
 from hsfl.errors import InputError
 
 GAP = 1e-3
@@ -113,7 +113,7 @@ def judge_measured(seed):
         assert cycles.sum() <= hz
         ends_s = own_s + np.divide(work, cycles, out=np.zeros(len(rows)), where=work > 0)
         assert ends_s.max() <= T_s * ROUNDING
-        plan = best_plan(all_own_s, rounds.work_cycles, all_down_s, rounds.feasible, hz)
+        plan = best_round(all_own_s, rounds.work_cycles, all_down_s, rounds.feasible, hz)
         assert plan.lower_bound_s <= plan.round_s <= (T_s + down_s.max()) * ROUNDING
         assert plan.round_s <= plan.lower_bound_s * ROUNDING  # no gap was allowed
         for even in (False, True):

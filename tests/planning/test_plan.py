@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.small_runs import hsfl, refused
 
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.measured import best_plan, optimal_cycles
+from hsfl.allocation.measured import best_round, optimal_cycles
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
 from hsfl.commands.allocations import report, show_table
@@ -165,7 +165,7 @@ def test_measured_plan_equals_trying_everything() -> None:
         own, work, down = (rng.integers(0, 9, (3, 4)) / 2 for _ in range(3))  # half-integers, so that ties happen
         feasible = rng.random((3, 4)) < 0.8
         feasible[:, 0] = True
-        best = best_plan(own, work, down, feasible, 2.0)
+        best = best_round(own, work, down, feasible, 2.0)
         rows = np.arange(3)
         assert feasible[rows, best.cuts].all()
         assert best.server_hz.sum() <= 2.0 * (1 + 1e-9)

@@ -11,7 +11,8 @@ from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny
 
 from hsfl.allocation import fitness as judging
-from hsfl.allocation.cuts import CutSettings, choose_cuts
+from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.samples import with_draws
 from hsfl.runs import loop

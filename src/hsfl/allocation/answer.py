@@ -1,4 +1,4 @@
-"""The answer of `hsfl allocate`: an allocation with its proof, checked against the constraints it must keep.
+"""The answer of `hsfl allocate`: an allocation with its proof, checked against the constraints that it must keep.
 
 Legend: K clients, I subchannels.
 """
@@ -16,12 +16,12 @@ from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps
 
 Array = np.ndarray
 POWER_NAMES = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
-ROUNDING = 1e-9  # between a bound and the round that meets it
+ROUNDING = 1e-9  # by which a bound may pass the round that meets it, relatively
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
 
 
 class SolveStatus(StrEnum):
-    """How a solve ended; `advice` is the sentence for people."""
+    """How a solver ended; `advice` says it in a sentence for people."""
 
     OPTIMAL = "optimal"
     TIME_LIMIT = "time_limit"
@@ -30,6 +30,7 @@ class SolveStatus(StrEnum):
 
     @property
     def advice(self) -> str:
+        """The status in a sentence."""
         return {
             SolveStatus.OPTIMAL: "optimal within the gap that was asked for",
             SolveStatus.TIME_LIMIT: "stopped at the time limit; gap is the proven distance to the optimum",
@@ -42,16 +43,16 @@ class SolveStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Allocation:
-    """Who gets what in one round. Exactly one of owner and share is set, by the scenario's sharing."""
+    """Who gets what in one round. The owners are set where subchannels are exclusive, the shares where bands are shared."""
 
     status: SolveStatus
     cuts: Array  # [K]
-    kept: Array  # [K] bool
+    kept: Array  # [K] bool: the client takes part
     server_hz: Array  # [K]
-    owner: Array | None  # [I], -1: nobody
-    edge_down_owner: Array | None  # [I]
-    share: Array | None  # [K, I]
-    edge_down_share: Array | None  # [K, I]
+    owner: Array | None  # [I] of each subchannel in training; -1: nobody
+    edge_down_owner: Array | None  # [I] in model distribution
+    share: Array | None  # [K, I] of each subchannel in training
+    edge_down_share: Array | None  # [K, I] in model distribution
     main_up_power_w: Array  # [K, I]
     main_down_power_w: Array  # [K, I]
     edge_up_power_w: Array  # [K, I]
@@ -64,7 +65,7 @@ class Allocation:
     cuts_lower_bound_s: float | None = field(default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the answer's file."""
+        """The content of the answer's file, as JSON has it."""
         owners = (
             {"owner": self.owner.tolist(), "edge_down_owner": self.edge_down_owner.tolist()}
             if self.owner is not None and self.edge_down_owner is not None
@@ -91,7 +92,7 @@ class Allocation:
         return answer
 
     def write(self, path: str | Path) -> None:
-        """The answer as a JSON file, whole or not at all."""
+        """Write the answer as a JSON file, whole or not at all."""
         write_json(Path(path), self.to_dict())
 
 
@@ -100,12 +101,12 @@ def _list(values: Array | None) -> list[Any] | None:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no nan: a client that sits out has no phase."""
+    """A number for JSON, which has no nan: a client that sits out has no phases."""
     return None if np.isnan(value) else float(value)
 
 
 class _Costs(NamedTuple):
-    """The columns of a `CostTable`, not checked again: the scenario's were."""
+    """The columns of a `CostTable`; nothing is checked, since the scenario was."""
 
     client_forward_flops: Array
     client_backward_flops: Array
@@ -117,7 +118,7 @@ class _Costs(NamedTuple):
 
 
 def rates(scenario: Scenario, allocation: Allocation) -> Rates:
-    """Eq. (7) for the four links, from the powers alone (and the shares, where bands are shared)."""
+    """The rates of the four links by Eq. (7), from the powers alone (and the shares, where bands are shared)."""
     s, a = scenario, allocation
 
     def rate(power: Array, gain: Array, share: Array | None) -> Array:
@@ -134,9 +135,9 @@ def rates(scenario: Scenario, allocation: Allocation) -> Rates:
 
 
 def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
-    """Eqs. (6) and (8) to (11) for an allocation."""
+    """The seconds of every phase by Eqs. (6) and (8) to (11), for an allocation."""
     s = scenario
-    zero = np.zeros(s.num_cuts)  # forward and backward are one number here
+    zero = np.zeros(s.num_cuts)  # a scenario has one number for forward and backward
     cost: Any = _Costs(s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits)
     return phases(
         cost,
@@ -149,7 +150,10 @@ def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
 
 
 def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Array], float]:
-    """(phases by name, round_s) by the latency equations: max over kept of N (A + U + S + D) + E, plus max M."""
+    """(phases by name, round_s) by the latency equations.
+
+    The round is the maximum over kept clients of N (A + U + S + D) + E, plus the maximum over all clients of M.
+    """
     p = phases_of(scenario, allocation)
     whole_s = client_round_s(p, scenario.num_batches)
     by_name = {name: np.array(getattr(p, name), float) for name in PHASE_NAMES}
@@ -161,23 +165,23 @@ def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Arra
 
 
 def holds(lower_bound_s: float, round_s: float) -> bool:
-    """Whether a bound can be one beside a round that someone has: not above it by more than rounding."""
+    """Whether a lower bound agrees with a round that some allocation has: it is not above it by more than rounding."""
     return lower_bound_s <= round_s * (1.0 + ROUNDING)
 
 
 def with_gap(lower_bound_s: float, round_s: float) -> tuple[float, float]:
-    """(the bound, the gap it leaves); a bound that the round refutes proves nothing, so that 0 is left of it."""
+    """(the bound, the relative gap between the bound and the round). A bound that the round refutes is replaced by 0."""
     bound_s = min(lower_bound_s, round_s) if holds(lower_bound_s, round_s) else 0.0
     return bound_s, (round_s - bound_s) / round_s if round_s > 0 else 0.0
 
 
 def violation(scenario: Scenario, allocation: Allocation) -> float:
-    """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where all hold exactly."""
+    """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where every constraint holds."""
     return max(0.0, *breaches(scenario, allocation).values())
 
 
 def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
-    """How far each constraint is broken, relatively, by the constraint in words; at most 0 where it holds."""
+    """How far each constraint is broken, relatively; the keys say the constraints in words. At most 0 where one holds."""
     s, a = scenario, allocation
     powers = {name: getattr(a, name) for name in POWER_NAMES}
     given = {"server_hz": a.server_hz, **powers}
@@ -203,16 +207,33 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
 
 
 def _most(power_w: Array, limit_w: Array) -> float:
-    """How far the client that is furthest over its limit is over it, relatively."""
+    """The largest relative excess of a client's power [K, I] over its limit [K]."""
     return float((power_w.sum(axis=1) / limit_w - 1).max())
 
 
 def _either(broken: Any) -> float:
-    """A constraint that holds or does not."""
+    """The breach of a constraint that holds or does not: infinite or 0."""
     return np.inf if broken else 0.0
 
 
+def owner_of(share: Array) -> Array:
+    """Owners [I] of exclusive shares [K, I]; -1 where nobody has the subchannel."""
+    return np.where(share.any(axis=0), share.argmax(axis=0), -1)
+
+
+def who_has(sharing: str, training: Array, distribution: Array) -> dict[str, Any]:
+    """The four fields of an `Allocation` that say who has which subchannel, from the shares [K, I] of both stages."""
+    exclusive = sharing == "exclusive"
+    return {
+        "owner": owner_of(training) if exclusive else None,
+        "edge_down_owner": owner_of(distribution) if exclusive else None,
+        "share": None if exclusive else training,
+        "edge_down_share": None if exclusive else distribution,
+    }
+
+
 def _shares(a: Allocation) -> tuple[Array, Array]:
+    """The shares [K, I] of training and of distribution."""
     if a.owner is None or a.edge_down_owner is None:
         assert a.share is not None
         assert a.edge_down_share is not None

@@ -1,57 +1,40 @@
-"""Sharing bandwidth: a client may own a fraction of a subchannel; the stage is then convex, for any number of clients.
+"""Shared bandwidth: a client may have a part of a subchannel; then the stage is convex, for any number of clients.
 
-Legend: K clients, I subchannels, share s [K, I] with columns that sum to at most 1.
+Legend: K clients, I subchannels, share s [K, I]; the shares of a subchannel sum to at most 1.
 
-The optimal T(s) of fixed shares is convex in s, with gradient -G, G_ki = mu_k (rents of `tangent` per second of client
-k's deadline), mu the multipliers of the deadlines. Mirror descent in its multiplicative form moves every subchannel's
-shares towards those who gain most by it (`step`). The linearisation at any point proves, for all shares,
+The least T(s) for fixed shares is convex in s, with gradient -G, G_ki = mu_k (rents of `tangent` per second of the deadline of
+client k), where mu are the multipliers of the deadlines. Mirror descent in its multiplicative form moves the shares of every
+subchannel towards the clients that gain most by it (`step`). The linearisation at any point proves, for all shares,
 
     T* >= sum_k mu_k t_k + alpha (sum f - hz) + beta (sum q - power) + sum_ki G_ki s_ki - sum_i max_k G_ki
 
-(the Frank-Wolfe certificate), so every step knows its gap. Clients that only upload a model (no cycles, no downlink)
-have a deadline but no price; they are given a tiny load, which smooths the maximum; the bound is for the true problem.
+(the Frank-Wolfe certificate), so the gap is known after every step. Clients that only upload a model (no cycles, no downlink)
+have a deadline but no price. They get a tiny load, which smooths the maximum; the bound is for the true problem.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from hsfl.allocation import planes
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.search import Goal, Spent, TimeLimit, alone_each_s, alone_s
-from hsfl.allocation.spectrum import smoothed, solve_shares
+from hsfl.allocation.local_search import smoothed
+from hsfl.allocation.prices import alone_each_s, alone_s, solve_shares
+from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
 FEW_STEPS, MANY_STEPS = 100, 2000  # of descent before planes: in small cells and where T has kinks, and elsewhere
 SMALL_CELL, LARGE_CELL = 400, 10_000  # shares; in larger cells than these the programmes of planes take too long
-
-
-@dataclass(frozen=True)
-class SharedAnswer:
-    """Shares, their optimal T, the price of a watt, and a bound over all shares."""
-
-    share: Array  # [K, I]
-    T_s: float
-    rho: float
-    lam: float
-    lower_bound_s: float = 0.0
-    spent: Spent | None = None  # where cycles and powers are not the optimal ones of (T_s, rho)
-
-    def shares(self, num_clients: int) -> Array:
-        """Who has how much of each subchannel, [K, I]."""
-        return self.share
-
-    @property
-    def gap(self) -> float:
-        return (self.T_s - self.lower_bound_s) / self.T_s if self.T_s > 0 else 0.0
+LIGHTEN = 20  # steps, after which the tiny loads become smaller
+SLOW, STUCK = 1e-6, 1e-9  # of the pace: then the tiny loads become smaller; then the descent ends
 
 
 @compiled
 def first_shares(stage: Stage) -> Array:
-    """By load, and more of the subchannels that are good for the client and bad for others."""
+    """Shares [K, I] to begin with: by bits, and more of the subchannels that are good for the client and bad for others."""
     K, subs = stage.start_w.shape
     share = np.zeros((K, subs))
     for k in range(K):
@@ -68,9 +51,10 @@ def first_shares(stage: Stage) -> Array:
 
 @compiled
 def certify(stage: Stage, true_cycles: Array, share: Array, H: Array, point: Array, weight: Array) -> float:
-    """The certificate, in seconds, from `tangent.rents`. `stage` may hold tiny loads in place of zeros of true_cycles [K].
+    """The lower bound on T, in seconds, that H [K, I], point [K, 6] and weight [K] of `tangent.rents` prove.
 
-    Every budget is priced by who would pay most for it, so that the bound holds for any weights, however rounded.
+    `stage` may hold tiny loads where true_cycles [K] is zero; the bound is for the true cycles. Every budget has the price of
+    the client that would pay most for it, so that the bound holds for any weights, however rounded.
     """
     K, subs = share.shape
     total = weight.sum()
@@ -100,11 +84,11 @@ def certify(stage: Stage, true_cycles: Array, share: Array, H: Array, point: Arr
 
 @compiled
 def step(share: Array, G: Array, stiffness: Array, theta: float, scale: float, new: Array) -> None:
-    """A step from `share` into `new`, columns renormalised.
+    """One step from share [K, I], written into new [K, I]; the shares of each subchannel sum to 1 again.
 
-    With pi_i the mean rent of subchannel i and r_ki = G_ki / pi_i, client k's band is worth m_k times what it costs.
-    Its mix of subchannels moves by (r_ki / m_k)^theta, the size of its band by m_k^(scale / stiffness_k), where
-    stiffness is the elasticity of its rents in its band: the step that would reach m_k = 1 at constant prices.
+    G [K, I] are the rents, stiffness [K] their elasticities (`stiffness`). Let pi_i be the mean rent of subchannel i and
+    r_ki = G_ki / pi_i: the band of client k is worth m_k times what it costs. The client's mix of subchannels moves by
+    (r_ki / m_k)^theta, the size of its band by m_k^(scale / stiffness_k), which would reach m_k = 1 at constant prices.
     """
     K, subs = share.shape
     pi = np.zeros(subs)
@@ -135,7 +119,7 @@ def step(share: Array, G: Array, stiffness: Array, theta: float, scale: float, n
 
 @compiled
 def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
-    """How steeply each client's rents fall as its band grows, about: d ln G / d ln s, signs dropped, [K]."""
+    """About how steeply each client's rents fall as its band grows, [K]: -d ln G / d ln s."""
     K = share.shape[0]
     e = np.empty(K)
     for k in range(K):
@@ -147,77 +131,117 @@ def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     return e
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal."""
     best = descend(stage, goal, clock)
     if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
         return best
     share, T, bound_s = planes.solve(stage, best.share, best.T_s, best.rho, best.lower_bound_s, goal, clock)
     T, rho, lam = solve_shares(stage, share, T, 0.0)
-    return SharedAnswer(share, T, rho, lam, bound_s)
+    return StageAnswer(share, T, rho, lam, bound_s)
 
 
-def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> SharedAnswer:
+def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
-    share = first_shares(stage)
-    T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
-    even = np.full(share.shape, 1.0 / len(share))
-    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * T:  # loads so unequal that they say nothing
-        share = even
-        T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
-    best = SharedAnswer(share.copy(), T, rho, lam, alone_s(stage))
+    best = _first_answer(stage)
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
-    load_s = 0.1 * best.T_s
-    smooth = smoothed(stage, load_s)
-    new, G = np.zeros(share.shape), np.empty(share.shape)
-    point, weight = np.empty((len(share), 6)), np.empty(len(share))
-    T, rho, lam = solve_shares(smooth, share, best.T_s, best.rho)
-    pace, moved, steps = 1.0, True, 0
-    few = has_kinks(stage) or share.size <= SMALL_CELL
-    enough = FEW_STEPS + share.size // 2 if few else MANY_STEPS
+    here, steps, enough = _Descent(stage, best), 0, _enough_steps(stage)
     while not (goal.reached(best.T_s, best.lower_bound_s) or clock.over()):
         steps += 1
-        if steps > enough and share.size <= LARGE_CELL:
+        if steps > enough and best.share.size <= LARGE_CELL:
             break
-        if (smooth.cycles != stage.cycles).any() and (steps % 20 == 0 or pace < 1e-6):
-            load_s = min(load_s, 0.3 * (best.T_s - best.lower_bound_s))  # the load lengthens T by about itself
-            smooth = smoothed(stage, load_s)
-            T, rho, lam = solve_shares(smooth, share, T, rho)
-            pace, moved = 1.0, True
-        elif pace < 1e-9:
+        if here.has_loads and (steps % LIGHTEN == 0 or here.pace < SLOW):
+            here.lighten(best)
+        elif here.pace < STUCK:
             break
-        if moved:
-            rents(smooth, share, T, rho, lam, G, point, weight)
-            bound_s = certify(smooth, stage.cycles, share, G, point, weight)
-            best = replace(best, lower_bound_s=max(best.lower_bound_s, bound_s))
-            G *= weight[:, None]
-        step(share, G, stiffness(smooth, share, T, point), min(1.0, pace), pace, new)
-        new_T, new_rho, new_lam = solve_shares(smooth, new, T, rho)
-        moved = new_T < T
-        pace = min(1.5 * pace, 2.0) if moved else 0.4 * pace
-        if moved:
-            share, new = new, share
-            T, rho, lam = new_T, new_rho, new_lam
-            best = _better(stage, best, share, T, rho)
+        best = here.step(best)
     return best
 
 
+def _first_answer(stage: Stage) -> StageAnswer:
+    """The first shares, or even ones where the bits of clients are so unequal that they say nothing."""
+    share = first_shares(stage)
+    T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    even = np.full(share.shape, 1.0 / len(share))
+    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * T:
+        share = even
+        T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    return StageAnswer(share, T, rho, lam, alone_s(stage))
+
+
+def _enough_steps(stage: Stage) -> int:
+    """The steps of descent after which planes are the better way."""
+    num_shares = stage.start_w.size
+    return FEW_STEPS + num_shares // 2 if has_kinks(stage) or num_shares <= SMALL_CELL else MANY_STEPS
+
+
+class _Descent:
+    """Where the descent is: shares, and what is known at them. The stage is smoothed by tiny loads."""
+
+    def __init__(self, stage: Stage, first: StageAnswer) -> None:
+        self.stage = stage
+        self.pace, self.moved = 1.0, True  # of the steps; whether the shares moved since the rents were computed
+        self.share, self.new = first.share.copy(), np.zeros(first.share.shape)  # [K, I]; where the next step may lead
+        self.G, self.point = np.empty(self.share.shape), np.empty((len(self.share), 6))
+        self.load_s = 0.1 * first.T_s
+        self.smooth = smoothed(stage, self.load_s)
+        self.T, self.rho, self.lam = solve_shares(self.smooth, self.share, first.T_s, first.rho)
+
+    @property
+    def has_loads(self) -> bool:
+        """Whether some client has a tiny load."""
+        return bool((self.smooth.cycles != self.stage.cycles).any())
+
+    def lighten(self, best: StageAnswer) -> None:
+        """Make the tiny loads smaller than the gap that is left, since they lengthen T by about themselves."""
+        self.load_s = min(self.load_s, 0.3 * (best.T_s - best.lower_bound_s))
+        self.smooth = smoothed(self.stage, self.load_s)
+        self.T, self.rho, self.lam = solve_shares(self.smooth, self.share, self.T, self.rho)
+        self.pace, self.moved = 1.0, True
+
+    def step(self, best: StageAnswer) -> StageAnswer:
+        """Try a step, and keep it where it shortens T; returns the best answer with the best bound."""
+        if self.moved:
+            best = replace(best, lower_bound_s=max(best.lower_bound_s, self._bound_s()))
+        elasticity = stiffness(self.smooth, self.share, self.T, self.point)
+        step(self.share, self.G, elasticity, min(1.0, self.pace), self.pace, self.new)
+        T, rho, lam = solve_shares(self.smooth, self.new, self.T, self.rho)
+        self.moved = T < self.T
+        self.pace = min(1.5 * self.pace, 2.0) if self.moved else 0.4 * self.pace
+        if self.moved:
+            self.share, self.new = self.new, self.share
+            self.T, self.rho, self.lam = T, rho, lam
+            best = _better(self.stage, best, self.share, T, rho)
+        return best
+
+    def _bound_s(self) -> float:
+        """The certificate at these shares; leaves the rents in G, weighted by the multipliers of the deadlines."""
+        weight = np.empty(len(self.share))
+        rents(self.smooth, self.share, self.T, self.rho, self.lam, self.G, self.point, weight)
+        bound_s = certify(self.smooth, self.stage.cycles, self.share, self.G, self.point, weight)
+        self.G *= weight[:, None]
+        return bound_s
+
+
 def has_kinks(stage: Stage) -> bool:
-    """Whether T is a maximum of parts: deadlines without a price, or two budgets that no client can trade."""
+    """Whether T is a maximum of parts: some deadline has no price, or no client can trade one budget for the other."""
     works, sends = stage.cycles > 0.0, stage.down_bits > 0.0
     bits = stage.up_bits + stage.edge_bits + stage.given_bits
     idle = ~works & ~sends & (bits > 0.0)
     return bool(idle.any() or (works.any() and sends.any() and not (works & sends).any()))
 
 
-def _better(stage: Stage, best: SharedAnswer, share: Array, T: float, rho: float) -> SharedAnswer:
-    """The better of the incumbent and these shares, valued without the tiny loads."""
+def _better(stage: Stage, best: StageAnswer, share: Array, T: float, rho: float) -> StageAnswer:
+    """The better one of the best answer so far and these shares, valued without the tiny loads."""
     T, rho, lam = solve_shares(stage, share, T, rho)
-    return SharedAnswer(share.copy(), T, rho, lam, best.lower_bound_s) if best.T_s > T else best
+    return StageAnswer(share.copy(), T, rho, lam, best.lower_bound_s) if best.T_s > T else best
 
 
 def bound_over_options(stage: Stage, group: Array, value_s: float) -> float:
-    """A bound where every client may take any of its rows: each alone in the cell with its best one."""
+    """A lower bound on the round, in seconds, where client k may take any of the rows group[k] to group[k + 1].
+
+    Each client is alone in the cell, with its best row. The bound is at most value_s, a round that someone has.
+    """
     alone = np.minimum.reduceat(alone_each_s(stage), group[:-1])
     return float(min(alone.max(), value_s))

@@ -1,8 +1,9 @@
-"""`compiled`: numba's njit with a cache that knows all our sources, or none where nothing can be written.
+"""`compiled`: numba's njit with a cache that knows all our sources, or without a cache where nothing can be written.
 
-numba's own cache looks at the file of a function only: a cached caller would keep the old code of a callee whose file
-has changed. So the cache lives in a directory named by the content of this package. numba also ends with a traceback where
-a file of its cache is cut off; so every file ends with a checksum, and what does not fit its checksum is compiled anew.
+numba's own cache looks only at the file of a function: a cached caller would keep the old code of a callee whose file
+has changed. So the cache lives in a directory whose name is a hash of the sources in this package. numba also ends with a
+traceback where a file of its cache is damaged. So every file ends with a checksum, and a function whose file does not fit its
+checksum is compiled anew.
 """
 
 import hashlib
@@ -29,11 +30,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @cache
 def cache_dir() -> str:
-    """Where compiled code is kept: NUMBA_CACHE_DIR, or beside the source, or in the user's cache; empty: nowhere."""
+    """Where compiled code is kept: in NUMBA_CACHE_DIR, beside the source, or in the user's cache; empty where nothing is kept."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(_HERE.glob("*.py")):
         content = source.read_bytes()
-        if b"compiled" in content:  # the sources that take part; the others may change without compiling anew
+        if b"compiled" in content:  # other sources may change without a new compilation
             digest.update(source.name.encode() + content)
     name = f"numba-{digest.hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "hsfl"
@@ -96,7 +97,10 @@ def _checked_cache(function: Any) -> Any:
 
 
 def compiled(function: Function) -> Function:
-    """Compile in nopython mode; the signature stays that of the function, for readers and for mypy. `error_model="numpy"`: x/0 is inf, as in the equations, and not an exception."""
+    """Compile a function in nopython mode; its signature stays, for readers and for mypy.
+
+    error_model="numpy" means that x / 0 is infinite, as in the equations, and no exception.
+    """
     directory, before = cache_dir(), _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = directory
     try:

@@ -1,10 +1,12 @@
-"""The rate of one client on its subchannels, water-filled, as a curve of sorted sums that keeps its digits.
+"""The water-filled rate of one client on its subchannels, as a curve of sorted sums that keeps its digits.
 
-Legend: I subchannels, w the water level, a_i = noise / gain the level at which subchannel i starts, s_i its share.
+Legend: I subchannels, w the water level, a_i = noise / gain the level at which subchannel i starts to carry bits, s_i the
+client's share of subchannel i.
 
-Power and rate are P(w) = sum s_i (w - a_i)+ and R(w) = b sum s_i ln(w / a_i)+. Between two starts both grow with the sum
-of the shares below w, so the curve holds both at every start, each the last one plus a positive step. No term is ever
-subtracted: a rate is right to a few units in its last place at any signal, also where a share is tiny.
+Power and rate are P(w) = sum s_i (w - a_i)+ and R(w) = b sum s_i ln(w / a_i)+. Between two starts both grow with the width, the
+sum of the shares that have started. So the curve holds power and rate at every start, and each is the value at the start
+before plus a positive step. No term is ever subtracted: a rate is right to a few units in its last place at any signal,
+also where a share is tiny.
 """
 
 import math
@@ -15,16 +17,19 @@ from hsfl.allocation.compiled import compiled
 
 Array = np.ndarray
 
-# Rows of a curve, one column for each subchannel owned, from the best: its start, the sum of shares up to it, and the
-# power and the nats per second and hertz (R / b) that have been spent and gained when the level reaches its start.
-START, SHARE, POWER, NATS = 0, 1, 2, 3
+# Rows of a curve. It has a column for each subchannel that the client has, from the best: the start of the subchannel, the
+# width up to it, and the power and the nats per second and hertz (R / b) when the water level reaches its start.
+START, WIDTH, POWER, NATS = 0, 1, 2, 3
 CURVE_ROWS = 4
 NEAR = 1e-2  # below this difference of logarithms, log1p of the starts has more digits
 
 
 @compiled
 def fill_curve(curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> int:
-    """Sorted sums over subchannels with share > 0; returns how many. `order` lists the best first."""
+    """Fill curve [4, I] for the subchannels with share > 0; returns how many there are.
+
+    start (watts), log_start and share are [I]; order [I] lists the subchannels from the best.
+    """
     count = 0
     last, log_last = 0.0, 0.0
     width, power, nats = 0.0, 0.0, 0.0
@@ -41,7 +46,7 @@ def fill_curve(curve: Array, order: Array, start: Array, log_start: Array, share
         last, log_last = start[i], log_start[i]
         width += s
         curve[START, count] = last
-        curve[SHARE, count] = width
+        curve[WIDTH, count] = width
         curve[POWER, count] = power
         curve[NATS, count] = nats
         count += 1
@@ -50,17 +55,17 @@ def fill_curve(curve: Array, order: Array, start: Array, log_start: Array, share
 
 @compiled
 def filled(curve: Array, count: int, power: float) -> tuple[float, float, float]:
-    """Water-filling of `power`: (nats, the last start below the level, how far the level is above it)."""
+    """Water-filling of `power` watts: (nats, the last start below the level, how far the level is above that start)."""
     a = count - 1
     while a > 0 and power <= curve[POWER, a]:
         a -= 1
-    above = (power - curve[POWER, a]) / curve[SHARE, a]
-    return curve[NATS, a] + curve[SHARE, a] * math.log1p(above / curve[START, a]), curve[START, a], above
+    above = (power - curve[POWER, a]) / curve[WIDTH, a]
+    return curve[NATS, a] + curve[WIDTH, a] * math.log1p(above / curve[START, a]), curve[START, a], above
 
 
 @compiled
 def filled_nats(curve: Array, count: int, power: float) -> float:
-    """sum of s ln(1 + p / (s start)) at total `power`, water-filled. The rate is b times this."""
+    """Nats per second and hertz of `power` watts, water-filled: sum of s ln(1 + p / (s start)). The rate is b times this."""
     return filled(curve, count, power)[0]
 
 
@@ -68,9 +73,10 @@ def filled_nats(curve: Array, count: int, power: float) -> float:
 def respond(
     curve: Array, count: int, t: float, n: float, d: float, b: float, rho: float
 ) -> tuple[float, float, float, int]:
-    """(KKT) of `frequency`: the cheapest (f, q) with n / f + d / R(q) = t when a watt costs rho cycles.
+    """The cheapest (f, q) with n / f + d / R(q) = t, when a watt costs rho cycles per second: (KKT) of `frequency`.
 
-    Also where the level is: x = ln(w / start) above the start of column a.
+    t seconds are left for n cycles and d bits. Returns cycles per second, watts, and where the water level is:
+    x = ln(w / start) above the start of column a.
     """
     if t <= 0.0:
         return math.inf if n > 0.0 else 0.0, math.inf if d > 0.0 else 0.0, 0.0, 0
@@ -80,7 +86,7 @@ def respond(
     a = 0
     while a + 1 < count and t * b * curve[NATS, a + 1] < d + math.sqrt(both / curve[START, a + 1]):
         a += 1
-    width, kappa = curve[SHARE, a], math.sqrt(both / curve[START, a])
+    width, kappa = curve[WIDTH, a], math.sqrt(both / curve[START, a])
     slope, need = t * b * width, d - t * b * curve[NATS, a]
     x = 0.0
     if kappa > 1e3 * slope:  # far left of the root each of Newton's steps is 2: begin nearer, but still left of it

@@ -1,51 +1,58 @@
-"""A lower bound over all cuts: how far a plan can be from the best one at most.
+"""A lower bound over all cuts: how far chosen cuts can be from the best cuts at most.
 
-Legend: K clients, I subchannels, S samples; an option of a client is one of its feasible cuts, a row of the stage.
+Legend: K clients, I subchannels, S samples. An option of a client is one of its feasible cuts; a stage has a row for each
+option, and the rows of client k are group[k] to group[k + 1].
 
 In every sample the cuts may be chosen anew (which only helps), and each client's price takes the minimum over its cuts
 before the minimum over assignments: T is excluded if, for some price of power, no assignment keeps the sum of
-min_l phi_k(S, l; T) within 1. Model distribution enters through a client alone: round >= T_k + M_k, and M_k is at least
-the download with all subchannels and all of the edge server's power, so option l has only T - M_k(l) left to train.
-The mean over samples bounds the mean round of any cuts. Where bands are shared, subchannels have prices too, and every
-client buys by itself (`sharebound`).
+min_l phi_k(S, l; T) within 1. Model distribution enters through each client alone: the round is at least T_k + M_k, and M_k is
+at least the download with all subchannels and all of the edge server's power, so option l has only T - M_k(l) left to
+train. The mean over samples bounds the mean round of any cuts. Where bands are shared, subchannels have prices too, and
+every client buys for itself (`sharebound`).
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from hsfl.allocation import lagrange, priced_partitions
+from hsfl.allocation import lagrange
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.matching import least_match
-from hsfl.allocation.partition import PROOF, few
+from hsfl.allocation.oracles import by_matching, by_subsets, excluder
+from hsfl.allocation.prices import alone_each_s
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import TimeLimit, alone_each_s, single_prices
 from hsfl.allocation.sharebound import Prices
-from hsfl.allocation.stage import Stage, distribution_stage, training_stage
+from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage import Stage, can_trade, distribution_stage, given_power, training_stage
+from hsfl.allocation.subsets import few
 
 Array = np.ndarray
-MOST_SHARES = 1_000_000  # rows times subchannels: beyond, each client alone in the cell is the bound
-PRICED_SAMPLES = 3
-LEAST_S = 0.02  # for a sample's bound; where less is left, each client alone in the cell is it
+MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
+PRICED_SAMPLES = 3  # whose prices propose cuts
+LEAST_S = 0.02  # for a sample's bound; in less time, the bound is that of each client alone in the cell
+MATCHINGS, PROGRAMMES, PRICE_STEPS = (
+    12,
+    8,
+    150,
+)  # for one deadline: prices lam of two oracles, steps of subchannel prices
+ROUNDS = 200  # of one programme over subsets
 
 
 @cache
 def warm_up_bound(sharing: str, many: bool) -> None:
-    """Compile (or load) before any clock runs."""
+    """Compile what the bound needs (or load it) before any clock runs. many: also for more subchannels than `few`."""
     if sharing == "exclusive":
         for subs in (2, 3):
             tiny = random_scenario(np.random.default_rng(0), 2, subs)
             stage, group = options(tiny)
-            tests = [_by_matching(stage, group)] if subs == 2 else [_by_tables(stage, group, 2)]
+            tests = [_one_each(stage, group)] if subs == 2 else [_few(stage, group, 2)]
             if many:
-                tests.append(_by_prices(stage, group, subs, 2))
+                tests.append(_by_prices(stage, group, 2))
             for test in tests:
                 test(1e9)
         return
@@ -55,7 +62,10 @@ def warm_up_bound(sharing: str, many: bool) -> None:
 
 
 def options(scenario: Scenario) -> tuple[Stage, Array]:
-    """The training stage with a row for every client and cut, and where each client's rows begin [K + 1]."""
+    """The training stage with a row for every option, and group [K + 1], where each client's rows begin.
+
+    The download of the model, alone in the cell, is part of fixed_s.
+    """
     s = scenario
     per_client = [s.feasible_cuts(k) for k in range(s.num_clients)]
     rows = np.repeat(np.arange(s.num_clients), [len(c) for c in per_client])
@@ -76,21 +86,19 @@ def options(scenario: Scenario) -> tuple[Stage, Array]:
 
 
 def download_s(scenario: Scenario, cuts: Array) -> Array:
-    """The model's download with all subchannels and all of the edge server's power, for each row."""
+    """Seconds of the model's download with all subchannels and all of the edge server's power, for each row."""
     stage = distribution_stage(scenario, cuts)
-    power_w = np.full(len(cuts), stage.power_w)
-    return alone_each_s(
-        stage._replace(given_bits=stage.down_bits, given_power_w=power_w, down_bits=np.zeros(len(cuts)))
-    )
+    return alone_each_s(given_power(stage, stage.power_w))
 
 
 def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> float:
-    """Mean over samples of the bound; `cuts` are good ones, where the search starts from."""
+    """A lower bound on the mean round over samples, in seconds, for any cuts; prices start from cuts [K], which are good."""
     bounds = [_bound(sample, cuts, clock, len(samples) - index) for index, sample in enumerate(samples)]
     return float(np.mean(bounds))
 
 
 def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> float:
+    """The bound of one sample, in its part of the time: num_left samples are left, this one included."""
     stage, group = options(sample)
     seconds = (clock.limit_s - clock.seconds()) / num_left
     if seconds < LEAST_S:
@@ -103,25 +111,43 @@ def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> fl
             return alone_s
         prices = _prices(sample, answer, stage, group, TimeLimit(seconds))
         return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
-    needy = _needy(stage, group)
-    limit = sample.num_subchannels - max(needy - 1, 0)
-    every_row = needy == sample.num_clients and _rows_need(stage).all()
+    return max(alone_s, _largest_excluded(_test(sample, stage, group), value_s, TimeLimit(seconds)))
+
+
+def _test(sample: Scenario, stage: Stage, group: Array) -> Callable[[float], bool]:
+    """A test whether a deadline is excluded for exclusive subchannels, by the size of the cell."""
+    needs = (stage.up_bits > 0) | (stage.edge_bits > 0) | (stage.down_bits > 0)  # [rows]
+    always = np.logical_and.reduceat(needs, group[:-1])  # [K] the client needs a subchannel, whatever its cut
+    num_needy = int(always.sum())
+    limit = sample.num_subchannels - max(num_needy - 1, 0)
+    every_row = num_needy == sample.num_clients and needs.all()
     if limit == 1 and every_row:
-        test = _by_matching(stage, group)
-    elif every_row and few(*sample.main_gain.shape):
-        test = _by_tables(stage, group, limit)
-    else:
-        test = _by_prices(stage, group, sample.num_subchannels, limit)
-    return max(alone_s, _largest_excluded(test, value_s, TimeLimit(seconds)))
+        return _one_each(stage, group)
+    if every_row and few(*sample.main_gain.shape):
+        return _few(stage, group, limit)
+    return _by_prices(stage, group, limit)
+
+
+def _one_each(stage: Stage, group: Array) -> Callable[[float], bool]:
+    """The test where every client owns one subchannel."""
+    return excluder(stage, by_matching(stage, group), MATCHINGS)
+
+
+def _few(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+    """The test for few subchannels, of which a client can own at most `limit`."""
+    return excluder(stage, by_subsets(stage, group, limit, ROUNDS), PROGRAMMES)
 
 
 def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> Prices:
+    """Prices for shared bands, which start from an answer of the exact solver."""
     assert answer.share is not None
     return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
 
 
 def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:
-    """Cuts that clients choose at the prices of shared bands, near a bound [P, K]: of some samples, and of most."""
+    """Candidates [P, K] for shared bands: cuts [K], the cuts that clients buy in some samples at prices near the bound, and
+    the cut that most of these samples have for each client.
+    """
     chosen = [cuts]
     for sample in samples[:PRICED_SAMPLES]:
         stage, group = options(sample)
@@ -135,17 +161,11 @@ def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> A
     return np.unique([*chosen, votes.argmax(axis=1)] if len(chosen) > 1 else chosen, axis=0)
 
 
-def _rows_need(stage: Stage) -> Array:
-    return (stage.up_bits > 0) | (stage.edge_bits > 0) | (stage.down_bits > 0)
-
-
-def _needy(stage: Stage, group: Array) -> int:
-    """Clients that need a subchannel whatever their cut."""
-    return int(np.logical_and.reduceat(_rows_need(stage), group[:-1]).sum())
-
-
 def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: TimeLimit) -> float:
-    """Bisection between nothing and a value that is attained; to 0.1 %, or until the time is over."""
+    """The largest deadline in seconds that the test excludes: bisection up to value_s, a round that someone has.
+
+    It ends within 0.1 %, or when the time is over. The first deadlines are near value_s, where the bound usually is.
+    """
     low, high, step = 0.0, value_s, 0.02
     while high - low > 1e-3 * high and not clock.over():
         middle = max(high * (1 - step), 0.5 * (low + high)) if low == 0.0 else 0.5 * (low + high)
@@ -159,73 +179,19 @@ def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: Time
     return low
 
 
-def _trade(stage: Stage) -> bool:
-    return bool(((stage.cycles > 0) & (stage.down_bits > 0)).any())
-
-
-def _by_matching(stage: Stage, group: Array) -> Callable[[float], bool]:
-    """Everyone owns one subchannel: cheapest cut for every pair, then a linear assignment; bisection on lam."""
-    unit = stage.hz / stage.power_w
-    start = [0.5]
-
-    def test(T_s: float) -> bool:
-        low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
-        for _ in range(12):
-            rho = unit * lam / (1.0 - lam)
-            prices = single_prices(stage, T_s, rho, lam)
-            value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
-            if value > PROOF:
-                start[0] = lam
-                return True
-            chosen = np.zeros((len(group) - 1, prices.shape[1]))
-            chosen[np.arange(len(column)), column] = 1.0
-            picks = np.array(
-                [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)], np.int64
-            )
-            pull = lagrange.excess(stage, picks, chosen, T_s, rho)
-            low, high = (lam, high) if pull > 0 else (low, lam)
-            lam = 0.5 * (low + high)
-        return False
-
-    return test
-
-
-def _by_tables(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
-    """Few subchannels: dynamic programming on subsets, with the minimum over cuts in the tables; bisection on lam."""
-    clients = len(group) - 1
-    pool, used = np.zeros((clients, 512), np.int64), np.zeros(clients, np.int64)
-    unit = stage.hz / stage.power_w
-    start = [0.5]
-
-    def test(T_s: float) -> bool:
-        low, high, lam = 1e-9, 1.0 - 1e-9, start[0]
-        for _ in range(8):
-            rho = unit * lam / (1.0 - lam)
-            value, owner, picks, _ = priced_partitions.least_sum(stage, group, limit, pool, used, T_s, rho, lam, 200)
-            if value > PROOF:
-                start[0] = lam
-                return True
-            chosen = (np.arange(clients)[:, None] == owner).astype(float)
-            pull = lagrange.excess(stage, picks, chosen, T_s, rho)
-            low, high = (lam, high) if pull > 0 else (low, lam)
-            lam = 0.5 * (low + high)
-        return False
-
-    return test
-
-
-def _by_prices(stage: Stage, group: Array, subs: int, limit: int) -> Callable[[float], bool]:
-    """Prices of subchannels, with the minimum over cuts inside what a client buys."""
-    clients = len(group) - 1
+def _by_prices(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+    """The test for many subchannels: prices of subchannels, with the minimum over cuts inside what a client buys."""
+    clients, subs = len(group) - 1, stage.start_w.shape[1]
     sets, allowed = np.zeros((len(stage.cycles), limit + 1, subs)), np.ones((clients, subs))
-    state: list[Any] = [np.full(subs, 0.3 / subs), 0.5]
+    pi, lam = np.full(subs, 0.3 / subs), 0.5
 
-    def test(T_s: float) -> bool:
-        value, lam, pi = lagrange.ascend(
-            stage, group, state[0], state[1], T_s, limit, sets, allowed, 150, _trade(stage)
+    def excludes(T_s: float) -> bool:
+        nonlocal pi, lam
+        value, new_lam, new_pi = lagrange.ascend(
+            stage, group, pi, lam, T_s, limit, sets, allowed, PRICE_STEPS, can_trade(stage)
         )
         if np.isfinite(value):
-            state[:] = [pi, lam]
-        return value > 1.0 + 1e-9
+            pi, lam = new_pi, new_lam
+        return value > lagrange.PROVEN
 
-    return test
+    return excludes

@@ -16,7 +16,7 @@ _VALUES = np.array([4096, 4096, 4096, 2048, 2048, 1024, 1024, 512, 512, 0])
 
 
 def resnet18_costs(bits: int = 32) -> dict[str, Array]:
-    """Cost arrays [C]; backward costs twice the forward, a multiply-add is two FLOPs."""
+    """Cost arrays [C] by name; the backward pass costs twice the forward pass, and a multiply-add is two FLOPs."""
     client = np.concatenate([[0.0], np.cumsum(_MACS * 6)])
     smashed = np.concatenate([[3 * 32 * 32], _VALUES]) * float(bits)
     gradient = smashed.copy()
@@ -31,7 +31,7 @@ def resnet18_costs(bits: int = 32) -> dict[str, Array]:
 
 
 def gains(rng: np.random.Generator, *shape: int, floor: float = 0.01) -> Array:
-    """Power gains abs(h), h ~ N(0, 1), floored."""
+    """Power gains abs(h) with h ~ N(0, 1), at least `floor`."""
     return np.maximum(np.abs(rng.standard_normal(shape)), floor)
 
 
@@ -42,7 +42,7 @@ def random_scenario(
     sharing: str = "exclusive",
     tau_s: float | None = None,
 ) -> Scenario:
-    """The paper's radio and machines, unequal clients with 3 to 10 units' storage and 5 to 40 mini-batches each."""
+    """The paper's radio and machines, and unequal clients: each can hold 3 to 10 units and has 5 to 40 mini-batches."""
     size = num_clients
     return Scenario(
         batch_size=256,

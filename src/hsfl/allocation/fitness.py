@@ -1,4 +1,4 @@
-"""The mean round of candidate cuts, remembered: what every method of `cuts` asks.
+"""The mean round of candidate cuts, remembered: what the methods of `cut_methods` ask where links are a radio.
 
 Legend: K clients, I subchannels, S samples, P candidates.
 """
@@ -12,14 +12,14 @@ from hsfl.allocation import samples as packed
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import TimeLimit
+from hsfl.allocation.solving import TimeLimit
 
 Array = np.ndarray
 
 
 @cache
 def _compile() -> None:
-    """Compile (or load) before any clock runs."""
+    """Compile the functions of `samples` (or load them) before any clock runs."""
     tiny = packed.pack([random_scenario(np.random.default_rng(0), 2, 2)])
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
     packed.warm_owners(tiny, cuts[0], owners)
@@ -28,7 +28,9 @@ def _compile() -> None:
 
 
 class Fitness:
-    """Mean seconds of cut vectors [P, K] -> [P], by local search (exclusive) or shares to 0.5 % (bandwidth)."""
+    """Mean rounds of candidates in seconds, [P, K] -> [P]: by local search where subchannels are exclusive, by shares to
+    0.5 % where bands are shared. `limit_s`: seconds for one sample of shared bands.
+    """
 
     def __init__(self, scenarios: Sequence[Scenario], threads: int = 1, limit_s: float = 5.0) -> None:
         self.samples = packed.pack(scenarios)
@@ -36,12 +38,12 @@ class Fitness:
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]
         self.threads = threads
-        self.limit_s = limit_s  # for a sample of shared bands
+        self.limit_s = limit_s
         self.evaluations = 0
-        self.clock = TimeLimit(np.inf)  # what it does not leave time for is not judged: infinity
-        self.pace_s = 0.0  # one candidate took the last time
+        self.clock = TimeLimit(np.inf)  # a candidate for which it leaves no time is not valued: its round is infinite
+        self.pace_s = 0.0  # seconds that a candidate took the last time
         self.known: dict[tuple[int, ...], float] = {}
-        self.rounds: dict[tuple[int, ...], Array] = {}  # [S] of the known ones
+        self.rounds: dict[tuple[int, ...], Array] = {}  # [S] of each known candidate
         shape = (2, len(scenarios), self.scenario.num_subchannels)
         self.owners = np.full(shape, -1)
         if self.scenario.sharing == "exclusive":
@@ -75,7 +77,7 @@ class Fitness:
         )
 
     def predict(self, cuts: Array) -> Array:
-        """About how many seconds another cut of each client would save [K, C]."""
+        """About how many seconds another cut of one client of cuts [K] would save, [K, C]."""
         s = self.scenario
         lowest = np.full(s.num_clients, s.min_cut)
         if s.sharing == "exclusive":
@@ -85,11 +87,11 @@ class Fitness:
         return packed.predict(self.samples, cuts, self.owners, shares, lowest, s.max_cut)
 
     def _shares(self, cuts: Array) -> Array:
-        """Shares of both stages for these cuts [2, S, K, I]."""
+        """Shares of both stages for cuts [K], [2, S, K, I]."""
         answers = [exact(s, cuts, gap=5e-3, time_limit_s=self.limit_s) for s in self.scenarios]
         return np.stack([[a.share for a in answers], [a.edge_down_share for a in answers]])
 
     def best(self, count: int) -> list[Array]:
-        """The best distinct cut vectors seen."""
+        """The best candidates [K] that were valued, from the best, all different."""
         ranked = sorted(self.known, key=lambda row: (self.known[row], row))
         return [np.array(row) for row in ranked[:count]]

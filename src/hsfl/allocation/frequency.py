@@ -1,19 +1,19 @@
 """Server cycles and downlink power, jointly optimal for a fixed assignment of subchannels.
 
-Legend: K clients, I subchannels. All prices and times are for one stage of a round (see `stage.Stage`).
+Legend: K clients, I subchannels. All prices and times are of one stage of a round (see `stage.Stage`).
 
-For client k with its subchannels fixed, uplink times are constants (water-filling at full power), so
+Where the subchannels of client k are fixed, its uplink times are constants (water-filling at full power), so
 
     minimise T  s.t.  c_k + n_k / f_k + d_k / R_k(q_k) <= T,   sum f_k <= hz,   sum q_k <= power        (P)
 
-is convex. Price a watt at rho cycles. At the price, client k minimises f + rho q subject to its deadline, and the
-optimality condition is an equation in its water level w alone (Lagrange on f and q, R' = b / w with b = B / ln 2):
+is convex. Let a watt cost rho cycles per second. At this price client k minimises f + rho q subject to its deadline, and
+the optimality condition is an equation in the client's water level w alone (Lagrange on f and q, R' = b / w with b = B / ln 2):
 
     (T - c_k) R(w) = d_k + sqrt(n_k d_k b / (rho w))                                                    (KKT)
 
-with R linear and the right side convex in u = ln w, so Newton's method from the left is monotone. Two outer equations
-(sum f = hz, sum q = power) fix T and rho. The price also proves the bound: for every rho the T at which the priced sum
-(1 - lam) sum f / hz + lam sum q / power equals 1, rho = lam hz / ((1 - lam) power), is a lower bound on (P).
+R is linear and the right side is convex in u = ln w, so Newton's method from the left is monotone. Two outer equations
+(sum f = hz, sum q = power) fix T and rho. The price also proves a bound: with rho = lam hz / ((1 - lam) power), the T at which the
+priced sum (1 - lam) sum f / hz + lam sum q / power equals 1 is a lower bound on (P), for every lam.
 """
 
 import math
@@ -21,8 +21,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.compiled import compiled
-from hsfl.allocation.curve import CURVE_ROWS, NATS, SHARE, START, fill_curve, filled_nats, respond
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.curve import CURVE_ROWS, NATS, START, WIDTH, fill_curve, filled_nats, respond
+from hsfl.allocation.stage import Stage, needs_subchannel
 
 Array = np.ndarray
 WIDEST = 230.0  # of ln rho around hz / power
@@ -30,7 +30,7 @@ WIDEST = 230.0  # of ln rho around hz / power
 
 @compiled
 def client_curves(curves: Array, counts: Array, fixed_s: Array, stage: Stage, share: Array) -> None:
-    """Curves [K, 4, I] and uplink constants c_k, for shares [K, I] of the subchannels."""
+    """Fill curves [K, 4, I], their counts [K] and the own seconds c_k [K] (in fixed_s) for shares [K, I]."""
     b = stage.subchannel_hz / math.log(2.0)
     spare = np.empty((CURVE_ROWS, share.shape[1]))
     for k in range(share.shape[0]):
@@ -40,11 +40,14 @@ def client_curves(curves: Array, counts: Array, fixed_s: Array, stage: Stage, sh
 
 @compiled
 def uplink_s(stage: Stage, k: int, curve: Array, count: int, spare: Array, share: Array, b: float) -> float:
-    """c_k: own computation plus transfers of given power, water-filled; infinite where bits have no subchannel."""
+    """The own seconds c_k of client k: its computation and its transfers of given power, water-filled.
+
+    `curve` and `count` are of the shares [I] towards the main server; `spare` is scratch. Infinite where bits have no
+    subchannel.
+    """
     total = stage.fixed_s[k]
     if count == 0:
-        bits = stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k]
-        return total if bits == 0.0 else math.inf
+        return math.inf if needs_subchannel(stage, k) else total
     if stage.up_bits[k] > 0.0:
         total += stage.up_bits[k] / (b * filled_nats(curve, count, stage.up_power_w[k]))
     if stage.given_bits[k] > 0.0:
@@ -59,7 +62,7 @@ def uplink_s(stage: Stage, k: int, curve: Array, count: int, spare: Array, share
 def usage(
     stage: Stage, curves: Array, counts: Array, c: Array, T: float, rho: float
 ) -> tuple[float, float, float, float, float, float]:
-    """Fractions of both budgets at (T, rho) and their derivatives: F, Q, dF/dT, dF/dln rho, dQ/dT, dQ/dln rho."""
+    """The fractions F, Q of both budgets that are used at (T, rho): F, Q, dF/dT, dF/dln rho, dQ/dT, dQ/dln rho."""
     b = stage.subchannel_hz / math.log(2.0)
     F, Q, FT, FR, QT, QR = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(c.shape[0]):
@@ -75,7 +78,7 @@ def usage(
         if d == 0.0:
             FT -= f / t
             continue
-        width = curves[k, SHARE, a]
+        width = curves[k, WIDTH, a]
         nats = curves[k, NATS, a] + width * x
         pull = n * b * nats / f if n > 0.0 else 0.0
         slope = t * b * width + 0.5 * pull
@@ -91,7 +94,10 @@ def usage(
 
 @compiled
 def _needs(stage: Stage, c: Array) -> tuple[float, float, bool, bool, bool]:
-    """(largest c of clients with an own deadline only, largest c of the others, any cycles, any power, any both)."""
+    """What the clients need: (idle, busy, some need cycles, some need power, some need both).
+
+    busy is the largest c of the clients that need cycles or power, idle the largest c of the others.
+    """
     idle, busy, cycles, power, both = -math.inf, -math.inf, False, False, False
     for k in range(c.shape[0]):
         n, d = stage.cycles[k] > 0.0, stage.down_bits[k] > 0.0
@@ -105,17 +111,17 @@ def _needs(stage: Stage, c: Array) -> tuple[float, float, bool, bool, bool]:
 
 @compiled
 def _enough(stage: Stage, curves: Array, counts: Array, c: Array) -> float:
-    """A T that both budgets allow: everyone who shares them gets an even part."""
+    """A T that both budgets allow: every client that needs cycles or power gets an even part."""
     b = stage.subchannel_hz / math.log(2.0)
-    sharing, most = 0, 0.0
+    num_busy, most = 0, 0.0
     for k in range(c.shape[0]):
-        sharing += stage.cycles[k] > 0.0 or stage.down_bits[k] > 0.0
+        num_busy += stage.cycles[k] > 0.0 or stage.down_bits[k] > 0.0
     for k in range(c.shape[0]):
         n, d, T = stage.cycles[k], stage.down_bits[k], c[k]
         if n > 0.0:
-            T += sharing * n / stage.hz
+            T += num_busy * n / stage.hz
         if d > 0.0:
-            T += d / (b * filled_nats(curves[k], counts[k], stage.power_w / sharing))
+            T += d / (b * filled_nats(curves[k], counts[k], stage.power_w / num_busy))
         if n > 0.0 or d > 0.0:
             most = max(most, T)
     return most * (1.0 + 1e-9)
@@ -125,9 +131,9 @@ def _enough(stage: Stage, curves: Array, counts: Array, c: Array) -> float:
 def _one_budget(
     stage: Stage, curves: Array, counts: Array, c: Array, rho: float, start: float, lam: float, rest: float
 ) -> float:
-    """T where the priced sum (1 - lam) F + lam Q is 1: Newton's method on its logarithm, else halving ln T.
+    """The T where the priced sum (1 - lam) F + lam Q is 1: Newton's method on its logarithm, else halving ln T.
 
-    rest is 1 - lam, which the difference would lose near 1.
+    start: a guess of T. rest: 1 - lam, whose digits the difference would lose near 1.
     """
     low, high = 0.0, math.inf
     T = start
@@ -159,9 +165,9 @@ def _one_budget(
 
 @compiled
 def _nested(stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float) -> tuple[float, float]:
-    """The robust way: false position on ln rho around the T of each price. Only where Newton's method fails.
+    """(T, rho) by false position on ln rho, with the T of each price inside: robust, for where Newton's method fails.
 
-    Every price gives a lower bound on T, the largest of them is the answer.
+    Every price gives a lower bound on T; the largest of these bounds is the answer.
     """
     unit = stage.hz / stage.power_w
     r = min(max(math.log(rho / unit), -WIDEST), WIDEST) if rho > 0.0 else 0.0
@@ -180,7 +186,7 @@ def _nested(stage: Stage, curves: Array, counts: Array, c: Array, start: float, 
             difference = math.log(F) - math.log(Q)
         if abs(difference) < 1e-13:
             break
-        again = 0.5 if difference * last > 0.0 else 1.0  # the same side twice: the other end counts for less (Illinois)
+        again = 0.5 if difference * last > 0.0 else 1.0  # the same side twice: the other end counts half (Illinois)
         if difference < 0.0:
             low, at_low, at_high = r, difference, again * at_high
         else:
@@ -202,7 +208,7 @@ def _nested(stage: Stage, curves: Array, counts: Array, c: Array, start: float, 
 def _joint_newton(
     stage: Stage, curves: Array, counts: Array, c: Array, T: float, rho: float
 ) -> tuple[float, float, bool]:
-    """sum f = hz and sum q = power by Newton's method in (ln T, ln rho); False where it does not settle."""
+    """Solve sum f = hz and sum q = power by Newton's method in (ln T, ln rho): (T, rho, did it settle?)."""
     z, r = math.log(T), math.log(rho)
     for _ in range(40):
         T, rho = math.exp(z), math.exp(r)
@@ -230,10 +236,12 @@ def _joint_newton(
 def solve_later(
     stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
 ) -> tuple[float, float, float, float, float]:
-    """(P) for given curves: (largest c of those who share a budget, seconds after it, largest c of the others, rho, lam).
+    """Solve (P) for given curves: (busy, later, idle, rho, lam).
 
-    T is the larger of the first two's sum and the third. Time counts from the first, so that T - c_k keeps its digits where
-    T is near c. `start` and `rho` warm the search; pass 0 for none.
+    busy is the largest c of the clients that need cycles or power, and later the seconds from busy to the end of these
+    clients; idle is the largest c of the others. So T is the larger one of busy + later and idle. Time counts from busy,
+    because T - c_k has no digits where T is near c_k. `start`, a guess of T, and `rho` shorten the iteration; pass 0 where
+    there is no guess.
     """
     idle, busy, cycles, power, both = _needs(stage, c)
     unit = stage.hz / stage.power_w
@@ -264,6 +272,6 @@ def solve_later(
 def solve_fixed(
     stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
 ) -> tuple[float, float, float]:
-    """(T, rho, lam) of (P)."""
+    """Solve (P) for given curves, as `solve_later` does: (T, rho, lam)."""
     busy, later, idle, rho, lam = solve_later(stage, curves, counts, c, start, rho)
     return max(busy + later, idle, 0.0), rho, lam

@@ -1,5 +1,10 @@
-"""pymoo's genetic algorithm over cut vectors: integers, vectorised fitness, stops when nothing significant improves."""
+"""pymoo's genetic algorithm over cuts: whole numbers, many candidates at a time, an end where nothing improves.
 
+Legend: K clients, P candidates.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,16 +17,28 @@ from pymoo.core.termination import Termination
 from pymoo.operators.crossover.ux import UX
 from pymoo.optimize import minimize
 
-from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.search import TimeLimit
+from hsfl.allocation.solving import TimeLimit
 
 Array = np.ndarray
+Fitness = Callable[[Array], Array]  # mean rounds in seconds, [P, K] -> [P]
+
+
+@dataclass(frozen=True)
+class GeneticSettings:
+    """When the algorithm ends: after `patience` generations in which the best fell by less than a significant part."""
+
+    seed: int
+    patience: int
+    significant: float
+    max_generations: int
 
 
 class _Cuts(Problem):
-    def __init__(self, fitness: Fitness) -> None:
-        s = fitness.scenario
-        super().__init__(n_var=s.num_clients, n_obj=1, xl=np.full(s.num_clients, s.min_cut), xu=s.max_cut, vtype=int)
+    """The problem in pymoo's terms: a whole number for each client."""
+
+    def __init__(self, fitness: Fitness, min_cut: int, max_cut: Array) -> None:
+        num_clients = len(max_cut)
+        super().__init__(n_var=num_clients, n_obj=1, xl=np.full(num_clients, min_cut), xu=max_cut, vtype=int)
         self.fitness = fitness
 
     def _evaluate(self, x: Array, out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -29,7 +46,7 @@ class _Cuts(Problem):
 
 
 class _Redraw(Mutation):
-    """Half of the mutations draw a new feasible cut, the others move it by one unit."""
+    """Half of the mutations draw a new feasible cut, the others move a cut by one unit."""
 
     def _do(self, problem: Problem, x: Array, random_state: Any = None, **kwargs: Any) -> Array:
         rng = random_state if random_state is not None else np.random.default_rng()
@@ -41,39 +58,47 @@ class _Redraw(Mutation):
 
 
 class _NoImprovement(Termination):
-    """Ends after `patience` generations in which the best fell by less than a significant part."""
+    """The end that the settings describe, or the clock's."""
 
-    def __init__(self, patience: int, significant: float, max_generations: int, clock: TimeLimit) -> None:
+    def __init__(self, settings: GeneticSettings, clock: TimeLimit) -> None:
         super().__init__()
-        self.patience, self.significant, self.max_generations, self.clock = (
-            patience,
-            significant,
-            max_generations,
-            clock,
-        )
+        self.settings, self.clock = settings, clock
         self.best, self.stale, self.generations = np.inf, 0, 0
 
     def _update(self, algorithm: Any) -> float:
         best = float(algorithm.opt.get("F").min())
         self.generations += 1
-        self.stale = 0 if best < self.best * (1 - self.significant) else self.stale + 1
+        self.stale = 0 if best < self.best * (1 - self.settings.significant) else self.stale + 1
         self.best = min(best, self.best)
-        if self.generations >= self.max_generations or self.clock.over():
+        if self.generations >= self.settings.max_generations or self.clock.over():
             return 1.0
-        return min(1.0, self.stale / self.patience)
+        return min(1.0, self.stale / self.settings.patience)
 
 
 class _Report(Callback):
-    def __init__(self, progress: Any) -> None:
+    """Tells the caller the best of every generation."""
+
+    def __init__(self, on_progress: Callable[[str, int, float], None]) -> None:
         super().__init__()
-        self.progress = progress
+        self.on_progress = on_progress
 
     def notify(self, algorithm: Any) -> None:
-        self.progress("generation", algorithm.n_iter, float(algorithm.opt.get("F").min()))
+        self.on_progress("generation", algorithm.n_iter, float(algorithm.opt.get("F").min()))
 
 
-def run(fitness: Fitness, first: Array, settings: Any, clock: TimeLimit, progress: Any) -> None:
-    """Fill `fitness` with what the GA tries; the best is read from there."""
+def run(
+    fitness: Fitness,
+    min_cut: int,
+    max_cut: Array,
+    first: Array,
+    settings: GeneticSettings,
+    clock: TimeLimit,
+    on_progress: Callable[[str, int, float], None],
+) -> None:
+    """Ask `fitness` for what the algorithm tries, from the candidates first [P, K] on; the caller remembers the best.
+
+    Client k may take a cut from min_cut to max_cut[k].
+    """
     algorithm = GA(
         pop_size=len(first),
         sampling=first,
@@ -82,10 +107,10 @@ def run(fitness: Fitness, first: Array, settings: Any, clock: TimeLimit, progres
         eliminate_duplicates=DefaultDuplicateElimination(),
     )
     minimize(
-        _Cuts(fitness),
+        _Cuts(fitness, min_cut, max_cut),
         algorithm,
-        _NoImprovement(settings.patience, settings.significant, settings.max_generations, clock),
+        _NoImprovement(settings, clock),
         seed=settings.seed,
-        callback=_Report(progress),
+        callback=_Report(on_progress),
         verbose=False,
     )

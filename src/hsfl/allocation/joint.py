@@ -1,30 +1,27 @@
-"""One round, allocated: both stages solved, clients dropped where tau_s asks for it, the answer re-evaluated.
+"""One round, allocated: both stages are solved, clients are dropped where tau_s asks for it, and the answer is valued anew.
 
 Legend: K clients, I subchannels.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, with_gap
+from hsfl.allocation import bandwidth, exclusive
+from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, who_has, with_gap
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
-from hsfl.allocation.partition import complete, few, price_table, search_leaves, uplink_table, who_needs
 from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, improve, solve_stage
-from hsfl.allocation.spectrum import shares_of
-from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
+from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.stage import distribution_stage, only, training_stage
+from hsfl.allocation.subsets import complete, few, price_table, uplink_table, walk_assignments, who_needs
 from hsfl.allocation.tau import DECIDED, keep_within, prices
 from hsfl.allocation.units import solve_in_own_units
 
 Array = np.ndarray
-StageSolver = Callable[[Stage, Goal, TimeLimit], Any]
 DEFAULT_GAP = 1e-3
 DEFAULT_TIME_LIMIT_S = 10.0
 
@@ -32,7 +29,10 @@ DEFAULT_TIME_LIMIT_S = 10.0
 def exact(
     scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Allocation:
-    """The default solver: `bandwidth` sharing is convex, `exclusive` is searched with a proof."""
+    """The default solver: allocate one round with cuts [K] to a relative gap, or to the time limit.
+
+    Shared bands are a convex problem (`bandwidth`); exclusive subchannels are searched with a proof (`exclusive`).
+    """
     return solve_round(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
 
 
@@ -44,8 +44,10 @@ def solve_round(
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     keeper: StageSolver | None = None,
 ) -> Allocation:
-    """Both stages by one stage solver; `keeper` decides who can keep tau_s, where that takes a faster one.
-    What training leaves of its gap belongs to distribution, the far shorter stage.
+    """Allocate one round by one solver for both stages.
+
+    keeper: a faster stage solver that decides which clients can keep tau_s; without it, `solve` decides. Distribution, the
+    far shorter stage, gets the part of the gap that training does not need.
     """
     cuts = scenario.check_cuts(cuts)
     solve = in_own_units(solve)
@@ -69,16 +71,12 @@ def solve_round(
 
 
 def in_own_units(solve: StageSolver) -> StageSolver:
-    """The stage solver, working in units of each stage's own; its answers say what is spent."""
-
-    def spend_open(stage: Stage, answer: Any) -> Spent:
-        return spend(stage, answer.shares(len(stage.cycles)), answer.T_s, answer.rho)
-
-    return partial(solve_in_own_units, solve, spend_open)
+    """The same stage solver, but it works in the units of each stage (`units`), and its answers say what is spent."""
+    return partial(solve_in_own_units, solve)
 
 
 def warm_up(scenario: Scenario) -> None:
-    """Compile (or load) what this scenario needs, so that `seconds` and time limits count solving alone."""
+    """Compile what this scenario needs (or load it), so that `seconds` and time limits count solving alone."""
     clients, subs = scenario.num_clients, scenario.num_subchannels
     size = "few" if few(clients, subs) else "each" if subs == clients else "many"
     _compile(scenario.sharing, size, scenario.tau_s is not None)
@@ -86,30 +84,28 @@ def warm_up(scenario: Scenario) -> None:
 
 @cache
 def _compile(sharing: str, size: str, drops: bool) -> None:
+    """Solve tiny stages of this kind. drops: also what chooses the clients that keep tau_s."""
     clients, subs = {"few": (2, 3), "each": (19, 19), "many": (2, 19)}[size if sharing == "exclusive" else "few"]
     tiny = random_scenario(np.random.default_rng(0), clients, subs, sharing)
     cuts, goal = np.full(clients, 3), Goal(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
     for stage in (training, distribution):
         answer = stage_solver(tiny)(stage, goal, TimeLimit(0.02))
-        spend(stage, answer.shares(clients), answer.T_s, answer.rho)
+        spend(stage, answer.share, answer.T_s, answer.rho)
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
             phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
-            search_leaves(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
-            excess(stage, np.arange(clients), shares_of(answer.owner, clients), answer.T_s, rho)
+            walk_assignments(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
+            excess(stage, np.arange(clients), answer.share, answer.T_s, rho)
         elif sharing == "exclusive":
-            improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)
+            exclusive.improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)
     if drops:
         prices(training, 1e9)
 
 
 def stage_solver(scenario: Scenario) -> StageSolver:
-    if scenario.sharing == "exclusive":
-        return solve_stage
-    from hsfl.allocation.bandwidth import solve_stage as solve_shared
-
-    return solve_shared
+    """The exact stage solver for the scenario's sharing."""
+    return exclusive.solve_stage if scenario.sharing == "exclusive" else bandwidth.solve_stage
 
 
 def assemble(
@@ -121,26 +117,24 @@ def assemble(
     gap: float,
     clock: TimeLimit,
 ) -> Allocation:
-    """Both stage answers as one allocation, with round_s from the latency equations."""
+    """Both stage answers as one allocation, with round_s from the latency equations.
+
+    `first` is of training, for the kept clients [K] bool alone; `second` is of distribution, for all clients.
+    """
     K, subs = scenario.num_clients, scenario.num_subchannels
     hz, up, down, edge_up = np.zeros(K), np.zeros((K, subs)), np.zeros((K, subs)), np.zeros((K, subs))
     share = np.zeros((K, subs))
     if kept.any():
-        share[kept] = first.shares(int(kept.sum()))
+        share[kept] = first.share
         assert first.spent is not None
         hz[kept], up[kept], down[kept], edge_up[kept] = first.spent
-    edge_share = second.shares(K)
     assert second.spent is not None
-    exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
         status=SolveStatus.OPTIMAL,
         cuts=cuts,
         kept=kept,
         server_hz=hz,
-        owner=_owner(share) if exclusive else None,
-        edge_down_owner=_owner(edge_share) if exclusive else None,
-        share=None if exclusive else share,
-        edge_down_share=None if exclusive else edge_share,
+        **who_has(scenario.sharing, share, second.share),
         main_up_power_w=up,
         main_down_power_w=down,
         edge_up_power_w=edge_up,
@@ -155,8 +149,11 @@ def assemble(
 
 
 def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:
-    """Phases, round_s, gap and status from the equations. Where the numbers were too much for the solver, so that it broke
-    a constraint or its bound lies above its own round, nothing of it leaves: the even allocation, or no proof."""
+    """The draft with phases, round_s, gap and status from the latency equations.
+
+    A solver that meets numbers beyond its digits may break a constraint; then the even allocation is the answer. Or its
+    lower bound lies above its own round; then the bound is that of each client alone with everything.
+    """
     phases, round_s = evaluate(scenario, draft) if violation(scenario, draft) <= 1e-9 else ({}, np.inf)
     failed = not np.isfinite(round_s)
     if failed:
@@ -179,7 +176,3 @@ def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: flo
         gap=reached,
         seconds=seconds,
     )
-
-
-def _owner(share: Array) -> Array:
-    return np.where(share.any(axis=0), share.argmax(axis=0), -1)

@@ -1,4 +1,4 @@
-"""Linear assignment: the cheapest way to give every row a column of its own. Shortest augmenting paths, O(n^3)."""
+"""Linear assignment: the cheapest way to give every row a column of its own, by shortest augmenting paths, O(n^3)."""
 
 import math
 
@@ -7,15 +7,18 @@ import numpy as np
 from hsfl.allocation.compiled import compiled
 
 Array = np.ndarray
-TOO_MUCH = 4.0  # a price as good as infinite, since the sum that may not be passed is 1
+TOO_MUCH = 4.0  # a price this high is as good as infinite, since sums of prices matter up to 1
 
 
 @compiled
 def match(cost: Array) -> tuple[float, Array]:
-    """(sum, column of each row) for cost [n, m], n <= m; infinite entries are allowed. Hungarian method with duals."""
+    """(least sum, the column [n] of each row) for cost [n, m], n <= m. Hungarian method with duals.
+
+    Costs may be infinite; where no assignment has a finite sum, the sum is infinite and the columns are -1.
+    """
     n, m = cost.shape
     u, v = np.zeros(n + 1), np.zeros(m + 1)
-    row_of = np.zeros(m + 1, np.int64)  # row matched to each column, from 1; 0: free
+    row_of = np.zeros(m + 1, np.int64)  # the row of each column, counted from 1; 0: the column is free
     way = np.zeros(m + 1, np.int64)
     for i in range(1, n + 1):
         row_of[0] = i
@@ -59,5 +62,8 @@ def match(cost: Array) -> tuple[float, Array]:
 
 @compiled
 def least_match(prices: Array) -> tuple[float, Array]:
-    """The least sum of prices >= 0, as far as it matters: beyond TOO_MUCH they would cost the others their digits."""
+    """The least sum of prices [n, m] >= 0, with TOO_MUCH in place of all higher prices, and the columns [n].
+
+    Far higher prices would cost the other prices their digits in the sum.
+    """
     return match(np.minimum(prices, TOO_MUCH))

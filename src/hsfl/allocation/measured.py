@@ -1,13 +1,14 @@
-"""Links whose rates are given: only the main server's cycles and the cuts are to choose. One round, solved exactly.
+"""Links whose rates are given: only the main server's cycles and the cuts can be chosen. One round, solved exactly.
 
-Legend: K clients, C cuts, any leading axes (samples, candidates). With rates fixed, client k at cut l needs own[k, l]
-seconds apart from the server, work[k, l] cycles of it, and down[k, l] seconds to receive its model.
+Legend: K clients, C cuts, and leading axes of any kind (samples, candidates). As rates are fixed, client k with cut l needs
+own[k, l] seconds without the server, work[k, l] cycles of the server, and down[k, l] seconds to receive its model.
 
-Cuts given: T is least when sum_k work / (T - own) = main_hz. The reciprocal of that sum is concave in T (a harmonic mean
-of linear functions), so Newton's method on it from the left never passes the root.
-Cuts free, for a limit M on down: at T each client takes the cut that needs the fewest cycles per second. These cuts have a
-least T of their own, which is not longer; where they no longer save anything, T is optimal, since the least need falls
-in T. M is one of the K C values of down; training only shrinks as M grows, which excludes most of them.
+Where cuts are given, T is least when sum_k work / (T - own) = main_hz. The reciprocal of that sum is concave in T (a harmonic
+mean of linear functions), so Newton's method on it from the left never passes the root.
+Where cuts are free and no download may take more than M seconds, each client takes the cut that needs the fewest cycles per
+second at T. These cuts have a least T of their own, which is not longer. Where they no longer save anything, T is optimal,
+since the least need falls in T. M is one of the K C values of down; training only shrinks as M grows, which excludes most
+of these values.
 """
 
 from dataclasses import dataclass
@@ -19,15 +20,15 @@ from hsfl.allocation.answer import with_gap
 from hsfl.errors import InputError
 
 Array = np.ndarray
-STEPS = 100  # of Newton's method; a handful is enough
-HALVINGS = 12
-ROUNDING = 1e-13
+STEPS = 100  # of Newton's method; ten are enough
+HALVINGS = 12  # of the interval for T, before passes that must each shorten T
+ROUNDING = 1e-13  # a sum of cycles this near to the budget meets it
 INSIDE = 1.0 - 4e-16  # a sum of rounded parts must not pass the budget
 
 
 @dataclass(frozen=True)
-class MeasuredPlan:
-    """Cuts and cycles of one round, and a bound over all cuts; equal to `round_s` where no gap was allowed."""
+class MeasuredAnswer:
+    """Cuts and cycles of one round, and a lower bound over all cuts; the bound is `round_s` where no gap was allowed."""
 
     cuts: Array  # [K]
     server_hz: Array  # [K]
@@ -36,18 +37,18 @@ class MeasuredPlan:
 
 
 def least_training(own_s: Array, work_cycles: Array, main_hz: float) -> Array:
-    """min over cycles of max_k own + work / hz, [..., K] -> [...]; to rounding, from below."""
+    """The least training time in seconds, min over cycles of max_k own + work / hz, [..., K] -> [...]; rounded down."""
     return _newton(own_s, work_cycles, main_hz)[0]
 
 
 def optimal_cycles(own_s: Array, work_cycles: Array, main_hz: float) -> Array:
-    """The cycles per second [K] that end everyone's training at the least T, all of the server spent where it works."""
+    """The cycles per second [K] with which all clients that need the server end together, at the least T."""
     hz = _newton(own_s, work_cycles, main_hz)[1]
     return hz * (main_hz / hz.sum() * INSIDE) if hz.any() else hz
 
 
 def _newton(own_s: Array, work_cycles: Array, main_hz: float) -> tuple[Array, Array]:
-    """The least T [...] and the cycles per second it takes [..., K], from differences that keep their digits."""
+    """The least T [...] and the cycles per second that T takes [..., K], from differences that keep their digits."""
     alone_s = work_cycles / main_hz
     first_s = (own_s + alone_s).max(axis=-1, initial=0.0)
     left_s = np.maximum(first_s[..., None] - own_s, alone_s)  # own + alone may round down to own
@@ -67,9 +68,11 @@ def _newton(own_s: Array, work_cycles: Array, main_hz: float) -> tuple[Array, Ar
 def keep_within(
     own_s: Array, work_cycles: Array, num_samples: Array, main_hz: float, tau_s: float, even: bool
 ) -> Array:
-    """kept [K] bool: the cheapest price per sample first, cycles per second at tau_s, while the set finishes in time.
+    """Which clients take part where not all can end training by tau_s, [K] bool.
 
-    One that no longer fits is passed over and the next one tried. `even`: the server is divided evenly among the kept.
+    The price of a client is what it needs at tau_s in cycles per second. Clients are added, the cheapest price per sample
+    first, while all that are kept end in time; a client that no longer fits is passed over. num_samples [K]: data samples
+    of a round. even: the server's cycles are divided evenly among the kept clients.
     """
     left_s = tau_s - own_s
     price_hz = np.divide(work_cycles, left_s, out=np.full(len(own_s), np.inf), where=left_s > 0)
@@ -83,10 +86,13 @@ def keep_within(
     return kept
 
 
-def best_plan(
+def best_round(
     own_s: Array, work_cycles: Array, down_s: Array, feasible: Array, main_hz: float, gap: float = 0.0
-) -> MeasuredPlan:
-    """Cuts and cycles that minimise max_k (own + work / hz) + max_k down, all arrays [K, C]; within `gap` of the best."""
+) -> MeasuredAnswer:
+    """Cuts and cycles that minimise max_k (own + work / hz) + max_k down, to a relative gap; all arrays are [K, C].
+
+    feasible: whether a client can take a cut. main_hz: the server's cycles per second.
+    """
     has_cut = np.asarray(feasible.any(axis=1))
     if not has_cut.all():
         raise InputError(f"client {int(has_cut.argmin())} has no feasible cut; give it more storage, or leave it out")
@@ -96,7 +102,7 @@ def best_plan(
     best_s, best_cuts, bound_s = np.inf, np.zeros(len(rows), int), np.inf
 
     def training(index: int) -> float:
-        """With downloads up to limits[index]; keeps the best round seen."""
+        """The least training time if downloads take up to limits[index]; remembers the best round."""
         nonlocal best_s, best_cuts
         cuts, training_s = _free_cuts(own_s, work_cycles, feasible & (down_s <= limits[index]), main_hz)
         round_s = training_s + float(down_s[rows, cuts].max())
@@ -105,7 +111,7 @@ def best_plan(
         return training_s
 
     last = len(limits) - 1
-    stretches = [(0, last, training(last))]  # limits from .. below to are open; training takes at least so long there
+    stretches = [(0, last, training(last))]  # (from, to, least training) of limits not yet excluded
     while stretches:
         start, end, least_training_s = stretches.pop()
         if start >= end:
@@ -121,14 +127,14 @@ def best_plan(
     hz = optimal_cycles(own, work, main_hz)
     server_s = np.divide(work, hz, out=np.zeros(len(rows)), where=work > 0)
     round_s = float((own + server_s).max() + down_s[rows, best_cuts].max())
-    return MeasuredPlan(best_cuts, hz, round_s, with_gap(min(bound_s, best_s), round_s)[0])
+    return MeasuredAnswer(best_cuts, hz, round_s, with_gap(min(bound_s, best_s), round_s)[0])
 
 
 def _free_cuts(own_s: Array, work_cycles: Array, feasible: Array, main_hz: float) -> tuple[Array, float]:
-    """The cuts with the least training, and its seconds: halvings first, then passes that strictly shorten it."""
+    """The cuts with the least training time, and that time: first by halvings, then by passes that each shorten it."""
     rows = np.arange(len(own_s))
     own_s = np.where(feasible, own_s, np.inf)
-    low_s = float(own_s.min(axis=1).max())  # with a server of endless speed
+    low_s = float(own_s.min(axis=1).max())  # if the server had endless speed
     cuts = (own_s + work_cycles * len(rows) / main_hz).argmin(axis=1)
     training_s = float(least_training(own_s[rows, cuts], work_cycles[rows, cuts], main_hz))
     for step in count():

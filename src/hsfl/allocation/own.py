@@ -1,4 +1,4 @@
-"""A policy of one's own that allocates a whole round: its answer is completed, checked against every constraint, and valued.
+"""A user's own policy that allocates a whole round: its answer is completed, checked against every constraint, and valued.
 
 Legend: K clients, I subchannels.
 """
@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import POWER_NAMES, Allocation, SolveStatus, breaches, evaluate
+from hsfl.allocation.answer import POWER_NAMES, Allocation, SolveStatus, breaches, evaluate, who_has
 from hsfl.allocation.powers import INSIDE, pour_rows, uplink_powers
+from hsfl.allocation.prices import shares_of
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.spectrum import shares_of
 from hsfl.allocation.stage import distribution_stage, training_stage
 from hsfl.errors import InputError, known
 
 Array = np.ndarray
 Allocate = Callable[..., Mapping[str, Any] | Allocation]
 NAMES = ("server_hz", "owner", "share", "edge_down_owner", "edge_down_share", *POWER_NAMES)
-TOLERANCE = 1e-9  # relative, as the solver's own
+TOLERANCE = 1e-9  # of constraints, relative; the solver's own answers keep it, too
 
 
 def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array) -> Allocation:
-    """What the policy gives for this round: `server_hz` [K] and `owner` [I] (`share` [K, I] where bands are shared).
+    """Allocate one round with cuts [K] by the function `allocate` of the policy `name`.
 
-    What it leaves out: the model's download on the same subchannels; uplinks at full power, the servers' power divided
-    evenly among clients, both water-filled. The answer proves nothing: its bound is 0.
+    The function gives `server_hz` [K] and `owner` [I] (`share` [K, I] where bands are shared). It may leave out the rest: then the
+    model's download is on the same subchannels, uplinks have full power, the servers' power is divided evenly among
+    clients, and both are water-filled. The answer proves nothing: its bound is 0.
     """
     said = allocate(scenario, cuts.copy())
     given = _given(name, said)
@@ -39,19 +40,15 @@ def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array)
     distribution = _share(name, scenario, given, "edge_down_") if _has(given, "edge_down_") else training
     powers: dict[str, Any] = _even_powers(scenario, cuts, training, distribution)
     powers |= {power: _array(name, power, given[power], (clients, subs)) for power in POWER_NAMES if power in given}
-    exclusive = scenario.sharing == "exclusive"
     draft = Allocation(
         SolveStatus.HEURISTIC, cuts, np.ones(clients, bool), server_hz,
-        owner=_owner(training) if exclusive else None,
-        edge_down_owner=_owner(distribution) if exclusive else None,
-        share=None if exclusive else training,
-        edge_down_share=None if exclusive else distribution,
-        **powers, phases={}, round_s=0.0, lower_bound_s=0.0, gap=1.0, seconds=0.0,
+        **who_has(scenario.sharing, training, distribution), **powers, phases={}, round_s=0.0, lower_bound_s=0.0, gap=1.0, seconds=0.0,
     )  # fmt: skip
     return _valued(name, scenario, draft)
 
 
 def _given(name: str, said: Any) -> dict[str, Any]:
+    """What the policy said, by name; an error where it said something else."""
     if isinstance(said, Allocation):
         said = {field.name: getattr(said, field.name) for field in fields(said) if field.name in NAMES}
     if not isinstance(said, Mapping):
@@ -62,10 +59,12 @@ def _given(name: str, said: Any) -> dict[str, Any]:
 
 
 def _has(given: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the policy said who has which subchannel, in the stage with this prefix."""
     return f"{prefix}owner" in given or f"{prefix}share" in given
 
 
 def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """A value that the policy gave, as an array of this shape, or an error."""
     try:
         array = np.asarray(value, float)
     except (TypeError, ValueError):
@@ -76,7 +75,7 @@ def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _share(name: str, scenario: Scenario, given: Mapping[str, Any], prefix: str) -> Array:
-    """Fractions [K, I] of the subchannels, from owners or as they are."""
+    """The shares [K, I] of the stage with this prefix, as the policy gave them or from its owners [I]."""
     clients, subs = scenario.num_clients, scenario.num_subchannels
     if f"{prefix}share" in given:
         share = _array(name, f"{prefix}share", given[f"{prefix}share"], (clients, subs))
@@ -95,6 +94,7 @@ def _share(name: str, scenario: Scenario, given: Mapping[str, Any], prefix: str)
 
 
 def _even_powers(scenario: Scenario, cuts: Array, training: Array, distribution: Array) -> dict[str, Any]:
+    """Powers [K, I] by name: full for uplinks, even for downlinks, water-filled on the shares of both stages."""
     first, second = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     powers = {power: np.zeros(training.shape) for power in POWER_NAMES}
     uplink_powers(first, training, powers["main_up_power_w"], powers["edge_up_power_w"])
@@ -104,12 +104,8 @@ def _even_powers(scenario: Scenario, cuts: Array, training: Array, distribution:
     return powers
 
 
-def _owner(share: Array) -> Array:
-    return np.where(share.any(axis=0), share.argmax(axis=0), -1)
-
-
 def _valued(name: str, scenario: Scenario, draft: Allocation) -> Allocation:
-    """The answer's seconds, by the latency equations; one that breaks a constraint never leaves."""
+    """The answer with its seconds by the latency equations; an error where it breaks a constraint or never ends."""
     for constraint, by in breaches(scenario, draft).items():
         if not by <= TOLERANCE:
             how = f" by {by:.2%}" if np.isfinite(by) else ""

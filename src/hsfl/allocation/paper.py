@@ -1,22 +1,22 @@
 """The solver `paper`: the paper's own method for one round, repaired where it cannot work as printed.
 
 Legend: K clients, I subchannels. The paper divides a round into F (the main server's cycles) and P (subchannels and
-powers), and prints one turn: F by a Lagrangian iteration for a given P, then P by branch and bound for that F. It does
-not say which P comes first; ours is the even one (`even_transmission`). P is found by our exact search, or by SCIP as
-in the paper. After an optimal P all clients finish together, so that no other F can shorten the round: further turns
-would gain nothing. (So P must not come first: from even cycles the round would be that of ECFA.)
+powers), and prints one turn: F by a Lagrangian iteration for a given P, then P by branch and bound for that F. The paper does
+not say which P comes first; here the even P does (`even_transmission`). P is found by our exact solver, or by SCIP as in the
+paper. After an optimal P all clients finish together, so that no other F can shorten the round: further turns would gain
+nothing. (So P must not come first: from even cycles the round would be that of ECFA.)
 
 What is repaired in the iteration (`cycles_by_multipliers`):
 
-    sign    lambda rises where more cycles are given than there are; printed, it falls, and f runs away
-    scale   f is a fraction of the server's cycles, seconds are fractions of the first T; the step of each multiplier
-            is in proportion to it: they differ by orders of magnitude, and an equal step for all sets the small ones
-            to 0, where a client gets no cycles and never finishes
-    mu      rescaled to sum 1 after every step: T is the maximum, so that mu alone could only fall
-    f       rescaled at the end to sum to the server's cycles, which the iteration meets only in the limit
+    sign    lambda rises where more cycles are given than the server has; as printed, lambda falls, and f runs away
+    scale   f is a fraction of the server's cycles, seconds are fractions of the first T, and the step of each multiplier
+            is in proportion to the multiplier. Multipliers differ by orders of magnitude: an equal step for all would
+            set the small ones to 0, where a client gets no cycles and never finishes
+    mu      mu is rescaled to sum 1 after every step: T is the maximum, so that without this mu could only fall
+    f       f is rescaled at the end to sum to the server's cycles, which the iteration meets only in the limit
     steps   alpha = beta = 0.01
-    end     |T' - T| <= epsilon T, as printed, but not at the first step, where f is still what it began with, and not
-            before the cycles given are those that there are
+    end     |T' - T| <= epsilon T, as printed, but not at the first step, where f is still the first f, and not before
+            the cycles given are the cycles that the server has
 """
 
 import math
@@ -25,15 +25,16 @@ from functools import cache, partial
 
 import numpy as np
 
-from hsfl.allocation import scip, search
+from hsfl.allocation import exclusive, scip
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import DEFAULT_GAP, StageSolver, exact, solve_round
+from hsfl.allocation.joint import DEFAULT_GAP, exact, solve_round
+from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
+from hsfl.allocation.prices import alone_s, shares_of
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, alone_s
-from hsfl.allocation.spectrum import first_owner, shares_of
+from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
 from hsfl.allocation.stage import Stage, training_stage
 from hsfl.errors import known
 from hsfl.network.latency import seconds
@@ -42,19 +43,22 @@ Array = np.ndarray
 STEP = 0.01
 EPSILON = 1e-7
 MAX_STEPS = 100_000
-SPENT = 1e-3  # how near to the server's cycles their sum must be at the end
-PROOF_LIMIT_S = 1.0  # for the bound beside the answer
-P_STEPS: dict[str, StageSolver] = {"exact": search.solve_stage, "scip": scip.solve_stage}
+SPENT = 1e-3  # how near the sum of f must be to the server's cycles at the end, relatively
+PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside the answer
+P_STEPS: dict[str, StageSolver] = {"exact": exclusive.solve_stage, "scip": scip.solve_stage}
 
 
 def solve(
     scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0, p_step: str = "exact"
 ) -> Allocation:
-    """One round: one F step from even transmission, then one P step. The bound is the exact solver's for these cuts."""
+    """Allocate one round with cuts [K]: one F step from even transmission, then one P step.
+
+    p_step: `exact` or `scip`. The lower bound is the exact solver's for these cuts.
+    """
     scip.check_exclusive(scenario, "paper")
     transmit = P_STEPS[known("p_step", p_step, P_STEPS)]
     _compile()
-    keeper = partial(solve_stage, transmit=search.solve_stage)  # who can keep tau_s is asked many times
+    keeper = partial(solve_stage, transmit=exclusive.solve_stage)  # who can keep tau_s is asked many times
     answer = solve_round(scenario, cuts, partial(solve_stage, transmit=transmit), gap, time_limit_s, keeper)
     if not answer.kept.all():
         return answer
@@ -70,15 +74,19 @@ def solve(
     )
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, transmit: StageSolver = search.solve_stage) -> StageAnswer:
-    """One F step, one P step. Distribution has no cycles, so that its P step is all of it."""
+def solve_stage(
+    stage: Stage, goal: Goal, clock: TimeLimit, transmit: StageSolver = exclusive.solve_stage
+) -> StageAnswer:
+    """One F step, then one P step by the solver `transmit`. Distribution has no cycles, so that it has a P step alone."""
     hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
     return transmission(stage, hz, goal, clock, transmit)
 
 
 def even_transmission(stage: Stage) -> tuple[Array, Array]:
-    """The first P, shares and downlink watts [K, I]: subchannels are dealt one by one, each client in its turn taking
-    the best that is left, and the server's power is divided evenly."""
+    """The first P: shares and downlink watts, [K, I] each.
+
+    Subchannels are dealt by turns, where every client takes the best that is left; the server's power is divided evenly.
+    """
     clients, subs = stage.start_w.shape
     share, down_w = shares_of(first_owner(stage), clients), np.zeros((clients, subs))
     pour_rows(stage, share, np.full(clients, stage.power_w / clients), down_w)
@@ -86,7 +94,7 @@ def even_transmission(stage: Stage) -> tuple[Array, Array]:
 
 
 def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
-    """m_k [K]: all seconds of a client but the server's, for given subchannels and downlink power."""
+    """The seconds m_k [K] of each client without the server's, for given shares and downlink watts [K, I]."""
     up_w, edge_w = np.zeros(share.shape), np.zeros(share.shape)
     uplink_powers(stage, share, up_w, edge_w)
     total_s = stage.fixed_s
@@ -101,17 +109,20 @@ def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
 
 
 def transmission(stage: Stage, hz: Array, goal: Goal, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
-    """The P step: the best subchannels and powers for given cycles [K]."""
+    """The P step: the best subchannels and powers for given cycles per second hz [K]."""
     given = stage._replace(fixed_s=stage.fixed_s + seconds(stage.cycles, hz), cycles=np.zeros(len(hz)))
     answer = transmit(given, goal, clock)
-    _, up_w, down_w, edge_w = spend(given, shares_of(answer.owner, len(hz)), answer.T_s, answer.rho)
+    _, up_w, down_w, edge_w = spend(given, answer.share, answer.T_s, answer.rho)
     return replace(answer, lower_bound_s=min(alone_s(stage), answer.T_s), spent=(hz, up_w, down_w, edge_w))
 
 
 def cycles_by_multipliers(
     m: Array, n: Array, hz: float, alpha: float = STEP, beta: float = STEP, epsilon: float = EPSILON
 ) -> tuple[Array, float, int]:
-    """The F step, min over f of max_k m_k + n_k / f_k with sum f <= hz: (f [K], T, steps)."""
+    """The F step, min over f of max_k m_k + n_k / f_k with sum f <= hz: (f [K] in cycles per second, T in seconds, steps).
+
+    m [K] are seconds, n [K] cycles; alpha and beta are the steps of lambda and mu, epsilon ends the iteration.
+    """
     busy = n > 0
     if not busy.any():
         return np.zeros(len(m)), float(m.max()), 0
@@ -123,7 +134,7 @@ def cycles_by_multipliers(
 
 @compiled
 def _iterate(m: Array, n: Array, alpha: float, beta: float, epsilon: float, max_steps: int) -> tuple[Array, int]:
-    """The iteration in fractions: the last f [K], its sum made 1, and how many steps were taken."""
+    """The iteration in fractions of the server and of the first T: (the last f [K], rescaled to sum 1, number of steps)."""
     clients, num_busy = len(m), (n > 0.0).sum()
     mu, f, finish = np.where(n > 0.0, 1.0 / num_busy, 0.0), np.zeros(clients), m.copy()
     lam = np.sqrt(mu * n).sum() ** 2  # so that f begins with sum 1
@@ -148,6 +159,6 @@ def _iterate(m: Array, n: Array, alpha: float, beta: float, epsilon: float, max_
 
 @cache
 def _compile() -> None:
-    """Compile (or load) what only this solver needs, before any clock runs."""
+    """Compile what only this solver needs (or load it), before any clock runs."""
     stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
     cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)

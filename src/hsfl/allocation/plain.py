@@ -1,13 +1,14 @@
-"""What needs no solver: an even allocation, and a bound from each client alone with everything. Nothing here iterates.
+"""What needs no solver: an even allocation, and a bound from each client alone with everything. Nothing here converges.
 
-Legend: K clients, I subchannels. Where a solver fails on numbers beyond its digits, these are the answer and its bound.
+Legend: K clients, I subchannels. Where a solver fails on numbers beyond its digits, the even allocation is the answer and
+this bound is its bound.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, phases_of
+from hsfl.allocation.answer import Allocation, phases_of, who_has
 from hsfl.allocation.scenario import Scenario
 from hsfl.network.latency import client_round_s
 
@@ -16,7 +17,7 @@ INSIDE = 1.0 - 1e-15  # a sum of rounded parts must not pass the budget
 
 
 def even_allocation(scenario: Scenario, draft: Allocation) -> Allocation:
-    """The draft's cuts with everything divided evenly among the clients kept; who then passes tau_s sits out as well."""
+    """The draft's cuts with everything divided evenly among its kept clients; a client that then passes tau_s is dropped, too."""
     s, kept = scenario, draft.kept.copy()
     while True:
         allocation = _divide(s, draft, kept)
@@ -28,18 +29,15 @@ def even_allocation(scenario: Scenario, draft: Allocation) -> Allocation:
 
 
 def _divide(s: Scenario, draft: Allocation, kept: Array) -> Allocation:
+    """The draft with everything divided evenly among the clients kept [K] bool; the model goes to all clients."""
     share, edge_share = _even_share(s, kept), _even_share(s, np.ones(len(kept), bool))
     parts, edge_parts = (each / np.maximum(each.sum(axis=1, keepdims=True), 1e-300) for each in (share, edge_share))
     own_w = s.max_power_w[:, None] * INSIDE * parts
-    exclusive = s.sharing == "exclusive"
     return replace(
         draft,
         kept=kept,
         server_hz=np.where(kept, s.main_hz / max(kept.sum(), 1) * INSIDE, 0.0),
-        owner=_owner(share) if exclusive else None,
-        edge_down_owner=_owner(edge_share) if exclusive else None,
-        share=None if exclusive else share,
-        edge_down_share=None if exclusive else edge_share,
+        **who_has(s.sharing, share, edge_share),
         main_up_power_w=own_w,
         main_down_power_w=s.main_power_w / max(kept.sum(), 1) * INSIDE * parts,
         edge_up_power_w=own_w,
@@ -48,7 +46,7 @@ def _divide(s: Scenario, draft: Allocation, kept: Array) -> Allocation:
 
 
 def _even_share(s: Scenario, on: Array) -> Array:
-    """Shares [K, I] of those who are on: whole subchannels by turns, or the same fraction of each."""
+    """Even shares [K, I] of the clients on [K] bool: whole subchannels by turns, or the same share of every subchannel."""
     share, members = np.zeros(s.main_gain.shape), np.flatnonzero(on)
     if len(members) and s.sharing == "exclusive":
         columns = np.arange(s.num_subchannels)
@@ -58,12 +56,11 @@ def _even_share(s: Scenario, on: Array) -> Array:
     return share
 
 
-def _owner(share: Array) -> Array:
-    return np.where(share.any(axis=0), share.argmax(axis=0), -1)
-
-
 def alone_bound_s(scenario: Scenario, draft: Allocation) -> float:
-    """No allocation of the draft's cuts and kept clients is faster: each has all of the server, every band, all power on each."""
+    """A lower bound on the round of the draft's cuts and kept clients, in seconds.
+
+    Each client has the whole server and every subchannel for itself, with all power on each subchannel.
+    """
     s, everything = scenario, np.ones(scenario.main_gain.shape)
     alone = replace(
         draft,

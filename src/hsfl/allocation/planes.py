@@ -1,11 +1,11 @@
-"""Shared bands where descent creeps: a linear programme over tangent planes, one of every client at every point visited.
+"""Shared bands where descent creeps: a linear programme over tangent planes, one plane for every client at every point.
 
 Legend: K clients, I subchannels; a point is shares s [K, I], cycles f [K] and powers q [K], as fractions of their budgets.
 
-A client's seconds t_k(s_k, f_k, q_k) are convex, so that its tangent planes lie below it, and the least T above all planes, with
-budgets and subchannels shared out, is a lower bound on the stage. Half-way between the best point and the programme's own,
-new planes are laid. Deadlines without a price (clients that only upload a model, or no one who can trade cycles for
-power) make kinks, and kinks are all one here: ten to forty programmes prove 0.1 %.
+A client's seconds t_k(s_k, f_k, q_k) are convex, so that tangent planes lie below them. The least T above all planes, for shares,
+cycles and powers within their budgets, is a lower bound on the stage. New planes are laid half-way between the best point and
+the programme's point. T has kinks where a deadline has no price (a client only uploads a model) or where no client can trade
+cycles for power. Kinks do not disturb planes: ten to forty programmes prove 0.1 %.
 """
 
 from dataclasses import dataclass, field
@@ -14,31 +14,31 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
-from hsfl.allocation.search import Goal, TimeLimit
-from hsfl.allocation.spectrum import solve_shares
+from hsfl.allocation.prices import solve_shares
+from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
-HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any would do
+HALF = 0.5  # of the way to the programme's point; also lam in `rents`, where any value would do
 STALLED = 30  # programmes in a row without progress
-STEEPEST = 1e6  # slope of a row; the programme refuses far steeper ones, and its rows may be divided by anything
+STEEPEST = 1e6  # slope of a row: steeper rows are divided by a number, since the programme refuses them
 TOLERANCE = 1e-10  # of the programme; the bound does not depend on it
 
 
 @dataclass
 class Planes:
-    """t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; one set of K planes for each point."""
+    """The planes t_k >= base - slope_s s - slope_f f - slope_q q, in units of scale_s seconds; K planes for each point."""
 
     scale_s: float
     base: list[Array] = field(default_factory=list)  # [K] each
     slope_s: list[Array] = field(default_factory=list)  # [K, I] each
     slope_f: list[Array] = field(default_factory=list)  # [K] each
     slope_q: list[Array] = field(default_factory=list)  # [K] each
-    unit: list[Array] = field(default_factory=list)  # [K] each: what a row is divided by for the programme
+    unit: list[Array] = field(default_factory=list)  # [K] each: the number by which a row is divided for the programme
 
     def lay(self, stage: Stage, share: Array, T_s: float, rho: float) -> None:
-        """Planes at these shares, with the cycles and powers that keep T_s at the price rho."""
+        """Lay planes at shares [K, I], with the cycles and powers that keep T_s at the price rho."""
         K = len(share)
         slope_s, point = np.empty(share.shape), np.empty((K, 6))
         rents(stage, share, T_s, rho, HALF, slope_s, point, np.empty(K))
@@ -66,11 +66,14 @@ class Planes:
         return csr_array(coo_array((values, (rows, columns)), shape=(K, K * subs + 2 * K + 1)))
 
     def limits(self) -> Array:
-        """The right sides of all rows laid so far."""
+        """The right sides of all rows so far."""
         return np.concatenate([-base / unit for base, unit in zip(self.base, self.unit)])
 
     def bound_s(self, weight: Array) -> float:
-        """What weights [points, K] of the planes prove: every budget at the price of who would pay most for it."""
+        """The lower bound in seconds that weights [points, K] of the planes prove.
+
+        Every budget has the price of the client that would pay most for it.
+        """
         weight = np.maximum(weight, 0.0)
         if not weight.sum() > 0.0:
             return 0.0
@@ -84,7 +87,7 @@ class Planes:
 
 
 def budgets(K: int, subs: int) -> csr_array:
-    """Rows over (s, f, q, T): the shares of each subchannel, all cycles, all power."""
+    """The budgets as rows over (s, f, q, T): the shares of each subchannel, all cycles, all power."""
     k = np.arange(K)
     columns = np.concatenate([np.arange(K * subs), K * subs + k, K * subs + K + k])
     rows = np.concatenate([np.tile(np.arange(subs), K), np.full(K, subs), np.full(K, subs + 1)])
@@ -94,7 +97,10 @@ def budgets(K: int, subs: int) -> csr_array:
 def solve(
     stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: TimeLimit
 ) -> tuple[Array, float, float]:
-    """Better shares than these, their T, and a better bound: until the goal, the clock's end, or no progress."""
+    """Improve shares [K, I] and the lower bound until the goal, the end of the time, or no progress.
+
+    T_s and rho belong to the shares. Returns (shares, their T in seconds, the lower bound in seconds).
+    """
     K, subs = share.shape
     cost = np.zeros(K * subs + 2 * K + 1)
     cost[-1] = 1.0

@@ -1,7 +1,7 @@
-"""Baselines by name, each changing one decision of the proposed plan; names joined by + change several.
+"""Baselines by name: each changes one decision of the proposed policy; names joined by + change several.
 
-Legend: K clients, I subchannels. A policy is four decisions: cuts once, then cycles, subchannels and power every round.
-What it does not decide by rule stays optimal given the rules.
+Legend: K clients, I subchannels. A policy makes four decisions: cuts once, then cycles, subchannels and power every round.
+A decision that has no rule is optimal, given the rules.
 
     proposed  everything optimised        rcls  random feasible cuts       scls  the smallest max_cut for all
     ecfa      even server cycles          gtra  greedy subchannels         etra  even server power
@@ -19,17 +19,17 @@ import numpy as np
 
 from hsfl import plugins
 from hsfl import rng as streams
-from hsfl.allocation import bandwidth
 from hsfl.allocation.answer import Allocation, SolveStatus, with_gap
-from hsfl.allocation.cuts import CutSettings, Progress, choose_cuts, rcls, scls
+from hsfl.allocation.cut_methods import CutSettings, OnProgress, rcls, scls
+from hsfl.allocation.cuts import best_single_cut, choose_cuts
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
+from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.own import Allocate, allocate_own
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
+from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Goal, Spent, StageAnswer, TimeLimit, alone_s
-from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
+from hsfl.allocation.solving import Goal, Spent, StageAnswer, TimeLimit
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError, known
 
@@ -43,15 +43,15 @@ RULES = {
     "subchannels": ("optimal", "greedy", "even"),
     "power": ("optimal", "even"),
 }
-PROOF_LIMIT_S = 1.0  # for the bound beside a rule's answer
+PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Decisions by name. Fields that are `optimal` (cuts: `optimised`) are left to the solver."""
+    """Four decisions, each by the name of its rule; a decision that is `optimal` (cuts: `optimised`) is left to the solver."""
 
     name: str
-    cuts: str | Callable[..., Any] = "optimised"  # a function takes the samples and gives a cut for each client
+    cuts: str | Callable[..., Any] = "optimised"  # or a function from the samples to a cut for each client
     cycles: str = "optimal"
     subchannels: str = "optimal"
     power: str = "optimal"
@@ -64,19 +64,19 @@ class Policy:
 
     @property
     def cuts_rule(self) -> str:
-        """The rule for cuts in words: a function goes by the policy's name."""
+        """The name of the rule for cuts; a function goes by the policy's name."""
         return self.cuts if isinstance(self.cuts, str) else self.name
 
     def with_radio(self) -> "Policy":
-        """Itself, unless it needs a radio's scenarios, which measured links have not."""
+        """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
         if callable(self.cuts) or self.allocator is not None:
             raise InputError(f"policy {self.name} is for a radio but network.kind is 'measured'; choose another policy")
         return self
 
     def choose(
-        self, samples: Sequence[Scenario], settings: CutSettings | None = None, progress: Progress | None = None
+        self, samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress | None = None
     ) -> Array:
-        """Cuts [K], once for all rounds."""
+        """Choose cuts [K], once for all rounds, on samples of the rounds."""
         settings = settings or CutSettings()
         if callable(self.cuts):
             return _checked_cuts(self.name, samples[0], self.cuts(list(samples)))
@@ -86,12 +86,15 @@ class Policy:
             return scls(samples[0])
         if self.cuts == "single":
             return best_single_cut(samples)
-        return choose_cuts(samples, settings, progress).cuts
+        return choose_cuts(samples, settings, on_progress).cuts
 
     def allocate(
         self, scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
     ) -> Allocation:
-        """One round. A rule proves nothing itself: the bound is the exact solver's, of any allocation for these cuts."""
+        """Allocate one round with cuts [K], to a relative gap or a time limit in seconds where the solver decides.
+
+        A rule proves nothing; the lower bound is the exact solver's, for any allocation with these cuts.
+        """
         if self.allocator is not None:
             _compile()
             return _with_bound(allocate_own(self.name, self.allocator, scenario, cuts), scenario, gap, time_limit_s)
@@ -104,35 +107,34 @@ class Policy:
 
         _compile()
 
-        def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer | bandwidth.SharedAnswer:
+        def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
             return self._solve(scenario, stage, goal, clock)
 
         answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
         return _with_bound(answer, scenario, gap, time_limit_s) if answer.kept.all() else answer
 
-    def _solve(
-        self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit
-    ) -> StageAnswer | bandwidth.SharedAnswer:
-        """One stage under the rules, as a smaller problem of the same kind."""
+    def _solve(self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+        """Solve one stage under the rules, as a smaller problem of the same kind."""
         ruled = even_cycles(stage) if self.cycles == "even" else stage
         ruled = even_power(ruled) if self.power == "even" else ruled
-        clients = len(stage.cycles)
-        answer: StageAnswer | bandwidth.SharedAnswer
         if self.subchannels == "optimal":
             coarse = replace(goal, gap=max(goal.gap, 5e-3)) if scenario.sharing == "bandwidth" else goal
             answer = stage_solver(scenario)(ruled, coarse, clock)
-        elif scenario.sharing == "bandwidth":
-            share = np.full(stage.start_w.shape, 1.0 / clients)
-            answer = bandwidth.SharedAnswer(share, *solve_shares(ruled, share, 0.0, 0.0))
         else:
-            owner = greedy_owner(ruled) if self.subchannels == "greedy" else even_owner(stage)
-            answer = StageAnswer(owner, *solve_shares(ruled, shares_of(owner, clients), 0.0, 0.0))
-        share = answer.shares(clients)
-        spent = self._spend(stage, ruled, share, answer.T_s, answer.rho)
+            share = self._share(scenario, ruled)
+            answer = StageAnswer(share, *solve_shares(ruled, share, 0.0, 0.0))
+        spent = self._spend(stage, ruled, answer.share, answer.T_s, answer.rho)
         return replace(answer, lower_bound_s=alone_s(stage), spent=spent)
 
+    def _share(self, scenario: Scenario, stage: Stage) -> Array:
+        """The shares [K, I] of a rule for subchannels."""
+        clients = len(stage.cycles)
+        if scenario.sharing == "bandwidth":
+            return np.full(stage.start_w.shape, 1.0 / clients)
+        return shares_of(greedy_owner(stage) if self.subchannels == "greedy" else even_owner(stage), clients)
+
     def _spend(self, stage: Stage, ruled: Stage, share: Array, T_s: float, rho: float) -> Spent:
-        """Cycles and powers: the rules' where they rule, the optimal ones of the rest."""
+        """Cycles and powers: by rule where there is a rule, else the optimal ones of the ruled stage."""
         clients, (up, edge) = len(stage.cycles), np.zeros((2, *share.shape))
         uplink_powers(stage, share, up, edge)
         hz, _, down, _ = spend(ruled, share, T_s, rho)
@@ -144,7 +146,7 @@ class Policy:
 
 
 def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s: float) -> Allocation:
-    """The answer of a rule beside the exact solver's bound for the same cuts."""
+    """The answer of a rule with the exact solver's bound for the same cuts."""
     best = exact(replace(scenario, tau_s=None), answer.cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
     bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
     seconds = answer.seconds + best.seconds
@@ -152,6 +154,7 @@ def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s
 
 
 def _checked_cuts(name: str, scenario: Scenario, cuts: Any) -> Array:
+    """Cuts [K] that a policy's function gave, or an error that names the policy."""
     try:
         return scenario.check_cuts(cuts)
     except InputError as error:
@@ -160,7 +163,7 @@ def _checked_cuts(name: str, scenario: Scenario, cuts: Any) -> Array:
 
 @cache
 def _compile() -> None:
-    """Compile (or load) what only rules need, before any clock runs."""
+    """Compile what only rules need (or load it), before any clock runs."""
     stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
     share = np.eye(2)
     pour_rows(stage, share, np.ones(2), np.zeros((2, 2)))
@@ -191,12 +194,12 @@ def register_policy(
     allocate: Allocate | None = None,
     options: "type[BaseModel] | None" = None,
 ) -> None:
-    """Add a policy of one's own, made of rules, of functions, or of both.
+    """Add a policy of your own, made of rules, of functions, or of both.
 
     cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. allocate: a
     function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
-    for cycles, subchannels and power; `allocation.own` says what else it may give. With `options`, a pydantic model, both
-    functions are called with `options=`, what stands under `options.<name>`.
+    for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
+    with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
     """
     made = Policy(name, cuts, cycles, subchannels, power, allocate)
     if allocate is not None and not callable(allocate):
@@ -207,7 +210,7 @@ def register_policy(
 
 
 def policy(name: str, options: Any = None) -> Policy:
-    """A policy by name; `scls+ecfa` takes the decisions of both. options: a config's, for policies of one's own."""
+    """A policy by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
     plain = Policy(name)
     result = plain
     for part in name.split("+"):
@@ -225,7 +228,7 @@ def policy(name: str, options: Any = None) -> Policy:
 
 
 def _with_options(own: Policy, options: Any) -> Policy:
-    """A policy of one's own with its options; a built-in one as it is."""
+    """A registered policy with its options; a built-in policy as it is."""
     if own.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", own.name)) is None:
         return own
     value = plugins.default_options(own.name) if options is None else options.of(own.name)
@@ -237,24 +240,19 @@ def _with_options(own: Policy, options: Any) -> Policy:
     return replace(own, **bound)
 
 
-def best_single_cut(samples: Sequence[Scenario]) -> Array:
-    """One cut for all, the best that everyone can hold."""
-    scenario = samples[0]
-    options = np.arange(scenario.min_cut, scenario.max_cut.min() + 1)[:, None] * np.ones(scenario.num_clients, int)
-    return options[int(np.argmin(Fitness(samples)(options)))]
-
-
 def even_owner(stage: Stage) -> Array:
-    """Subchannel i to client i mod K."""
+    """Owners [I]: subchannel i belongs to client i mod K."""
     return np.arange(stage.start_w.shape[1]) % len(stage.cycles)
 
 
 def greedy_owner(stage: Stage) -> Array:
-    """As in CPSL: everyone its best free one by turns, then each next one to whom it shortens the stage most."""
+    """Owners [I] as in CPSL: every client keeps its best one of the subchannels that are dealt by turns (`first_owner`), then
+    each subchannel that is left goes to the client for which it shortens the stage most.
+    """
     clients, subs = stage.start_w.shape
     owner = first_owner(stage)
     seen = np.zeros(clients, bool)
-    for i in np.argsort(stage.start_w[owner, np.arange(subs)], kind="stable"):  # keep everyone's best one
+    for i in np.argsort(stage.start_w[owner, np.arange(subs)], kind="stable"):
         if seen[owner[i]]:
             owner[i] = -1
         else:

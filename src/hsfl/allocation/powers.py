@@ -1,4 +1,4 @@
-"""From shares and a deadline to cycles and watts on every subchannel, inside the budgets.
+"""From shares and a deadline to cycles per second and to watts on every subchannel, inside the budgets.
 
 Legend: K clients, I subchannels.
 """
@@ -18,7 +18,10 @@ INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
 
 @compiled
 def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> None:
-    """Water-filling of `power_w` into row [I]: p_i = s_i (w - start_i) where positive, summing to power_w."""
+    """Water-filling of power_w watts into row [I]: p_i = s_i (w - start_i) where positive, with a sum of power_w.
+
+    order, start, log_start and share are [I], as in `curve.fill_curve`; curve is scratch.
+    """
     row[:] = 0.0
     count = fill_curve(curve, order, start, log_start, share)
     if count == 0 or power_w <= 0.0:
@@ -34,7 +37,7 @@ def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, l
 
 @compiled
 def pour_rows(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
-    """Given downlink power of each client [K], water-filled on its subchannels into down [K, I]."""
+    """Water-filling of each client's downlink power power_w [K] on its subchannels, into down [K, I]."""
     curve = np.empty((CURVE_ROWS, share.shape[1]))
     for k in range(share.shape[0]):
         bits = stage.down_bits[k] + stage.given_bits[k]
@@ -44,7 +47,7 @@ def pour_rows(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
 
 @compiled
 def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
-    """Every client's full power, water-filled on its subchannels, towards both servers [K, I]."""
+    """Water-filling of every client's full power on its subchannels, towards both servers, into main and edge [K, I]."""
     curve = np.empty((CURVE_ROWS, share.shape[1]))
     for k in range(share.shape[0]):
         p = stage.up_power_w[k]
@@ -54,9 +57,10 @@ def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
 
 @compiled
 def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: Array) -> None:
-    """Cycles [K] and downlink power [K, I], optimal for the shares and stretched to spend both budgets; (T, rho) warm.
+    """The optimal cycles per second hz [K] and downlink power down [K, I] for the shares; both budgets are spent.
 
-    What is left to a client at the end of its own seconds is solved for again: in T itself its digits may be lost.
+    T and rho shorten the iteration. The seconds that each client has left after its own seconds are solved for again,
+    because the difference T - c_k may have lost its digits.
     """
     K, subs = share.shape
     b = stage.subchannel_hz / math.log(2.0)
@@ -79,7 +83,10 @@ def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: 
 
 
 def spend(stage: Stage, share: Array, T_s: float, rho: float) -> tuple[Array, Array, Array, Array]:
-    """(server_hz [K], main up, main down, edge up [K, I]) of the shares; their deadline and price warm the search."""
+    """What the shares [K, I] spend at best: (server_hz [K], watts to and from the main server, to the edge server [K, I]).
+
+    T_s and rho, the least T and its price for these shares, shorten the iteration.
+    """
     hz, shape = np.zeros(len(stage.cycles)), share.shape
     up, down, edge = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     uplink_powers(stage, share, up, edge)

@@ -19,12 +19,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Scenario:
-    """One round. Build it with `Scenario.read`, `from_dict`, or from arrays and `checked`."""
+    """One round. Build it with `Scenario.read` or `from_dict`, or from arrays, and then call `checked`."""
 
     batch_size: int
     tau_s: float | None
     sharing: str
-    client_flops: Array  # [C] per sample, forward plus backward
+    client_flops: Array  # [C] of one data sample, forward plus backward
     server_flops: Array  # [C]
     smashed_bits: Array  # [C]
     gradient_bits: Array  # [C]
@@ -136,7 +136,7 @@ class Scenario:
         }
 
     def checked(self) -> "Scenario":
-        """Itself, where every length agrees, every number is usable and a cut exists for every client."""
+        """The scenario itself, or an error: every length must agree, every number be usable, every client have a cut."""
         _check_lengths(self)
         _check_numbers(self)
         _check_signals(self)
@@ -149,11 +149,11 @@ class Scenario:
         return self
 
     def feasible_cuts(self, client: int) -> Array:
-        """C1: from min_cut to what the client can hold."""
+        """The cuts that C1 allows a client: from min_cut to the largest that it can hold."""
         return np.arange(self.min_cut, self.max_cut[client] + 1)
 
     def check_cuts(self, cuts: Any) -> Array:
-        """Cuts [K] given by someone, or an error that names the client."""
+        """Cuts that a user gave, as an array [K], or an error that names the client."""
         try:
             array = np.asarray(cuts)
             valid = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
@@ -239,7 +239,7 @@ BY_NAME = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_p
 
 
 def _check_numbers(s: Scenario) -> None:
-    """What pydantic checks for a file, for records built from arrays, and that one can compute with it."""
+    """An error where a number is outside of its range, also in records that were built from arrays and not from a file."""
     for name, (low, high) in RANGES.items():
         value = getattr(s, BY_NAME.get(name, name.rpartition(".")[2]))
         if value is not None:
@@ -263,7 +263,7 @@ def _check_range(name: str, value: Array, low: float, high: float, or_zero: bool
 
 
 def _check_signals(s: Scenario) -> None:
-    """Power and gain over noise, which every rate is computed from."""
+    """An error where power times gain over noise, from which every rate is computed, is out of range."""
     low, high = SIGNAL_TO_NOISE
     for name, gain in (("main_gain", s.main_gain), ("edge_gain", s.edge_gain)):
         server_w = s.main_power_w if name == "main_gain" else s.edge_power_w

@@ -1,4 +1,4 @@
-"""The shape of a scenario file, checked by pydantic, and its mistakes in one line each."""
+"""The shape of a scenario file, checked by pydantic, and the mistakes in it, in one line each."""
 
 import difflib
 import json
@@ -69,7 +69,7 @@ _PARTS: dict[tuple[int | str, ...], type[_Part]] = {
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of the file, for json.loads; a key given twice would silently lose the first."""
+    """An object of the file, for json.loads; an error where a key is given twice, since the first would be lost."""
     read: dict[str, Any] = {}
     for key, value in pairs:
         if key in read:
@@ -79,7 +79,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def one_line(error: ValidationError) -> str:
-    """The first problem of a file: the field, the value, the way out."""
+    """The first mistake in a file: the field, its value, the way out."""
     errors = error.errors()
     errors = [e for e in errors if not _other_choice(e["loc"], e["input"])] or errors
     first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
@@ -96,7 +96,7 @@ def one_line(error: ValidationError) -> str:
 
 
 def _other_choice(path: tuple[int | str, ...], value: Any) -> bool:
-    """Where a number or a list is asked for, a list is not asked to be a number."""
+    """Whether the mistake is that a list is no number, where the file may have a number or a list."""
     return isinstance(value, list) and str(path[-1]).startswith("constrained")
 
 
@@ -111,7 +111,7 @@ def _hint(path: tuple[int | str, ...]) -> str:
 
 
 def _name(path: tuple[int | str, ...]) -> str:
-    """clients.cpu_hz[3]; the names of alternatives that pydantic adds are left out."""
+    """The name of a field, such as clients.cpu_hz[3], without the names of alternatives that pydantic adds."""
     words = ""
     for part in path:
         if isinstance(part, int):
@@ -122,7 +122,7 @@ def _name(path: tuple[int | str, ...]) -> str:
 
 
 def described(value: Any) -> str:
-    """A value in the words of JSON, not too long."""
+    """A value in the words of JSON, shortened where it is long."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     try:

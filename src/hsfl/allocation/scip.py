@@ -1,9 +1,9 @@
 """The solver `scip`: both stages given to SCIP as convex MINLPs, the reference and the yardstick.
 
-Legend: K clients, I subchannels. Variables: x binary ownership, z power as a fraction of its budget, r rates in nats
-(r <= sum of ln(1 + P z / start)), f cycles as a fraction of the server's, T in units of a rough guess. SCIP is feasible
-only to its tolerance, so its assignment is taken, cycles and powers are solved again by our equations for it, and
-round_s is ours.
+Legend: K clients, I subchannels. Variables: x ownership (binary), z power as a fraction of its budget, r rates in nats
+(r <= sum of ln(1 + P z / start)), f cycles as a fraction of the server's, T in units of a rough guess. SCIP's answers are
+feasible only to a tolerance. So only the assignment is taken from SCIP; cycles and powers are solved again for it by our
+equations, which also give round_s.
 """
 
 import math
@@ -14,16 +14,17 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
+from hsfl.allocation.local_search import first_owner
+from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import Goal, StageAnswer, TimeLimit, alone_s
-from hsfl.allocation.spectrum import first_owner, shares_of, solve_shares
+from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
 from hsfl.allocation.stage import Stage
 from hsfl.errors import InputError
 
 Array = np.ndarray
-LEAST_NEED = 1e-5  # cycles, of the server's, and nats per hertz and second, to end at the guess
-SIGNALS = (1e-5, 1e12)  # powers over noise
-TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: what its bound may be wrong by
+LEAST_NEED = 1e-5  # fraction of the server, or nats per hertz and second, that a client needs to end at the guess
+SIGNALS = (1e-5, 1e12)  # range of received power over noise
+TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: the relative error that its bound may have
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,10 @@ class ScipResult:
 
 
 def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
-    """One round by SCIP, to a gap or a time limit; where its tolerance ends it before both, the answer is no proven one."""
+    """Allocate one round with cuts [K] by SCIP, to a relative gap or a time limit.
+
+    Where SCIP's tolerance ends the solve before both, the status is `heuristic`.
+    """
     check_exclusive(scenario)
     answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
     ended_itself = answer.status is SolveStatus.TIME_LIMIT and answer.seconds < 0.5 * time_limit_s
@@ -45,6 +49,7 @@ def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_
 
 
 def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
+    """An error where bands are shared, which the solver cannot do."""
     if scenario.sharing != "exclusive":
         raise InputError(
             f'sharing is "{scenario.sharing}" but solver {solver} decides who owns each subchannel; use solver exact'
@@ -52,21 +57,26 @@ def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
 
 
 def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
-    """SCIP's assignment, with our optimal cycles and powers for it, and SCIP's bound."""
+    """SCIP's assignment with the T of our optimal cycles and powers, and SCIP's bound."""
     start = first_owner(stage)
-    guess_s, rho, lam = solve_shares(stage, shares_of(start, len(stage.cycles)), 0.0, 0.0)
+    share = first = shares_of(start, len(stage.cycles))
+    guess_s, rho, lam = solve_shares(stage, first, 0.0, 0.0)
     if guess_s <= 0.0:
-        return StageAnswer(start, guess_s, rho, lam)
+        return StageAnswer(first, guess_s, rho, lam)
     result = run(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
-    owner = start if result.owner is None else result.owner
-    T, rho, lam = solve_shares(stage, shares_of(owner, len(stage.cycles)), 0.0, 0.0)
-    if not math.isfinite(T):  # a set that SCIP's tolerance left without a subchannel
-        owner, T = start, guess_s
-    return StageAnswer(owner, T, rho, lam, result.bound_s if carries(stage, guess_s) else alone_s(stage))
+    if result.owner is not None:
+        share = shares_of(result.owner, len(stage.cycles))
+    T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
+    if not math.isfinite(T):  # within its tolerance SCIP may leave a client without a subchannel
+        share, T = first, guess_s
+    return StageAnswer(share, T, rho, lam, result.bound_s if carries(stage, guess_s) else alone_s(stage))
 
 
 def carries(stage: Stage, guess_s: float) -> bool:
-    """Whether SCIP's tolerance, 1e-6 of everything, is far below what clients need; else its bound proves nothing."""
+    """Whether SCIP's tolerance, 1e-6 of everything, is far below what clients need; if not, its bound proves nothing.
+
+    guess_s: a rough guess of T.
+    """
     b = stage.subchannel_hz / math.log(2.0)
     bits = np.stack([stage.up_bits, stage.edge_bits, stage.down_bits])
     needs = np.concatenate([stage.cycles / (stage.hz * guess_s), bits.ravel() / (b * guess_s)])
@@ -77,7 +87,10 @@ def carries(stage: Stage, guess_s: float) -> bool:
 
 
 def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:
-    """Build and solve the MINLP. With cycles_s [K] the server's seconds are given and only P is decided (`paper`)."""
+    """Build and solve the MINLP, in units of guess_s seconds, to a relative gap or a time limit.
+
+    cycles_s [K]: where given, the server's seconds are fixed and only subchannels and powers are decided.
+    """
     from pyscipopt import Model
 
     model = Model()
@@ -101,7 +114,7 @@ def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s:
 
 
 def _cycles(model: Any, stage: Stage, cycles_s: Array | None) -> dict[int, Any]:
-    """C2 and C3, as fractions of the server's cycles."""
+    """Variables for the fractions of the server's cycles, by client, with the constraints C2 and C3."""
     if cycles_s is not None:
         return {}
     f = {k: model.addVar(lb=1e-7, ub=1.0) for k in np.flatnonzero(stage.cycles > 0).tolist()}
@@ -121,7 +134,10 @@ def _deadline(
     down: dict[int, list[Any]],
     cycles_s: Array | None,
 ) -> None:
-    """c_k + n_k / f_k + d_k / R_k <= T for one client, times in units of guess_s."""
+    """Add the deadline c_k + n_k / f_k + d_k / R_k <= T of client k, in units of guess_s.
+
+    x are the client's ownership variables, f and cycles_s as in `run`; the downlink powers join `down`.
+    """
     b = stage.subchannel_hz / math.log(2.0)
     total: Any = stage.fixed_s[k] / guess_s
     links = (
@@ -146,7 +162,7 @@ def _deadline(
 
 
 def _rate(model: Any, power_w: float, start_w: Array, x: list[Any]) -> tuple[list[Any], Any]:
-    """Powers z_i <= x_i as fractions of power_w, and a rate in nats below the sum of log terms."""
+    """Variables for the powers z_i <= x_i, as fractions of power_w, and for a rate in nats below the sum of log terms."""
     from pyscipopt import log
 
     ratios = power_w / start_w
@@ -161,6 +177,7 @@ def _rate(model: Any, power_w: float, start_w: Array, x: list[Any]) -> tuple[lis
 def _read(
     model: Any, stage: Stage, guess_s: float, x: list[list[Any]], f: dict[int, Any], down: dict[int, list[Any]]
 ) -> ScipResult:
+    """SCIP's best solution and bound, in seconds, cycles per second and watts."""
     clients, subs = stage.start_w.shape
     bound_s = max(0.0, model.getDualbound() * guess_s) * (1.0 - TOLERANCE)
     if not math.isfinite(bound_s) or model.getStatus() == "infeasible":

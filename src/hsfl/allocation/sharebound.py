@@ -1,15 +1,19 @@
-"""A bound over all cuts where bands are shared: everything has a price, and every client buys by itself.
+"""A bound over all cuts where bands are shared: everything has a price, and every client buys for itself.
 
 Legend: K clients, I subchannels; a row is a client with one of its feasible cuts; share s [I] of a row.
 
-Price cycles and power as `spectrum` does (phi, with lam between them) and the whole of subchannel i at pi_i. If T can be
-kept, the shares of a subchannel sum to at most 1 and phi to at most 1, so that for any prices
+Cycles and power have the prices of `prices` (phi, with lam between them), and the whole of subchannel i has the price pi_i. If
+T can be kept, the shares of a subchannel sum to at most 1 and so do the phi of all clients, so that for any prices
 
     sum_k min over rows and shares of [phi(s; T) + pi s]  <=  1 + sum_i pi_i,
 
 and T is excluded where the left side is larger. phi is convex in s, so its tangent at any s0 with rents g (`tangent`)
-bounds what a row pays from below, by phi(s0) + g s0 - sum_i max(g_i - pi_i, 0); near the best s0 nothing is lost. Prices
-begin as the rents of the shares that are optimal for some cuts, and follow what is bought too much or too little.
+bounds what a row pays from below, by phi(s0) + g s0 - sum_i max(g_i - pi_i, 0). This is exact at the best s0. Prices begin as
+the rents of shares that are optimal for some cuts. Then they rise where clients buy too much and fall where they buy too
+little.
+
+Arguments that most functions take: pi [I] prices of subchannels; share [I] of the row, changed in place; curve, spare, rent
+[I] and spent [2] (cycles per second, watts), which are filled.
 """
 
 import math
@@ -18,22 +22,27 @@ import numpy as np
 
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.search import TimeLimit, alone_each_s
-from hsfl.allocation.spectrum import smoothed, solve_shares
+from hsfl.allocation.local_search import smoothed
+from hsfl.allocation.prices import alone_each_s, solve_shares
+from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.stage import Stage, needs_subchannel, only
 from hsfl.allocation.tangent import ROUNDING, linearise, rents
 
 Array = np.ndarray
-MIXES, SIZES = 20, 40  # steps for a row's mix of subchannels, and within each for its size; far fewer are usual
-CLOSE = 5e-4  # between what a row pays and its bound
-FAR = 100.0  # rents over prices: T is too short for so little band, and steps by elasticity would creep
-STEEP = 3.0  # power of rents over prices that moves the mix
+MIXES, SIZES = (
+    20,
+    40,
+)  # at most: steps for a row's mix of subchannels, and within each step steps for the size of its band
+CLOSE = 5e-4  # relative distance between what a row pays and its bound that is small enough
+FAR = 100.0  # of a rent over its price: T is so short for so little band that steps by elasticity would creep
+STEEP = 3.0  # the mix moves by this power of rents over prices
 TRIALS = 40  # of prices for one T
-LEAST = 1e-12  # of a share
+LEAST = 1e-12  # share
 
 
 @compiled
 def _scale(share: Array, factor: float) -> None:
+    """Multiply share [I] in place, within LEAST and 1."""
     for i in range(share.shape[0]):
         share[i] = min(1.0, max(LEAST, share[i] * factor))
 
@@ -43,7 +52,10 @@ def _look(
     stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, share: Array, curve: Array, spare: Array,
     rent: Array, spent: Array,
 ) -> tuple[float, float, float, float]:  # fmt: skip
-    """(bound, what it pays here, the highest rent over its price, its seconds); infinite pay where T is too short."""
+    """(lower bound on what the row pays, what it pays with this share, the highest rent over its price, its seconds).
+
+    Where T is too short, the row pays an infinite amount.
+    """
     phi, feasible, c, _, spent[0], spent[1], down_s, _ = linearise(stage, row, share, T, rho, lam, curve, spare, rent)
     top, cheapest, worth, over, costs = 0.0, math.inf, 0.0, 0.0, 0.0
     for i in range(share.shape[0]):
@@ -57,7 +69,7 @@ def _look(
         if not feasible:
             return 0.0, math.inf, math.inf, c
         return (phi + worth) * (1.0 - ROUNDING) - over, phi + costs, top, c + down_s
-    spent[:] = 0.0  # it must only end in time: c falls by at most its rents, each bought at its price
+    spent[:] = 0.0  # the row must only end in time: c falls by at most the rents, and each rent is bought at its price
     late_s = (c + worth) * (1.0 - ROUNDING) - T
     return late_s * cheapest if late_s > 0.0 else 0.0, costs, c / T, c
 
@@ -67,7 +79,7 @@ def _resize(
     stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, share: Array, curve: Array, spare: Array,
     rent: Array, spent: Array,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """As much of this mix as is worth its price, from below: (bound, what it pays, the highest rent over its price)."""
+    """Scale the share to the size that is worth its price, from below: (bound, what the row pays, highest rent over price)."""
     priced = stage.cycles[row] > 0.0 or stage.down_bits[row] > 0.0
     best, pays, top, size, low, high = 0.0, math.inf, 0.0, 1.0, 0.0, math.inf
     for _ in range(SIZES):
@@ -99,7 +111,10 @@ def buy(
     stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, enough: float, share: Array, curve: Array,
     spare: Array, rent: Array, spent: Array,
 ) -> float:  # fmt: skip
-    """A lower bound on what the row pays; `share` is where it starts and ends. More than `enough` need not be exact."""
+    """A lower bound on what the row pays for its best share, searched from `share`, which becomes the best share found.
+
+    enough: a bound above this need not be exact, because another row is cheaper.
+    """
     best, _, _, _ = _look(stage, row, pi, T, rho, lam, share, curve, spare, rent, spent)
     least, steep = math.inf, STEEP
     kept, kept_rent, kept_spent = share.copy(), rent.copy(), np.zeros(2)
@@ -129,9 +144,11 @@ def buy_all(
     stage: Stage, group: Array, alone_s: Array, pi: Array, T: float, lam: float, shares: Array, picks: Array,
     usage: Array,
 ) -> tuple[float, float]:  # fmt: skip
-    """What all pay at least, each with its cheapest row, and sum q / power - sum f / hz.
+    """(the least that all clients pay, each with its cheapest row; sum q / power - sum f / hz of these rows).
 
-    picks [K] are the rows to begin with, then the cheapest; usage [I] is what they buy of the subchannels.
+    The rows of client k are group[k] to group[k + 1]; alone_s are the seconds of each row alone in the cell. picks [K] are
+    the rows to begin with and become the cheapest rows; shares [rows, I] as `share` in `buy`; usage [I] is filled with what
+    the clients buy of each subchannel.
     """
     subs = shares.shape[1]
     curve, spare, rent, spent = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.empty(subs), np.empty(2)
@@ -164,14 +181,17 @@ def buy_all(
 
 
 class Prices:
-    """Prices that exclude deadlines, kept from one deadline to the next. `rows` [K] and `share` [K, I] are good ones."""
+    """Prices that exclude deadlines, kept from one deadline to the next.
+
+    The prices start as the rents of good rows [K] with good shares [K, I], until the clock ends.
+    """
 
     def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: TimeLimit) -> None:
         self.clock = clock
         self.stage, self.group, self.alone_s = stage, group, alone_each_s(stage)
         here = only(stage, rows)
         share = np.maximum(share, LEAST)
-        here = smoothed(here, 0.01 * solve_shares(here, share, 0.0, 0.0)[0])  # who has no price gets a small one
+        here = smoothed(here, 0.01 * solve_shares(here, share, 0.0, 0.0)[0])  # clients without a price get a small load
         T_s, rho, lam = solve_shares(here, share, 0.0, 0.0)
         K, subs = share.shape
         H, point, weight = np.empty((K, subs)), np.empty((K, 6)), np.empty(K)
@@ -182,7 +202,7 @@ class Prices:
         self.shares = np.repeat(share, np.diff(group), axis=0)  # [rows, I]
 
     def exclude(self, T_s: float) -> bool:
-        """Whether some prices prove that no cuts and no shares keep T_s."""
+        """Whether prices were found that prove: no cuts and no shares keep T_s."""
         pi, lam, usage = self.pi.copy(), self.lam, np.empty(len(self.pi))
         best = -np.inf
         for _ in range(TRIALS):

@@ -1,4 +1,4 @@
-"""Solvers by name, and `allocate`: one round from explicit numbers."""
+"""Solvers by name, and `allocate`, which allocates one round from explicit numbers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,8 @@ import numpy as np
 
 from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, with_gap
-from hsfl.allocation.cuts import CutSettings, choose_cuts
+from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
 from hsfl.allocation.paper import solve as solve_as_printed
 from hsfl.allocation.policies import POLICIES, policy
@@ -28,8 +29,13 @@ def allocate(
     gap: float = DEFAULT_GAP,
     seed: int = 0,
 ) -> Allocation:
-    """Allocate one round (a scenario or its file) by a named solver. Without cuts, a baseline's rule for them is followed, or
-    the scenario itself is the one sample for choosing them."""
+    """Allocate one round.
+
+    scenario: the round in explicit numbers, or the path of its JSON file. cuts: a cut for each client; without them, the
+    solver's own rule for cuts is followed (a baseline may have one), or cuts are chosen with the scenario as the only sample.
+    solver: exact, paper, scip or the name of a policy. time_limit_s: seconds in all. gap: the relative distance to the optimum
+    that is small enough. seed: for the choice of cuts.
+    """
     scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
     check_settings(time_limit_s, gap)
     if seed < 0:
@@ -37,24 +43,25 @@ def allocate(
     solve = solver_named(solver)
     if cuts is not None:
         return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
-    plan = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
+    choice = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
     ruled = _cuts_by_rule(solver, scenario, seed)
-    chosen = plan.cuts if ruled is None else ruled
-    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - plan.seconds))
-    bound_s = None  # it is one of a round with everyone
+    chosen = choice.cuts if ruled is None else ruled
+    answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - choice.seconds))
+    bound_s = None  # the choice's bound is for rounds with all clients
     if answer.kept.all():
-        bound_s = with_gap(plan.lower_bound_s, answer.round_s)[0]
-    return replace(answer, cuts_lower_bound_s=bound_s, seconds=plan.seconds + answer.seconds)
+        bound_s = with_gap(choice.lower_bound_s, answer.round_s)[0]
+    return replace(answer, cuts_lower_bound_s=bound_s, seconds=choice.seconds + answer.seconds)
 
 
 def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
-    """The cuts of a baseline that has a rule for them."""
+    """The cuts [K] of a solver that has a rule for cuts; else None."""
     if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
         return None
     return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
 
 
 def check_settings(time_limit_s: float, gap: float) -> None:
+    """An error where the time limit or the gap makes no sense."""
     if not time_limit_s > 0:
         raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
     if not 0 <= gap < 1:
@@ -62,7 +69,7 @@ def check_settings(time_limit_s: float, gap: float) -> None:
 
 
 def solver_named(name: str) -> Solver:
-    """A solver: (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
+    """A solver by name, as a function (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
     own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve}
     if name in own:
         return own[name]

@@ -1,7 +1,7 @@
 """One stage of a round as plain arrays for the compiled solvers.
 
-Legend: K clients, I subchannels. A round has two stages that share nothing: training (with the model upload) and model
-distribution. Both are the same problem with other numbers: c_k + n_k / f_k + d_k / R_k <= T under two budgets.
+Legend: K clients, I subchannels. A round has two stages that use nothing in common: training (with the model upload) and
+model distribution. Both are the same problem with other numbers: c_k + n_k / f_k + d_k / R_k <= T under two budgets.
 """
 
 from typing import NamedTuple
@@ -15,110 +15,174 @@ Array = np.ndarray
 
 
 class Stage(NamedTuple):
-    """Numbers of one stage; all bits, cycles and seconds are totals over the stage (N mini-batches)."""
+    """The numbers of one stage; bits, cycles and seconds are totals over the stage (all N mini-batches).
 
-    fixed_s: Array  # [K] own computation, N A
-    up_bits: Array  # [K] smashed data, on `start_w` with the client's power
-    edge_bits: Array  # [K] model upload, on `edge_start_w` with the client's power
-    up_power_w: Array  # [K]
+    This file alone knows all fields: other files read them by name and make stages by the functions below.
+    """
+
+    fixed_s: Array  # [K] the client's own computation, N A
+    up_bits: Array  # [K] smashed data, sent to the main server with the client's full power
+    edge_bits: Array  # [K] model upload, sent to the edge server with the client's full power
+    up_power_w: Array  # [K] the client's full power
     cycles: Array  # [K] n, work for the server
-    down_bits: Array  # [K] d, on `start_w` with a share of `power_w`
-    given_bits: Array  # [K] downlink bits whose power is given, not shared (even power): then d is 0
+    down_bits: Array  # [K] d, received from the server, which divides `power_w` among its clients
+    given_bits: Array  # [K] received with the power `given_power_w` (even power): then down_bits is 0
     given_power_w: Array  # [K]
     start_w: Array  # [K, I] noise / gain: the water level at which a subchannel starts to carry bits
     log_start: Array  # [K, I]
     order: Array  # [K, I] subchannels from the best
-    edge_start_w: Array  # [K, I]
+    edge_start_w: Array  # [K, I] the same three towards the edge server
     edge_log_start: Array  # [K, I]
     edge_order: Array  # [K, I]
-    hz: float
-    power_w: float
+    hz: float  # the server's budget of cycles per second
+    power_w: float  # the server's budget of power
     subchannel_hz: float
 
 
-@compiled
-def needs_subchannel(stage: Stage, k: int) -> bool:
-    return stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k] > 0.0
+class Starts(NamedTuple):
+    """Where the subchannels of each client towards one server start to carry bits, [..., K, I] each."""
+
+    start_w: Array  # noise / gain
+    log_start: Array
+    order: Array  # subchannels from the best
 
 
-def _make(
+def starts_of(start_w: Array) -> Starts:
+    """noise / gain [..., K, I], with its logarithm and its order."""
+    return Starts(start_w, np.log(start_w), np.argsort(start_w, axis=-1, kind="stable"))
+
+
+def make_stage(
     fixed_s: Array,
     up_bits: Array,
     edge_bits: Array,
     up_power_w: Array,
     cycles: Array,
     down_bits: Array,
-    start_w: Array,
-    edge_start_w: Array,
+    main: Starts,
+    edge: Starts,
     hz: float,
     power_w: float,
     subchannel_hz: float,
 ) -> Stage:
-    order = np.argsort(start_w, axis=1, kind="stable")
-    log_start = np.log(start_w)
-    same = edge_start_w is start_w
-    edge_order = order if same else np.argsort(edge_start_w, axis=1, kind="stable")
-    edge_log_start = log_start if same else np.log(edge_start_w)
-    zero = np.zeros(len(fixed_s))
+    """A stage without downlinks of given power. `main` are the starts towards the server that also sends."""
+    none = np.zeros(len(fixed_s))
     return Stage(
-        fixed_s, up_bits, edge_bits, up_power_w, cycles, down_bits, zero, zero, start_w, log_start, order,
-        edge_start_w, edge_log_start, edge_order, float(hz), float(power_w), float(subchannel_hz),
-    )  # fmt: skip
+        fixed_s=fixed_s,
+        up_bits=up_bits,
+        edge_bits=edge_bits,
+        up_power_w=up_power_w,
+        cycles=cycles,
+        down_bits=down_bits,
+        given_bits=none,
+        given_power_w=none,
+        start_w=main.start_w,
+        log_start=main.log_start,
+        order=main.order,
+        edge_start_w=edge.start_w,
+        edge_log_start=edge.log_start,
+        edge_order=edge.order,
+        hz=hz,
+        power_w=power_w,
+        subchannel_hz=subchannel_hz,
+    )
+
+
+make_stage_compiled = compiled(make_stage)
+
+
+@compiled
+def with_cycles(stage: Stage, cycles: Array) -> Stage:
+    """The stage with other server work [K]; compiled code has no `_replace`."""
+    return Stage(
+        fixed_s=stage.fixed_s,
+        up_bits=stage.up_bits,
+        edge_bits=stage.edge_bits,
+        up_power_w=stage.up_power_w,
+        cycles=cycles,
+        down_bits=stage.down_bits,
+        given_bits=stage.given_bits,
+        given_power_w=stage.given_power_w,
+        start_w=stage.start_w,
+        log_start=stage.log_start,
+        order=stage.order,
+        edge_start_w=stage.edge_start_w,
+        edge_log_start=stage.edge_log_start,
+        edge_order=stage.edge_order,
+        hz=stage.hz,
+        power_w=stage.power_w,
+        subchannel_hz=stage.subchannel_hz,
+    )
+
+
+@compiled
+def needs_subchannel(stage: Stage, k: int) -> bool:
+    """Whether client k sends or receives anything."""
+    return stage.up_bits[k] + stage.edge_bits[k] + stage.down_bits[k] + stage.given_bits[k] > 0.0
+
+
+def can_trade(stage: Stage) -> bool:
+    """Whether some client can trade cycles for power, because it needs both; then lam stays inside (0, 1)."""
+    return bool(((stage.cycles > 0) & (stage.down_bits > 0)).any())
 
 
 def training_stage(scenario: Scenario, cuts: Array) -> Stage:
-    """N (A + U + S + D) + E: Eqs. (6) to (10)."""
+    """The stage N (A + U + S + D) + E of a round with these cuts [K]: Eqs. (6) to (10)."""
     s = scenario
-    batches = s.num_batches * s.batch_size  # samples of the round, [K]
-    return _make(
-        fixed_s=batches * s.client_flops[cuts] / (s.cpu_hz * s.client_flops_per_cycle),
-        up_bits=batches * s.smashed_bits[cuts],
+    samples = s.num_batches * s.batch_size  # [K] that a client trains on in the round
+    return make_stage(
+        fixed_s=samples * s.client_flops[cuts] / (s.cpu_hz * s.client_flops_per_cycle),
+        up_bits=samples * s.smashed_bits[cuts],
         edge_bits=s.model_bits[cuts].astype(float),
         up_power_w=s.max_power_w,
-        cycles=batches * s.server_flops[cuts] / s.server_flops_per_cycle,
-        down_bits=batches * s.gradient_bits[cuts],
-        start_w=s.noise_w / s.main_gain,
-        edge_start_w=s.noise_w / s.edge_gain,
-        hz=s.main_hz,
-        power_w=s.main_power_w,
-        subchannel_hz=s.subchannel_hz,
+        cycles=samples * s.server_flops[cuts] / s.server_flops_per_cycle,
+        down_bits=samples * s.gradient_bits[cuts],
+        main=starts_of(s.noise_w / s.main_gain),
+        edge=starts_of(s.noise_w / s.edge_gain),
+        hz=float(s.main_hz),
+        power_w=float(s.main_power_w),
+        subchannel_hz=float(s.subchannel_hz),
     )
 
 
 def distribution_stage(scenario: Scenario, cuts: Array) -> Stage:
-    """M: Eq. (11). One budget, the edge server's power."""
+    """The stage M of a round with these cuts [K]: Eq. (11). It has one budget, the edge server's power."""
     s = scenario
-    zero = np.zeros(s.num_clients)
-    start_w = s.noise_w / s.edge_gain
-    return _make(
+    zero, edge = np.zeros(s.num_clients), starts_of(s.noise_w / s.edge_gain)
+    return make_stage(
         fixed_s=zero,
         up_bits=zero,
         edge_bits=zero,
         up_power_w=s.max_power_w,
         cycles=zero,
         down_bits=s.model_bits[cuts].astype(float),
-        start_w=start_w,
-        edge_start_w=start_w,
+        main=edge,
+        edge=edge,
         hz=1.0,
-        power_w=s.edge_power_w,
-        subchannel_hz=s.subchannel_hz,
+        power_w=float(s.edge_power_w),
+        subchannel_hz=float(s.subchannel_hz),
     )
 
 
 def only(stage: Stage, clients: Array) -> Stage:
-    """The stage of these clients alone (indices or a mask)."""
+    """The stage of some clients alone; `clients` are indices or a mask [K]."""
     return Stage(
         **{name: part[clients] if isinstance(part, np.ndarray) else part for name, part in stage._asdict().items()}
     )
 
 
 def even_cycles(stage: Stage) -> Stage:
-    """The server's cycles divided evenly: its seconds become part of what is fixed."""
+    """The stage with the server's cycles divided evenly: the server's seconds become part of fixed_s."""
     seconds = stage.cycles * len(stage.cycles) / stage.hz
     return stage._replace(fixed_s=stage.fixed_s + seconds, cycles=np.zeros(len(seconds)))
 
 
 def even_power(stage: Stage) -> Stage:
-    """The server's power divided evenly among clients: downlinks become links of given power."""
-    each = np.full(len(stage.cycles), stage.power_w / len(stage.cycles))
-    return stage._replace(given_bits=stage.down_bits, given_power_w=each, down_bits=np.zeros(len(each)))
+    """The stage with the server's power divided evenly: its downlinks become links of given power."""
+    return given_power(stage, stage.power_w / len(stage.cycles))
+
+
+def given_power(stage: Stage, power_w: float) -> Stage:
+    """The stage where the server sends to every client with this power."""
+    none, each = np.zeros(len(stage.cycles)), np.full(len(stage.cycles), power_w)
+    return stage._replace(given_bits=stage.down_bits, given_power_w=each, down_bits=none)

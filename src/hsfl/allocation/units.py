@@ -1,19 +1,20 @@
-"""A stage in its own units: seconds, cycles, bits and watts in which its numbers are near one.
+"""A stage in its own units: seconds, cycles, bits and watts in which the stage's numbers are near one.
 
-Every unit is a power of two, so that a change of units costs no digit. What is left after it are ratios between
-clients, which the solver has to live with.
+Every unit is a power of two, so that a change of units costs no digit. What remains are ratios between clients, which the
+solver has to live with.
 """
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hsfl.allocation.search import Goal
+from hsfl.allocation.powers import spend
+from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
 from hsfl.allocation.stage import Stage
 
 
 class Units(NamedTuple):
-    """How much one of the stage's own units is."""
+    """How much one of the stage's own units is, in seconds, hertz, bits per second and watts."""
 
     second_s: float
     hz: float
@@ -22,18 +23,19 @@ class Units(NamedTuple):
 
 
 def own_units(stage: Stage) -> Units:
-    """The budgets and a band become one, the longest load of a client alone about one second."""
+    """Units in which both budgets and a subchannel are about one, and the longest load of a client takes about a second."""
     bits = stage.up_bits + stage.edge_bits + stage.down_bits + stage.given_bits
     longest_s = float((stage.fixed_s + stage.cycles / stage.hz + bits / stage.subchannel_hz).max())
     return Units(_power_of_two(longest_s), *map(_power_of_two, (stage.hz, stage.subchannel_hz, stage.power_w)))
 
 
 def _power_of_two(value: float) -> float:
+    """The largest power of two up to a positive value, else 1."""
     return math.ldexp(1.0, math.frexp(value)[1] - 1) if value > 0.0 else 1.0
 
 
 def in_units(stage: Stage, units: Units) -> Stage:
-    """The stage's numbers in these units. Logarithms of starts stay: only their differences count."""
+    """The stage's numbers in these units. The logarithms of starts stay, because only their differences count."""
     second_s, hz, bps, watt_w = units
     per_bit, per_cycle, per_watt = 1.0 / bps / second_s, 1.0 / hz / second_s, 1.0 / watt_w
     start_w = stage.start_w * per_watt
@@ -55,18 +57,18 @@ def in_units(stage: Stage, units: Units) -> Stage:
     )
 
 
-def solve_in_own_units(solve: Any, spend: Any, stage: Stage, goal: Goal, clock: Any) -> Any:
-    """A stage solver's answer, found in the stage's own units; `spend` gives the cycles and powers it leaves open."""
+def solve_in_own_units(solve: StageSolver, stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+    """A stage solver's answer, found in the stage's own units; it always says which cycles and powers are spent."""
     units = own_units(stage)
     second_s, hz, _, watt_w = units
     own = in_units(stage, units)
     tau_s = None if goal.tau_s is None else goal.tau_s / second_s
     answer = solve(own, replace(goal, spare_s=goal.spare_s / second_s, tau_s=tau_s), clock)
-    cycles, *powers = answer.spent or spend(own, answer)
+    server_hz, up_w, down_w, edge_w = answer.spent or spend(own, answer.share, answer.T_s, answer.rho)
     return replace(
         answer,
         T_s=answer.T_s * second_s,
         lower_bound_s=answer.lower_bound_s * second_s,
         rho=answer.rho * hz / watt_w,
-        spent=(cycles * hz, *(power * watt_w for power in powers)),
+        spent=(server_hz * hz, up_w * watt_w, down_w * watt_w, edge_w * watt_w),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.cuts import Progress
+from hsfl.allocation.cut_methods import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
@@ -26,7 +26,7 @@ def plan(
     input_shape: tuple[int, ...] | None = None,
     num_classes: int | None = None,
     samples_per_client: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Plan:

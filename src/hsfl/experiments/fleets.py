@@ -32,7 +32,7 @@ from hsfl.planning.world import World, count_batches, model_cost, world_of
 from hsfl.runs.processes import in_processes
 
 if TYPE_CHECKING:
-    from hsfl.allocation.cuts import CutSettings
+    from hsfl.allocation.cut_methods import CutSettings
     from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray
@@ -166,9 +166,10 @@ def choose(
     names: Sequence[str], config: RunConfig, world: World, num_samples: Array
 ) -> tuple[dict[str, list[int]], float]:
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
-    from hsfl.allocation.cuts import CutSettings  # here, because numba takes seconds to load
+    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
+    from hsfl.allocation.cuts import best_single_cut
     from hsfl.allocation.cuts import choose_cuts as search_cuts
-    from hsfl.allocation.policies import best_single_cut, policy
+    from hsfl.allocation.policies import policy
     from hsfl.planning.optimised import samples
 
     train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation

@@ -22,7 +22,7 @@ from hsfl.models.cost import CostTable
 from hsfl.runs.processes import in_processes
 
 if TYPE_CHECKING:
-    from hsfl.allocation.cuts import CutSettings
+    from hsfl.allocation.cut_methods import CutSettings
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
 PAPER = "paper"  # the paper's own solver, with the proposed cuts
@@ -166,7 +166,7 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
 
 def cut_settings(config: RunConfig) -> "CutSettings":
     """How the config says that cuts are searched."""
-    from hsfl.allocation.cuts import CutSettings
+    from hsfl.allocation.cut_methods import CutSettings
 
     settings = config.allocation
     return CutSettings(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, rcls, scls
-from hsfl.allocation.measured import best_plan, keep_within, least_training, optimal_cycles
+from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress, rcls, scls
+from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts
 from hsfl.allocation.policies import Policy
 from hsfl.methods import method
@@ -54,11 +54,11 @@ def plan_measured_cuts(
     settings: CutSettings,
     batch_size: int,
     num_batches: Array,
-    progress: Progress | None = None,
-) -> CutPlan:
+    progress: OnProgress | None = None,
+) -> CutChoice:
     """The policy's cuts: by its rule, or optimised over the samples, where the search starts from the plan for mean speeds."""
     mean = _mean_round(world, batch_size, num_batches, rounds.min_cut)
-    first = best_plan(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.feasible, mean.main_hz, 1e-5).cuts
+    first = best_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.feasible, mean.main_hz, 1e-5).cuts
     plan = choose_measured_cuts(rounds, first, settings, progress)
     if chosen.cuts == "optimised":
         return plan

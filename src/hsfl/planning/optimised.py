@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cuts import CutPlan, CutSettings, Progress, choose_cuts, exact_rounds
+from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress
+from hsfl.allocation.cuts import choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
@@ -124,9 +125,9 @@ def plan_cuts(
     batch_size: int,
     num_batches: Array,
     min_cut: int,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     options: OptionsConfig | None = None,
-) -> CutPlan:
+) -> CutChoice:
     """The policy's cuts: optimised over samples, or by its rule. The gap of the plan is that of the cuts it returns.
 
     num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
@@ -157,7 +158,7 @@ def plan_cuts(
     )
 
 
-def limit_note(settings: AllocationConfig, plan: CutPlan) -> str | None:
+def limit_note(settings: AllocationConfig, plan: CutChoice) -> str | None:
     """What to say of a search that its limit stopped; None where it came to its end."""
     if not plan.timed_out:
         return None

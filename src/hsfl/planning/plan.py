@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts import LEAST_S, CutSettings, Progress
+from hsfl.allocation.cut_methods import CutSettings, OnProgress
+from hsfl.allocation.cuts import LEAST_S
 from hsfl.allocation.measured import optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.search import TimeLimit
+from hsfl.allocation.solving import TimeLimit
 from hsfl.config import AllocationConfig, RunConfig
 from hsfl.formats import seconds
 from hsfl.network.channel import Measured, RoundDraw
@@ -71,7 +72,7 @@ class Plan:
     why: dict[str, Any] | None = None  # the client on which the round hangs most (planning.straggler.Why)
 
 
-def make_plan(config: RunConfig, world: World, num_samples: Array, progress: Progress | None = None) -> Plan:
+def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None = None) -> Plan:
     """The cuts that are proposed or that the policy's rule gives, the allocation of the first sample, and the mean round of all
     policies over the samples. num_samples: [K] training samples of each client."""
     num_batches = count_batches(config, num_samples)
