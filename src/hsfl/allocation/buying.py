@@ -167,20 +167,6 @@ def _begin_with(share: Array, smaller: Array, m: int, pi: Array, work: Workspace
 
 
 @compiled
-def _buy_in_time(
-    stage: Stage, k: int, pi: Array, T: float, limit: int, sets: Array, chosen: Array, work: Workspace, allowed: Array
-) -> float:
-    """`buy` for a client with a deadline and no price: the cheapest set of the least size that may keep T."""
-    for m in range(1, limit + 1):
-        _begin_with(sets[m], sets[m - 1], m, pi, work, allowed)
-        _, impossible = _reach(stage, k, m, sets[m], T, work, allowed)
-        if not impossible:
-            chosen[:] = sets[m]
-            return _cheapest(pi, m, allowed)
-    return math.inf
-
-
-@compiled
 def buy(
     stage: Stage,
     k: int,
@@ -202,20 +188,20 @@ def buy(
     chosen[:] = 0.0
     if not needs_subchannel(stage, k):
         return price_without_bits(stage, k, T, lam)
-    limit = min(limit, int(allowed.sum()))
-    if stage.cycles[k] == 0.0 and stage.down_bits[k] == 0.0:
-        return _buy_in_time(stage, k, pi, T, limit, sets, chosen, work, allowed)
+    has_price = stage.cycles[k] > 0.0 or stage.down_bits[k] > 0.0
     lower, best = math.inf, math.inf
-    for m in range(1, limit + 1):
+    for m in range(1, min(limit, int(allowed.sum())) + 1):
         _begin_with(sets[m], sets[m - 1], m, pi, work, allowed)
         found, impossible = _reach(stage, k, m, sets[m], T, work, allowed)
         if impossible:
             continue
-        if not found:  # nothing is known of these sets, but a price is never below zero
+        if not found or not has_price:  # of these sets only the prices pi are known, and phi is never below zero
             floor = _cheapest(pi, m, allowed)
             if floor < lower:
                 lower = floor
                 chosen[:] = sets[m]
+            if not has_price:
+                break  # larger sets cost more
             continue
         bound, value, larger = _best_of_size(stage, k, m, pi, T, rho, lam, sets[m], work, allowed)
         if value < best:

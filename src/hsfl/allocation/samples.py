@@ -150,7 +150,6 @@ def evaluate(x: Samples, cuts: Array, owners: Array, round_s: Array) -> None:
             round_s[p, s] = training_s + distribution_s
 
 
-@compiled
 def warm_owners(x: Samples, cuts: Array, owners: Array) -> None:
     """Replace owners [2, S, I] by what local search finds from them for cuts [K]."""
     for s in range(x.speed.shape[0]):

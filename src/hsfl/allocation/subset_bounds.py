@@ -108,10 +108,8 @@ def start_row(subs: int, limit: int) -> Array:
 
 
 @compiled
-def _begin(
-    stage: Stage, group: Array, limit: int, known: Array, num_known: Array, T: float, rho: float, lam: float
-) -> _Tables:
-    """Tables with the tangents of all known sets."""
+def _begin(stage: Stage, group: Array, limit: int, T: float, lam: float) -> _Tables:
+    """Tables without tangents: only clients that need no subchannel have a price."""
     K, subs = group.shape[0] - 1, stage.start_w.shape[1]
     tables = _Tables(
         rows=np.empty((group[K], 1 << subs)),
@@ -130,10 +128,6 @@ def _begin(
         tables.least[k] = tables.rows[group[k]]
         if not tables.needy[k]:
             tables.least[k, 0] = price_without_bits(stage, group[k], T, lam)
-            continue
-        for p in range(num_known[k]):
-            _price_set(stage, group, tables, k, known[k, p], T, rho, lam)
-        tables.picks[k] = group[k]
     return tables
 
 
@@ -150,6 +144,7 @@ def _price_owned(
         mask = 0
         for i in range(owner.shape[0]):
             mask |= (1 << i) if owner[i] == k else 0
+        mask = int(np.int64(mask))  # else numba would compile for unsigned masks, too
         bound = tables.least[k, mask]
         if _price_set(stage, group, tables, k, mask, T, rho, lam) > bound + 1e-12:
             exact = False
@@ -178,7 +173,11 @@ def least_sum(
     assignment are a good start. rounds: how often tangents may join.
     """
     all_subchannels = (1 << stage.start_w.shape[1]) - 1
-    tables = _begin(stage, group, limit, known, num_known, T, rho, lam)
+    tables = _begin(stage, group, limit, T, lam)
+    for k in range(num_known.shape[0]):
+        for p in range(num_known[k] if tables.needy[k] else 0):
+            _price_set(stage, group, tables, k, known[k, p], T, rho, lam)
+        tables.picks[k] = group[k]
     value, owner = 0.0, np.full(stage.start_w.shape[1], -1)
     for _ in range(rounds):
         after = complete(tables.needy, tables.least)
