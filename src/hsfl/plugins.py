@@ -12,8 +12,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -109,7 +110,7 @@ def load(spec: str | Path) -> Plugin:
     """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again."""
     path = Path(spec)
     if not path.is_file():
-        for point in entry_points(group=GROUP, name=str(spec)):
+        for point in _installed(tuple(sys.path)).select(name=str(spec)):
             return _load_entry_point(point)
         raise InputError(f"plugin {spec} is no file; give the path of a Python file that registers something")
     content, key = _read(path), str(path.resolve())
@@ -169,11 +170,17 @@ def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
     return f"{where}: {type(error).__name__}{f': {said}' if said else ''}; correct it there"
 
 
+@cache
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """The entry points of all installed packages; looking them up takes milliseconds for each name of each config."""
+    return entry_points(group=GROUP)
+
+
 def find(name: str) -> None:
     """Load the installed entry point of this name, if there is one. A name that is built in or registered needs none."""
     if name == RESERVED or any(name == taken for _, taken in REGISTERED):
         return
-    for point in entry_points(group=GROUP, name=name):
+    for point in _installed(tuple(sys.path)).select(name=name):
         if not any(_is_built_in(kind, name) for kind in TABLES):
             _load_entry_point(point)
         return

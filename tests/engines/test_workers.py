@@ -40,16 +40,24 @@ def children() -> set[int]:
     return {p.pid for p in workers.mp.active_children() if p.pid is not None}
 
 
+DROPS = ("train.drop_rate=0.3", "train.rounds=3")
+OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
+
+
 @pytest.mark.parametrize(
-    "changes", [("train.drop_rate=0.3", "train.rounds=3"), ("framework=fsl", "options.fsl.average=server")]
+    ("changes", "number"),
+    [
+        (DROPS, 2),
+        pytest.param(DROPS, 3, marks=pytest.mark.slow),
+        pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
+    ],
 )
-def test_workers_train_the_same_bits_as_one_process(changes: tuple[str, ...], tmp_path: Path) -> None:
+def test_workers_train_the_same_bits_as_one_process(changes: tuple[str, ...], number: int, tmp_path: Path) -> None:
     run(config(*changes), tmp_path / "inline")
-    for number in (2, 3):
-        out = tmp_path / f"{number}"
-        run(config(*changes, "engine.name=workers", f"engine.workers={number}", "engine.threads=1"), out)
-        assert model_bytes(out) == model_bytes(tmp_path / "inline")
-        assert losses(out) == losses(tmp_path / "inline")
+    out = tmp_path / "workers"
+    run(config(*changes, "engine.name=workers", f"engine.workers={number}", "engine.threads=1"), out)
+    assert model_bytes(out) == model_bytes(tmp_path / "inline")
+    assert losses(out) == losses(tmp_path / "inline")
     assert not children()
 
 
@@ -73,7 +81,7 @@ class Killer(Observer):
 
 
 def test_a_killed_worker_is_replaced_and_the_numbers_stay(tmp_path: Path) -> None:
-    long = ["data.limit=1400", "train.local_epochs=3"]
+    long = ["data.limit=800", "train.local_epochs=2"]
     run(config(*long), tmp_path / "inline")
     killer = Killer()
     settings = config(*long, "engine.name=workers", "engine.workers=2", "engine.threads=1")
@@ -118,7 +126,7 @@ def test_workers_that_die_again_and_again_end_the_run_in_one_line(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (("engine.workers=9",), "engine.workers is 9 but a round has 5 clients"),
+        (("engine.workers=9", "fleet.num_clients=2", "fleet.cuts=1"), "engine.workers is 9 but a round has 2 clients"),
         (("framework=sl",), "sl trains its clients in turn or in step"),
     ],
 )

@@ -70,7 +70,7 @@ def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:
     assert '"style":{"colour":"#123456","shape":1,"dashes":"8 4"}' in (tmp_path / "report.html").read_text()
     assert "#123456" in {line.get_color() for line in learning_figure(read_comparison(tmp_path)).axes[0].get_lines()}
     write(path, "[1, 2]")
-    assert hsfl("report", tmp_path).code == 0  # a name is all that is known
+    assert "plugins.json: the whole is [1, 2]; it should be an object" in refused("report", tmp_path)
 
 
 def test_another_hash_is_one_line(here: Path) -> None:

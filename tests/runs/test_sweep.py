@@ -44,7 +44,7 @@ def test_a_grid_has_every_combination_once() -> None:
     assert grid.points[1].config.network.subchannel_hz == 5e5
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(1e-3, 1e18), min_size=2, max_size=5, unique=True))
 def test_different_values_have_different_names(values: list[float]) -> None:
     assert len({say_value(value) for value in values}) == len(values)

@@ -29,7 +29,7 @@ from hsfl.planning.clusters import choose_clusters
 from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
 from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.world import World, count_batches, model_cost, world_of
-from hsfl.runs.processes import in_processes
+from hsfl.runs.processes import in_processes, worthwhile
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings
@@ -117,7 +117,7 @@ def solve_points(
     costs = {name: cost_of(config) for name, config in {p.config.data.name: p.config for p in missing}.items()}
     began, done = time.perf_counter(), len(points) - len(missing)
     work = partial(_solve_and_write, costs=costs, folder=folder, known=known)
-    for number, answer in enumerate(in_processes(work, missing), done + 1):
+    for number, answer in enumerate(in_processes(work, missing, worthwhile(len(missing))), done + 1):
         left_s = (time.perf_counter() - began) / (number - done) * (len(points) - number)
         say(f"fleet {number}/{len(points)}: {answer.data}, {took(answer.seconds)}, about {duration(left_s)} left")
 

@@ -19,7 +19,7 @@ from hsfl.experiments.shared import Say, claim
 from hsfl.files import write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
-from hsfl.runs.processes import in_processes
+from hsfl.runs.processes import in_processes, worthwhile
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings
@@ -112,7 +112,10 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
     cost = _cost(study.base)
     done = len(every) - len(missing)
     for number, seconds in enumerate(
-        in_processes(partial(solve_and_write, cost=cost, folder=folder), missing, num_workers), done + 1
+        in_processes(
+            partial(solve_and_write, cost=cost, folder=folder), missing, num_workers or worthwhile(len(missing))
+        ),
+        done + 1,
     ):
         left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
         say(f"point {number}/{len(every)}  {took(seconds)}, about {duration(left_s)} left")

@@ -20,6 +20,11 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def worthwhile(num_items: int) -> int:
+    """How many workers short pieces are worth: a process takes seconds to start, so each should have four of them at least."""
+    return max(1, min(num_cpus(), num_items // 4))
+
+
 def in_processes(
     function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None, stoppable: bool = False
 ) -> Iterator[R]:
