@@ -133,9 +133,11 @@ def test_partial_sums_are_fedavg_of_the_joined_models(fleet: tuple[list[int], li
         clients[k] = whole
     low, high = min(cuts), max(cuts)  # over all clients, the dropped ones too
     before, link = task.initial, Link()
-    edge = EdgeServer(before[0:high], PartialSum.zero(before[0:high], sum(weights)))
+    edge = EdgeServer(before[0:high], PartialSum.zero(before[0:high], sum(weights[k] for k in kept)))
     main = MainServer(
-        before[low:num_units], PartialSum.zero(before[low:num_units], sum(weights)), task.part(low, num_units)
+        before[low:num_units],
+        PartialSum.zero(before[low:num_units], sum(weights[k] for k in kept)),
+        task.part(low, num_units),
     )
     for k, whole in clients.items():
         edge.finish(k, whole[0 : cuts[k]], weights[k])

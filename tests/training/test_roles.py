@@ -17,9 +17,11 @@ CUTS, COUNTS = [1, 3, 2], [9, 3, 10]
 def servers(task) -> tuple[MainServer, EdgeServer]:  # type: ignore[no-untyped-def]
     initial, low, high = task.initial, min(CUTS), max(CUTS)
     main = MainServer(
-        initial[low : task.num_units], task.zero_sum(initial[low : task.num_units]), task.part(low, task.num_units)
+        initial[low : task.num_units],
+        PartialSum.zero(initial[low : task.num_units], sum(COUNTS)),
+        task.part(low, task.num_units),
     )
-    return main, EdgeServer(initial[0:high], task.zero_sum(initial[0:high]))
+    return main, EdgeServer(initial[0:high], PartialSum.zero(initial[0:high], sum(COUNTS)))
 
 
 def one_client(task, k: int, main: MainServer, edge: EdgeServer, losses: Losses, link: Link) -> UnitState:  # type: ignore[no-untyped-def]

@@ -9,7 +9,6 @@ import dataclasses
 import signal
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -45,6 +44,7 @@ class Train:
     """Count these clients into the shard of the round; an order with another round begins a new shard."""
 
     round_index: int
+    round_samples: int  # of all clients of the round
     clients: tuple[int, ...]
 
 
@@ -123,7 +123,7 @@ class Worker:
 
     def carry_out(self, order: Order) -> Done:
         if isinstance(order, Train):
-            self.train(order.round_index, order.clients)
+            self.train(order)
             return Done()
         if isinstance(order, Hand):
             shard, self.shard = self.shard, None
@@ -134,10 +134,10 @@ class Worker:
         model, images = self.exam.model.eval(), self.exam.images
         return Done(tallies=tuple((b, tally(model, images, self.exam.num_classes, b)) for b in order.batches))
 
-    def train(self, round_index: int, clients: Sequence[int]) -> None:
-        if round_index != self.round_index:
-            self.round_index, self.shard = round_index, None
-        more = self.framework.train(self.setup.state, clients, round_index)
+    def train(self, order: Train) -> None:
+        if order.round_index != self.round_index:
+            self.round_index, self.shard = order.round_index, None
+        more = self.framework.train(self.setup.state, order.clients, order.round_index, order.round_samples)
         if self.shard is None:
             self.shard = more
         else:

@@ -100,12 +100,12 @@ class Workers:
         """The shards of a round, one for each worker that trained somebody."""
         for name, units in state.units.items():
             self.setup.state.units[name].copy_(units)
-        samples = self.framework.task.feed.num_samples
+        samples, round_samples = self.framework.task.feed.num_samples, self.framework.task.num_samples(clients)
         longest_first = sorted(clients, key=samples, reverse=True)
-        answers = self._deal(longest_first, samples, lambda some: Train(round_index, some), Hand())
+        answers = self._deal(longest_first, samples, lambda some: Train(round_index, round_samples, some), Hand())
         shards = [answer.shard for answer in answers if answer.shard is not None]
         self.deaths = 0
-        return shards or [self.framework.train(state, (), round_index)]
+        return shards or [self.framework.train(state, (), round_index, 0)]
 
     def evaluate(self, whole: UnitState) -> Quality:
         """The quality of a model on the test images, which the workers divide among themselves."""

@@ -16,7 +16,6 @@ from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
-from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData, Feed, no_observer
 from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
@@ -66,9 +65,9 @@ class Task:
         """The units `[start, stop)`, ready to be trained."""
         return Part(self.model, self.layout, start, stop, self.config.train)
 
-    def zero_sum(self, before: UnitState) -> PartialSum:
-        """An empty sum for a round that starts from these units, whoever takes part."""
-        return PartialSum.zero(before, sum(map(len, self.feed.indices)))
+    def num_samples(self, clients: Iterable[int]) -> int:
+        """How many training samples these clients hold together."""
+        return sum(map(self.feed.num_samples, clients))
 
     def unobserved(self) -> "Task":
         """The same task with a feed that tells nobody of its batches."""

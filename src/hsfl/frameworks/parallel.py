@@ -87,13 +87,19 @@ class CopyPerClient(Base):
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """Every kept client trains; then the servers swap sums and average."""
         spread = self.spread
-        shards = [self.train(state, kept, round_index)] if spread is None else spread(state, kept, round_index)
+        if spread is None:
+            shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
+        else:
+            shards = spread(state, kept, round_index)
         return self.finish(state, shards)
 
-    def train(self, state: State, clients: Iterable[int], round_index: int) -> Shard:
-        """Some of the round's clients, one after another, each with a session at the main server."""
+    def train(self, state: State, clients: Iterable[int], round_index: int, round_samples: int) -> Shard:
+        """Some of the round's clients, one after another, each with a session at the main server.
+
+        round_samples: of all clients that take part in the round, wherever they are trained.
+        """
         task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
-        sums = self.zero_sums(state)
+        sums = self.zero_sums(state, round_samples)
         main = MainServer(state.units["main"], sums.main, self.tail_part)
         heads = _EdgeHeads(state, sums.edge) if sums.edge is not None else _OwnHeads(state)
         for k in clients:
@@ -107,10 +113,10 @@ class CopyPerClient(Base):
             heads.take(k, head, float(data.num_samples), main, link)
         return Shard(sums, heads.kept, losses, link.bytes)
 
-    def zero_sums(self, state: State) -> Sums:
-        """Empty sums of both servers for a round that starts from this state."""
-        edge = self.task.zero_sum(state.units["edge"]) if self.average_heads else None
-        return Sums(self.task.zero_sum(state.units["main"]), edge)
+    def zero_sums(self, state: State, round_samples: int) -> Sums:
+        """Empty sums of both servers for a round that starts from this state, with so many samples."""
+        edge = PartialSum.zero(state.units["edge"], round_samples) if self.average_heads else None
+        return Sums(PartialSum.zero(state.units["main"], round_samples), edge)
 
     def finish(self, state: State, shards: Sequence[Shard]) -> tuple[State, RoundResult]:
         """The shards of a round are joined, in whatever order they come; the servers swap sums and average."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from hsfl.models.state import UnitState
 
 CHUNK = 1 << 18  # numbers that are added at once; whole vectors take four to seven times as long
-GROWTH_BITS = 16  # a round may multiply a unit's largest number by 2 to this power
+GROWTH_BITS = 12  # a round may multiply a unit's largest number by 2 to this power
 SUM_BITS = 62  # of a sum; an int64 holds 63 and a sign
 WEIGHT_BITS = 20  # weights are multiples of 2 ** -20, so that their sums are exact, too
 
