@@ -32,6 +32,7 @@ def test_options_of_frameworks_learn(option: str, tmp_path: Path) -> None:
     assert summary.test_accuracy > (0.3 if "cut_gradient" in option else 0.85)  # averaged cut gradients learn badly
 
 
+@pytest.mark.slow
 def test_hsfl_passes_97_percent_on_mnist(data_dir: Path, tmp_path: Path) -> None:
     """8,000 training images, five clients with different cuts, four rounds; all 10,000 test images."""
     words = [*CNN, "data.name=mnist", f"data.dir={data_dir}", "data.limit=8000", "fleet.num_clients=5"]

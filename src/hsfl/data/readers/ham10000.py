@@ -6,6 +6,7 @@ The 10015 images show 7470 lesions, so test images are whole lesions; `split = "
 """
 
 import csv
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def read(request: Request) -> Arrays:
 
 
 def _read_npz(path: Path, request: Request) -> Arrays:
+    about = path.stat()
+    return _unpacked(path, (about.st_mtime_ns, about.st_size), request.image_size or IMAGE_SIZE, request.split)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(path: Path, stamp: tuple[int, int], size: int, split: str) -> Arrays:
+    """The arrays of the file. Decoding takes seconds, and a study reads the same file for every training, so the last
+    arrays are kept; `stamp` changes when the file does."""
     check_unpacked(path, MOST_BYTES)
     with reading(path, WAY_OUT), path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         jpeg, offsets, labels, classes, image_id, lesion_id, is_test = (stored[name] for name in NPZ_ARRAYS)
@@ -52,12 +61,11 @@ def _read_npz(path: Path, request: Request) -> Arrays:
         bounds = offsets.astype(np.int64, casting="safe").tolist()
     _check_npz(path, len(raw), bounds, image_id, lesion_id, is_test)
     check_labels(path, labels, len(bounds) - 1, len(classes), WAY_OUT)
-    size = request.image_size or IMAGE_SIZE
     x = empty(len(labels), "RGB", (size, size), path)
     for index, (start, stop) in enumerate(pairwise(bounds)):
         with reading(path / str(image_id[index]), WAY_OUT):
             x[index] = decode(raw[start:stop], "RGB", (size, size))
-    if request.split == "image":
+    if split == "image":
         is_test = held_out(labels, np.arange(len(labels)), "ham10000")
     elif set(lesion_id[is_test]) & set(lesion_id[~is_test]):
         raise InputError(f"{path} has lesions both in train and test, so is_test leaks; {WAY_OUT}")
