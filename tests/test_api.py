@@ -12,10 +12,8 @@ from torch import nn
 
 import hsfl as package
 from hsfl.api.chosen import choose
-from hsfl.commands import comparisons
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.methods import COMPARED
 from hsfl.models.units import split
 from hsfl.runs import loop
 from hsfl.runs.data import survey
@@ -236,10 +234,6 @@ def test_a_page_that_cannot_be_written_is_a_warning(
 
 
 # --- comparisons and plans
-
-
-def test_the_command_compares_the_same_by_default() -> None:
-    assert COMPARED == comparisons.DEFAULT
 
 
 def test_a_comparison_is_a_table(tmp_path: Path) -> None:

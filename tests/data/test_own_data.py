@@ -370,3 +370,11 @@ def test_a_client_file_goes_with_any_data_set(tmp_path: Path) -> None:
     (tmp_path / "who.txt").write_text("a\nb\n")
     wrong = one_line(load, "digits", tmp_path, files=FileSettings(client_file="who.txt"))
     assert f"data.client_file who.txt has 2 entries for {num_samples} samples" in wrong
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((400, 4), np.float32), y=np.arange(400) % 2)
+    assert len(load(f"npz:{tmp_path / 'a.npz'}").train_y) > 0
+    monkeypatch.setattr("hsfl.data.readers.npz.MOST_BYTES", 1000)
+    with pytest.raises(InputError, match=r"a\.npz unpacks to .* GiB, at most"):
+        load(f"npz:{tmp_path / 'a.npz'}")

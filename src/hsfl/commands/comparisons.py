@@ -18,10 +18,9 @@ from hsfl.commands.shared import (
     print_json,
     quoted,
 )
+from hsfl.methods import COMPARED
 
 commands = typer.Typer()
-
-DEFAULT = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # as methods.COMPARED; here, so that help loads no registry
 
 
 @commands.command(
@@ -39,7 +38,7 @@ def compare(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help=f"A framework to compare; may be given many times. By default {', '.join(DEFAULT)}.",
+            help=f"A framework to compare; may be given many times. By default {', '.join(COMPARED)}.",
         ),
     ] = None,
     changes: Changes = None,
@@ -65,7 +64,7 @@ def compare(
     its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
-    labels = frameworks or list(DEFAULT)
+    labels = frameworks or list(COMPARED)
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.report.comparison import check_target, read_comparison

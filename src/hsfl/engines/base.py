@@ -1,5 +1,6 @@
 """What an engine does, and the engine that trains everything in this process."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,11 +12,13 @@ from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 
 
+@dataclass(frozen=True)
 class Exam:
-    """The test images and the model that is loaded for them."""
+    """The test images, and the model into which the weights to be tested are loaded."""
 
-    def __init__(self, model: SplitModel, images: Images, num_classes: int) -> None:
-        self.model, self.images, self.num_classes = model, images, num_classes
+    model: SplitModel
+    images: Images
+    num_classes: int
 
 
 class Engine(Protocol):

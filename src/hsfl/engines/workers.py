@@ -5,7 +5,6 @@ If a worker dies, the clients whose sum it held are trained again by the others;
 so the numbers stay.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import torch.multiprocessing as mp
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.base import Exam
+from hsfl.engines.cores import num_cores
 from hsfl.engines.worker import Assess, Batch, Done, Failed, Hand, Order, Setup, Train, work
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
@@ -57,15 +57,15 @@ class Workers:
     @classmethod
     def start(cls, config: RunConfig, say: Callable[[str], None]) -> "Workers":
         """As many workers as the config says, else as there are cores; they divide the cores' threads."""
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = num_cores()
         most = config.train.clients_per_round or config.fleet.num_clients
-        asked = config.engine.workers or min(num_cores, most)
+        asked = config.engine.workers or min(cores, most)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
-        elif asked > num_cores:
-            say(f"engine.workers is {asked} but this machine has {num_cores} cores; the workers wait for each other")
+        elif asked > cores:
+            say(f"engine.workers is {asked} but this machine has {cores} cores; the workers wait for each other")
         num_workers = min(asked, most)
-        return cls(num_workers, config.engine.threads or max(1, num_cores // num_workers), say)
+        return cls(num_workers, config.engine.threads or max(1, cores // num_workers), say)
 
     def _spawn(self) -> Helper:
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them

@@ -92,10 +92,12 @@ def _write_csv(arrays: dict[str, Array], path: Path) -> None:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    check_unpacked(path, MOST_BYTES)
     try:
+        check_unpacked(path, MOST_BYTES)
         with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name].astype(float, casting="same_kind") for name in file.files}
+    except InputError:
+        raise
     except Exception as error:  # each layer of a damaged npz file (zip, deflate, NumPy's header) has its own
         raise InputError(f"cannot read the history {path}: {' '.join(str(error).split()) or 'it is damaged'}") from None
     _check_names(path, set(arrays))

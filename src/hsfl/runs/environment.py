@@ -1,7 +1,6 @@
 """What the numbers of a run come from besides its settings: the machine, the versions, the sources, the files it reads."""
 
 import hashlib
-import os
 import platform
 import sys
 from importlib import metadata
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig
+from hsfl.engines.cores import num_cores
 from hsfl.errors import InputError
 from hsfl.runs.data import own_files
 
@@ -24,7 +24,7 @@ def environment(num_threads: int | None = None) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": _processor(),
-        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_cpus": num_cores(),
         "num_threads": num_threads,
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "sources_sha256": sources_sha256(),

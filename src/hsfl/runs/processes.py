@@ -11,18 +11,15 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from hsfl import plugins
+from hsfl.engines.cores import num_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def num_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def worthwhile(num_items: int) -> int:
     """How many workers short pieces are worth: a process takes seconds to start, so each should have four of them at least."""
-    return max(1, min(num_cpus(), num_items // 4))
+    return max(1, min(num_cores(), num_items // 4))
 
 
 def in_processes(
@@ -33,7 +30,7 @@ def in_processes(
     stoppable: when the caller stops (Ctrl-C, an error in another piece) or dies, each worker gets SIGTERM, which a run takes
         as the order to save its state and end. Without it workers finish the piece that they have begun.
     """
-    num_workers = min(num_workers or num_cpus(), len(items))
+    num_workers = min(num_workers or num_cores(), len(items))
     if num_workers <= 1:
         yield from map(function, items)
         return

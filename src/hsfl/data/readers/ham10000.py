@@ -53,7 +53,8 @@ def _read_npz(path: Path, request: Request) -> Arrays:
 def _unpacked(path: Path, stamp: tuple[int, int], size: int, split: str) -> Arrays:
     """The arrays of the file. Decoding takes seconds, and a study reads the same file for every training, so the last
     arrays are kept; `stamp` changes when the file does."""
-    check_unpacked(path, MOST_BYTES)
+    with reading(path, WAY_OUT):
+        check_unpacked(path, MOST_BYTES)
     with reading(path, WAY_OUT), path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         jpeg, offsets, labels, classes, image_id, lesion_id, is_test = (stored[name] for name in NPZ_ARRAYS)
         raw = jpeg.astype(np.uint8, casting="safe").tobytes()

@@ -10,12 +10,14 @@ import numpy as np
 from hsfl.data.checks import Side, checked
 from hsfl.data.readers.base import Arrays, Request, reading
 from hsfl.errors import InputError
+from hsfl.files import check_unpacked
 
 LAYOUTS = (  # names of samples and labels, for training and for testing
     ("train_x", "train_y", "test_x", "test_y"),
     ("x_train", "y_train", "x_test", "y_test"),
     ("x", "y"),
 )
+MOST_BYTES = 16 * 2**30  # of the arrays in the file
 EXTRA = ("classes", "clients")
 WAY_OUT = "write it with np.savez(PATH, train_x=..., train_y=..., test_x=..., test_y=...), plain arrays without objects"
 
@@ -53,6 +55,7 @@ def _stored(path: Path) -> dict[str, np.ndarray]:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise InputError(f"{path} holds one array without a name; {WAY_OUT}")
+        check_unpacked(path, MOST_BYTES)
         with file:
             return {name: file[name] for name in file.files}
 
