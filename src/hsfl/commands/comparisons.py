@@ -18,7 +18,6 @@ from hsfl.commands.shared import (
     print_json,
     quoted,
 )
-from hsfl.methods import COMPARED
 
 commands = typer.Typer()
 
@@ -38,7 +37,7 @@ def compare(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help=f"A framework to compare; may be given many times. By default {', '.join(COMPARED)}.",
+            help="A framework to compare; may be given many times. By default the five that the paper compares: HSFL, SplitFed V1, FL, SL, CL.",
         ),
     ] = None,
     changes: Changes = None,
@@ -64,15 +63,16 @@ def compare(
     its last model to the end of the budget, and a note says so.
     """
     console = err_console if as_json else out_console
-    labels = frameworks or list(COMPARED)
     with one_line_errors():
         from hsfl.config import read_config
+        from hsfl.methods import COMPARED
         from hsfl.report.comparison import check_target, read_comparison
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing
         from hsfl.runs.many import Told
 
+        labels = frameworks or list(COMPARED)
         check_target(target)
         matplotlib()  # before hours of training, not after
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
