@@ -1,4 +1,4 @@
-"""The one error that people see, and names looked up with a hint."""
+"""The error that people see, and names looked up with a hint."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,10 @@ from difflib import get_close_matches
 
 class InputError(ValueError):
     """Wrong input. The message names the thing, shows the value and offers the way out; commands print it alone."""
+
+
+class DataMissing(InputError):
+    """A data set is not on this machine."""
 
 
 def known(what: str, name: str, choices: Iterable[str], way_out: str = "") -> str:

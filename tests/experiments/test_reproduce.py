@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hsfl.config import with_changes
-from hsfl.experiments.columns import WHOLE, base_config
+from hsfl.data.facts import FACTS
+from hsfl.experiments.columns import base_config
 from hsfl.runs.prepare import prepare
 from tests.small_runs import hsfl, refused
 
@@ -92,7 +93,7 @@ def test_the_clock_charges_the_whole_data_set() -> None:
     for scale in ("smoke", "full"):
         config = base_config("digits", scale, 1)
         bench = prepare(with_changes(config, ["model.name=cnn"]))
-        assert bench.num_samples.sum() == pytest.approx(WHOLE["digits"][0])
+        assert bench.num_samples.sum() == pytest.approx(FACTS["digits"][0])
 
 
 def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hsfl.data.facts import FACTS
 from hsfl.errors import InputError
-from hsfl.experiments.columns import COLUMNS, SEVEN, WHOLE, base_config, trace_config
+from hsfl.experiments.columns import COLUMNS, SEVEN, base_config, trace_config
 from hsfl.experiments.fleets import Answer
 from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
 from hsfl.experiments.statistics import NO, UNDECIDED, YES, ratio_over_fleets, verdict
@@ -165,7 +166,7 @@ def test_the_whole_sets_are_as_large_as_the_table_says(data: str, request: pytes
 
     folder = None if data == "digits" else str(request.getfixturevalue("data_dir"))
     found = load(data, folder)
-    assert (len(found.train_y), found.train_x.shape[1:], len(found.classes)) == WHOLE[data]
+    assert (len(found.train_y), found.train_x.shape[1:], len(found.classes)) == FACTS[data]
     config = base_config(data, "quick", 1)
     assert config.network.sample_scale * (config.data.limit or len(found.train_y)) == pytest.approx(len(found.train_y))
 

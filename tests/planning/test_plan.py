@@ -23,7 +23,7 @@ from hsfl.commands.devices import read_device
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
-from hsfl.planning.plan import _weights
+from hsfl.planning.plan_clients import weights_of
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
 
@@ -84,7 +84,7 @@ def test_a_plan_says_what_it_leaves_aside(cost_file: Path) -> None:
 def test_weights_are_what_a_second_of_a_client_costs_the_round() -> None:
     own_s, work, hz = np.array([3.0, 1.0, 2.0]), np.array([4.0, 2.0, 7.0]), 5.0
     cycles = optimal_cycles(own_s, work, hz)
-    weights = _weights(cycles, work / cycles)
+    weights = weights_of(cycles, work / cycles)
     assert weights is not None
     assert weights.sum() == pytest.approx(1)
     for k in range(3):

@@ -252,7 +252,7 @@ def test_plan_writes_the_same_page(tmp_path):
     answer = hsfl("plan", *words, "--input", "1,8,8", "--out", tmp_path / "plan", "--json").json()
     (plan,) = data_in(tmp_path / "plan" / "report.html")["plans"]
     assert plan["clients"] == answer["clients"]
-    assert "3 clients with 5,000 samples each" in plan["words"]
+    assert "3 clients with 20 samples each" in plan["words"]
     assert "leave it out with --device" in refused("plan", "--device", "cpu=1e9,up=1e6,down=1e6", "-o", tmp_path / "x")
 
 

@@ -5,7 +5,7 @@ A config is a preset's name, a file, a `RunConfig`, or nothing (the defaults). S
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, wi
 from hsfl.data.datasets import Dataset
 from hsfl.data.given import digest
 from hsfl.errors import InputError
+from hsfl.runs.effects import check_effects
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
@@ -27,6 +28,12 @@ class Chosen:
     config: RunConfig
     data: Dataset | None  # where the data are given themselves, not named
     model: "SplitModel | None"
+    source: str | Path | None = None  # where the config was read; None where it was given itself
+    words: tuple[str, ...] = ()  # the settings that were changed
+
+    def check(self, configs: Sequence[RunConfig], planning: bool = False) -> None:
+        """Refuse settings that do nothing in any of the configs that follow from this one."""
+        check_effects(self.source, self.words, configs, planning)
 
 
 def choose(
@@ -54,9 +61,9 @@ def choose(
     if own_model is not None:
         words.append(f"model.name={OWN_MODEL}")
     if not isinstance(config, RunConfig):
-        return Chosen(read_config(config, words, plugins), given, own_model)
+        return Chosen(read_config(config, words, plugins), given, own_model, config, tuple(words))
     plugin_files.load_all(plugins)
-    return Chosen(with_changes(config, words), given, own_model)
+    return Chosen(with_changes(config, words), given, own_model, None, tuple(words))
 
 
 def _split(model: Any) -> "SplitModel":

@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hsfl.allocation.cut_methods import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
 from hsfl.planning.plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
-from hsfl.runs.data import survey
+from hsfl.report.page_words import describe_plan
+from hsfl.runs.data import expect
 
 
 def plan(
@@ -37,22 +36,24 @@ def plan(
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """
     chosen = choose(config, settings, data, model, plugins, sections)
+    chosen.check([chosen.config], planning=True)
     if cost is not None and chosen.model is not None:
         raise InputError("a model and a cost table are given; leave one of them out")
-    shape, classes, counts = input_shape, num_classes, samples_per_client
-    num_samples, notes = np.full(chosen.config.fleet.num_clients, float(counts or 0)), []
-    if counts is None or (cost is None and (shape is None or classes is None)):
-        seen = survey(chosen.config, chosen.data)
-        shape, classes = shape or seen.shape, classes or seen.num_classes
-        num_samples, notes = seen.num_samples if counts is None else num_samples, seen.notes
-    world = world_of(chosen.config, cost) if cost is not None else _world(chosen, shape, classes)
-    answer = make_plan(chosen.config, world, num_samples, progress)
-    return replace(answer, notes=[*notes, *answer.notes])
+    seen = expect(
+        chosen.config,
+        chosen.data,
+        shape=input_shape,
+        num_classes=num_classes,
+        samples_per_client=samples_per_client,
+        cost=cost is not None,
+    )
+    world = world_of(chosen.config, cost) if cost is not None else _world(chosen, seen.shape, seen.num_classes)
+    answer = make_plan(chosen.config, world, seen.num_samples, progress)
+    assumed = describe_plan(chosen.config, seen.num_samples.tolist(), seen.data)
+    return replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
 
 
-def _world(chosen: Chosen, shape: tuple[int, ...] | None, num_classes: int | None) -> World:
-    assert shape is not None, "given or seen"
-    assert num_classes is not None, "given or seen"
+def _world(chosen: Chosen, shape: tuple[int, ...], num_classes: int) -> World:
     if chosen.model is not None:
         from hsfl.models.fit import check_fits, example  # here, because they load torch
 

@@ -12,17 +12,19 @@ from hsfl.api.chosen import Config, choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import COMPARED
-from hsfl.report.comparison import Comparison, check_target, read_comparison, round_row
+from hsfl.report.comparison import Comparison, check_target, read_comparison
 from hsfl.report.figure import matplotlib
 from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
+from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
 from hsfl.runs.record import Summary
 from hsfl.runs.records import RoundRecord
+from hsfl.runs.tables import phase_table, round_table
 
 PAGE = "report.html"
 
@@ -40,7 +42,11 @@ class Result(Summary):
 
     def table(self) -> list[dict[str, Any]]:
         """A plain row for each round, for `pandas.DataFrame` or `csv.DictWriter`."""
-        return [round_row(record) for record in self.records()]
+        return round_table(self.records())
+
+    def phases(self) -> list[dict[str, Any]]:
+        """A plain row for each round, client and phase: when it began and ended."""
+        return phase_table(self.records())
 
 
 def run(
@@ -68,6 +74,7 @@ def run(
     report: write `report.html` into the folder, as the command does.
     """
     chosen = choose(config, settings, data, model, plugins, sections)
+    chosen.check([chosen.config])
     folder, watching = new_folder(chosen.config) if out is None else Path(out), _observer(observer, progress)
     summary = loop.run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
     return Result(**asdict(summary), folder=folder, report=_page(folder, watching) if report else None)
@@ -86,11 +93,13 @@ def compare(
     progress: bool = False,
     report: bool = True,
     figures: bool = False,
+    train_once: bool = False,
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Comparison:
     """Several frameworks on one fleet, channel, data set and budget of simulated seconds; runs in `out` are not run again.
 
+    train_once: train one of those that learn the same in a round, and only time the others.
     frameworks: names, with settings of their own where wanted: `"hsfl,fleet.cuts=fastest"`.
     The answer has `table()` (a row for each label, seed and round), `results` (means and intervals for each label) and
     `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page, and with `figures` figures by matplotlib.
@@ -102,6 +111,7 @@ def compare(
     if figures:
         matplotlib()  # before hours of training, not after
     chosen = choose(config, settings, data, model, plugins, sections)
+    chosen.check([contender(chosen.config, label) for label in labels])
     comparing.compare(
         chosen.config,
         labels,
@@ -110,6 +120,7 @@ def compare(
         show=Told(Console(stderr=True, markup=False, emoji=False), quiet=not progress),
         dataset=chosen.data,
         model=chosen.model,
+        train_once=train_once,
     )
     comparison = read_comparison(folder, target, labels)
     comparison.write(folder)

@@ -52,6 +52,14 @@ def compare(
     target: Annotated[
         float | None, typer.Option(help="Also say how long each framework takes to this test accuracy, a fraction.")
     ] = None,
+    train_once: Annotated[
+        bool,
+        typer.Option(
+            "--train-once",
+            help="Train one of those that learn the same in a round (HSFL, SplitFed V1, FSL, FL, with nobody dropped) and only "
+            "time the others.",
+        ),
+    ] = False,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
@@ -67,18 +75,24 @@ def compare(
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
         from hsfl.report.comparison import check_target, read_comparison
-        from hsfl.report.figure import matplotlib
+        from hsfl.runs.contenders import contender
+        from hsfl.runs.effects import check_effects
+
+        labels = frameworks or list(COMPARED)
+        check_target(target)
+        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
+        base = read_config(config, words, plugin or ())
+        check_effects(config, words, [contender(base, label) for label in labels])
+        from hsfl.report.figure import (
+            matplotlib,  # here, because torch takes seconds to load, and a typo should not wait
+        )
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing
         from hsfl.runs.many import Told
 
-        labels = frameworks or list(COMPARED)
-        check_target(target)
         matplotlib()  # before hours of training, not after
-        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
-        base = read_config(config, words, plugin or ())
         try:
-            comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet))
+            comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
             say_page(page_beside(out), console)

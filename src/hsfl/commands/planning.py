@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from hsfl.commands.allocations import show_table
@@ -14,6 +13,7 @@ from hsfl.commands.models import read_shape
 from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import (
     Changes,
+    DataDir,
     Json,
     Plugins,
     err_console,
@@ -21,6 +21,7 @@ from hsfl.commands.shared import (
     one_line_errors,
     out_console,
     print_json,
+    quoted,
 )
 from hsfl.errors import InputError
 from hsfl.formats import giga, percent, seconds, significant, took
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from hsfl.runs.data import Survey
 
 commands = typer.Typer()
-SAMPLES = 5000  # of each client, where nothing says how many
+SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each client, where no data set is named
 
 
 @commands.command(
@@ -62,18 +63,23 @@ def plan(
     input: Annotated[
         str | None,
         typer.Option(
-            help="Channels, height and width of the images for which the model is measured; by default 3,32,32."
+            help="Channels, height and width of the images for which the model is measured; by default those of the "
+            "config's data set, without a config 3,32,32."
         ),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="The number of classes for which the model is measured; by default 10.")
+        int | None,
+        typer.Option(
+            help="The number of classes for which the model is measured; by default the data set's, without a config 10."
+        ),
     ] = None,
     samples_per_client: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The training samples of each client; by default 5000, or those of npz:PATH and csv:PATH."
+            min=1, help="The training samples of each client; by default those of a run, without a config 5000."
         ),
     ] = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep plan.json and a page in this folder.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -82,29 +88,24 @@ def plan(
     The policy is allocation.policy: proposed, or baselines joined by +, such as scls+ecfa or etra_even.
     """
     with one_line_errors():
-        need_plan_extra()
         from hsfl.config import read_config
-        from hsfl.planning.world import model_cost, world_of
+        from hsfl.planning.world import world_of
+        from hsfl.runs.effects import check_effects
 
-        settings = read_config(config, changes or [], plugin or ())
+        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else [])]
+        settings = read_config(config, words, plugin or ())
+        check_effects(config, words, [settings], planning=True)
+        need_plan_extra()
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
-        seen = (
-            _survey(settings) if wanted is None and (cost, input, classes, samples_per_client) == (None,) * 4 else None
-        )
-        of_each = samples_per_client or SAMPLES
-        count = np.full(settings.fleet.num_clients, float(of_each)) if seen is None else seen.num_samples
-        table = (
-            cost_table(settings, cost, input, classes)
-            if seen is None
-            else model_cost(settings, seen.shape, seen.num_classes)
-        )
-        world = world_of(settings, table)
+        _check_cost(cost, input, classes)
+        seen = _expect(settings, config is not None, cost, input, classes, samples_per_client)
+        world = world_of(settings, cost_table(settings, cost, seen))
         if wanted is not None:
-            _plan_device(settings, world, wanted, of_each, as_json)
+            _plan_device(settings, world, wanted, round(float(seen.num_samples.mean())), as_json)
         else:
-            _plan_fleet(settings, world, count, seen.notes if seen is not None else [], out, as_json)
+            _plan_fleet(settings, world, seen, out, as_json)
 
 
 def _plan_device(
@@ -122,28 +123,25 @@ def _plan_device(
     raise typer.Exit(0 if best is not None else 2)
 
 
-def _plan_fleet(
-    settings: "RunConfig", world: "World", num_samples: np.ndarray, notes: list[str], out: Path | None, as_json: bool
-) -> None:
-    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan.
-
-    num_samples: [K] training samples of each client. notes: what is said of the data.
-    """
+def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path | None, as_json: bool) -> None:
+    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.files import write_json
     from hsfl.planning.plan import make_plan
     from hsfl.report.page_words import describe_plan
+    from hsfl.runs.inputs import keep_inputs
 
     _check_sharing(settings, world)
     _check_folder(out)
     with err_console.status("choosing cuts ...") as status:
         answer = make_plan(
-            settings, world, num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))
+            settings, world, seen.num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))
         )
-    answer = replace(answer, notes=[*notes, *answer.notes])
+    assumed = describe_plan(settings, seen.num_samples.tolist(), seen.data)
+    answer = replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
     page = None
     if out is not None:
-        words = " ".join(describe_plan(settings, num_samples.tolist()))
-        write_json(out / "plan.json", asdict(answer) | {"words": words, "config": settings.model_dump(mode="json")})
+        config = keep_inputs(out, settings)
+        write_json(out / "plan.json", asdict(answer) | {"words": " ".join(assumed), "config": config})
         page = page_beside(out)
     if as_json:
         print_json(asdict(answer))
@@ -152,39 +150,56 @@ def _plan_fleet(
     say_page(page)
 
 
-def _survey(settings: "RunConfig") -> "Survey | None":
-    """Shape, classes and samples of a file of the user's own; None where the config names another data set."""
-    if settings.data.name.partition(":")[0] not in ("npz", "csv"):
-        return None
-    from hsfl.runs.data import survey
+def _expect(
+    settings: "RunConfig",
+    has_config: bool,
+    cost: Path | None,
+    shape: str | None,
+    classes: int | None,
+    samples_per_client: int | None,
+) -> "Survey":
+    """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, usual ones."""
+    from hsfl.runs.data import expect
 
-    return survey(settings)
+    size = None if shape is None else read_shape(shape)
+    if not has_config and not settings.data.model_fields_set:
+        size, classes, samples_per_client = size or SHAPE, classes or CLASSES, samples_per_client or SAMPLES
+    return expect(
+        settings,
+        shape=size,
+        num_classes=classes,
+        samples_per_client=samples_per_client,
+        cost=cost is not None,
+    )
 
 
 def _step(what: str, step: int, best_s: float) -> str:
     return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
 
 
-def cost_table(settings: "RunConfig", saved: Path | None, shape: str | None, classes: int | None) -> "CostTable":
-    """The saved cost table, or that of the config's model, which is measured with torch. shape, classes: the options' words."""
+def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "CostTable":
+    """The saved cost table, or that of the config's model, which is measured with torch."""
     from hsfl.models.cost import CostTable
     from hsfl.planning.world import model_cost
 
     if saved is not None:
-        for option, value in (("--input", shape), ("--classes", classes)):
-            if value is not None:
-                raise InputError(
-                    f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
-                )
         return CostTable.load(saved)
-    size = read_shape("3,32,32" if shape is None else shape)
     try:
-        return model_cost(settings, size, 10 if classes is None else classes)
+        return model_cost(settings, seen.shape, seen.num_classes)
     except ImportError as error:
         raise InputError(
             f"measuring {settings.model.name} needs torch ({error}); pip install torch, or give --cost with a table "
             "that hsfl cost --save wrote elsewhere"
         ) from None
+
+
+def _check_cost(saved: Path | None, shape: str | None, classes: int | None) -> None:
+    """Refuse what is for measuring a model beside a table that has its costs."""
+    for option, value in (("--input", shape), ("--classes", classes)):
+        if saved is not None and value is not None:
+            raise InputError(
+                f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
+            )
 
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
@@ -211,7 +226,9 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _show_plan(answer: Any) -> None:
-    """The plan for people: a table of clients, one of policies, and what is proven."""
+    """The plan for people: what it assumes, a table of clients, one of policies, and what is proven."""
+    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
+    out_console.print()
     _show_clients(answer)
     out_console.print()
     means = answer.baselines_s
@@ -232,7 +249,7 @@ def _show_plan(answer: Any) -> None:
 def _show_clients(answer: Any) -> None:
     """A row for each client: its cut, what it gets, and what holds it up."""
     radio = answer.clients[0].main_up_power_w is not None
-    band = "share" if answer.clients[0].share is not None else "channels"
+    band = "share" if answer.clients[0].share is not None else "subchannels"
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
     out_console.print(
         f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "

@@ -140,10 +140,10 @@ def _fig3_data(datasets: tuple[str, ...]) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
+    from hsfl.data.facts import FACTS
     from hsfl.errors import InputError, known
-    from hsfl.experiments.columns import WHOLE
 
-    names = tuple(dict.fromkeys(known("--datasets", part.strip(), WHOLE) for part in text.split(",") if part.strip()))
+    names = tuple(dict.fromkeys(known("--datasets", part.strip(), FACTS) for part in text.split(",") if part.strip()))
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names

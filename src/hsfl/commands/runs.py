@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,6 +24,9 @@ from hsfl.commands.shared import (
 from hsfl.errors import InputError
 from hsfl.formats import percent
 
+if TYPE_CHECKING:
+    from hsfl.config import RunConfig
+
 commands = typer.Typer()
 
 
@@ -33,13 +36,16 @@ commands = typer.Typer()
     "- `hsfl run paper-cifar10 --framework fl --out runs/fl --data-dir DIR`\n"
     "- `hsfl run my.toml --set train.rounds=20 --set fleet.cuts=[3,3,5,10]`\n"
     "- `hsfl run --resume --out runs/fl` goes on where that run stopped\n"
+    "- `hsfl run runs/fl` makes that run again, in a new folder\n"
+    "- `hsfl run --plan plan/plan.json` runs what `hsfl plan my.toml --out plan` planned\n"
     "- `hsfl run my.toml --plugin my_method.py` trains with a method of your own"
 )
 def run(
     config: Annotated[
         str | None,
         typer.Argument(
-            help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), or a .toml or .json file; by default the default settings."
+            help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), a .toml or .json file, or the folder of a run, which is "
+            "made again; alone, hsfl run is the demo."
         ),
     ] = None,
     changes: Changes = None,
@@ -47,6 +53,12 @@ def run(
         str | None,
         typer.Option(
             help="cl, fl, sl, splitfed_v1, splitfed_v2, psl, fsl, locfedmix_sl, cpsl or hsfl; short for --set framework=NAME."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="A plan.json that hsfl plan --out wrote: run its cuts and policy, without CONFIG in its config."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default a new folder under runs/.")] = None,
@@ -58,20 +70,14 @@ def run(
 ) -> None:
     """Train a model as a config says, and keep the results in a run folder."""
     with one_line_errors():
-        from hsfl.api.runs import new_folder
-        from hsfl.config import read_config
-        from hsfl.runs import loop
-        from hsfl.runs.progress import observer
-
         words = list(changes or [])
         words += [f"framework={quoted(framework)}"] if framework is not None else []
         words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
-        if resume and out is None:
-            raise InputError("--resume needs --out, the folder of the run to go on with")
-        if resume and out is not None and not (out / "config.json").is_file():
-            raise InputError(f"{out} holds no run to go on with; leave out --resume to begin one there")
-        source = str(out / "config.json") if out and resume and config is None else config
-        settings = read_config(source, words, plugin or ())
+        settings = _settings(config, words, plugin or [], plan, out if resume else None, resume)
+        from hsfl.api.runs import new_folder  # here, because torch takes seconds to load, and a typo should not wait
+        from hsfl.runs import loop
+        from hsfl.runs.progress import observer
+
         folder = out or new_folder(settings)
         console = err_console if as_json else out_console
         summary = loop.run(settings, folder, resume, observer(console, quiet))
@@ -82,6 +88,35 @@ def run(
         _say_end(summary, folder, page)
     if summary.status not in ("finished", "budget"):
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
+
+
+def _settings(
+    config: str | None, words: list[str], plugins: list[str], plan: Path | None, going_on: Path | None, resume: bool
+) -> "RunConfig":
+    """The config of a run. going_on: the folder of the run to go on with."""
+    from hsfl.config import read_config
+    from hsfl.runs.effects import check_effects
+    from hsfl.runs.planned import as_planned, read_plan
+
+    if resume and going_on is None:
+        raise InputError("--resume needs --out, the folder of the run to go on with")
+    if going_on is not None and not (going_on / "config.json").is_file():
+        raise InputError(f"{going_on} holds no run to go on with; leave out --resume to begin one there")
+    if plan is not None:
+        made = read_plan(plan)
+        if config is None and made.config is None:
+            raise InputError(f"{plan} holds no config; give CONFIG, or a plan.json that hsfl plan --out wrote")
+        settings = as_planned(read_config(config or made.config, words, plugins), made)
+        check_effects(config, words, [settings])
+        return settings
+    if going_on is not None and config is None:
+        return read_config(going_on / "config.json", words, plugins)
+    if config is None and not words:
+        err_console.print("no config is given, so this is the demo; see hsfl run --help", highlight=False)
+        config = "demo"
+    settings = read_config(config, words, plugins)
+    check_effects(config, words, [settings])
+    return settings
 
 
 def _say_end(summary: Any, folder: Path, page: Path | None) -> None:

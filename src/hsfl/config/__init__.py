@@ -3,7 +3,18 @@
 `sections` lists every field.
 """
 
-from hsfl.config.reading import flatten, parse_config, presets, read_config, resolved, with_changes
+from hsfl.config.reading import (
+    config_file,
+    flatten,
+    is_of_a_run,
+    parse_config,
+    presets,
+    read_config,
+    read_tree,
+    resolved,
+    set_name,
+    with_changes,
+)
 from hsfl.config.sections import (
     OWN_DATA,
     OWN_MODEL,
@@ -28,10 +39,14 @@ __all__ = [
     "OptionsConfig",
     "RunConfig",
     "TrainConfig",
+    "config_file",
     "flatten",
+    "is_of_a_run",
     "parse_config",
     "presets",
     "read_config",
+    "read_tree",
     "resolved",
+    "set_name",
     "with_changes",
 ]

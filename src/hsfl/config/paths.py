@@ -7,7 +7,11 @@ from typing import Any
 
 from hsfl.fleet import file as fleet_file
 
-FIELDS = (("fleet", "file"), ("network", "history"), ("model", "init_weights"), ("data", "dir"))
+RUN_CONFIG = "config.json"  # of a run folder
+INPUTS = "inputs"  # the part of a run folder that holds copies of files that its config names
+KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  # are copied there
+FIELDS = (*KEPT, ("data", "dir"))
+DATA_FIELDS = ("client_file", "test_file")  # may lie in the data directory, too
 DATA_KINDS = ("idx", "folder", "npz", "csv")  # of data.name = "kind:PATH"
 
 
@@ -26,9 +30,22 @@ def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, dict) and isinstance(data.get("name"), str):
         kind, colon, path = data["name"].partition(":")
         data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
+    for field in DATA_FIELDS:
+        if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
+            data[field] = _joined(folder, data[field])
     files = found.get("plugins")
     if isinstance(files, list) and all(isinstance(file, str) for file in files):
         found["plugins"] = [_joined(folder, file) for file in files]
+    return found
+
+
+def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
+    found = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    for section, field in KEPT:
+        part = found.get(section)
+        if isinstance(part, dict) and isinstance(part.get(field), str) and part[field].startswith(f"{INPUTS}/"):
+            part[field] = str(folder / INPUTS / Path(part[field]).name)
     return found
 
 

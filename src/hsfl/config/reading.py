@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hsfl.config.paths import beside, count_devices
+from hsfl.config.paths import RUN_CONFIG, beside, count_devices, from_folder
 from hsfl.config.sections import RunConfig, modern_options, older_options
 from hsfl.config.words import explain, fields_of, unknown_field
 from hsfl.errors import InputError
@@ -27,27 +27,54 @@ def presets() -> list[str]:
 
 
 def read_config(
-    source: str | Path | None = None, changes: Iterable[str] = (), plugins: Iterable[str | Path] = ()
+    source: str | Path | Mapping[str, Any] | None = None,
+    changes: Iterable[str] = (),
+    plugins: Iterable[str | Path] = (),
 ) -> RunConfig:
     """The config of a source with some changes.
 
-    source: a preset's name, a .toml or .json file, or None for the defaults.
+    source: a preset's name, a .toml or .json file, the folder of a run, plain data that HSFL wrote, or None for the defaults.
     changes: settings such as "train.rounds=20", applied in turn.
     plugins: files to load first. The files that the config names are loaded, too (a run folder's `config.json` may name
         none), and so is an installed plugin for each name that is not built in.
     """
     load_all(plugins)
-    tree = _modern(_read_tree(str(source))) if source is not None else {}
-    of_a_run = source is not None and Path(source).name == "config.json"
+    tree, of_a_run = _found(source)
     if of_a_run and tree.get("plugins"):
         raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
-    if source is not None and not of_a_run and str(source) not in presets():
-        tree = beside(Path(source), tree)  # what is typed on the command line is from here
     for change in changes:
         _apply(tree, change)
     count_devices(tree)
     _load_plugins(tree, look=not of_a_run)
     return parse_config(tree, of_a_folder=of_a_run)
+
+
+def _found(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    """The settings of a source, with paths from where it lies, and whether HSFL wrote it."""
+    if source is None or isinstance(source, Mapping):
+        return (_modern(source) if source is not None else {}), source is not None
+    file = config_file(source)
+    tree = _modern(read_tree(str(file)))
+    if is_of_a_run(file):
+        return from_folder(Path(str(file)).parent, tree), True
+    return (tree if str(file) in presets() else beside(Path(str(file)), tree)), False  # typed paths are from here
+
+
+def config_file(source: str | Path | None) -> str | Path | None:
+    """The source itself, or the config of the run in the folder that it names."""
+    if source is None or str(source) in presets() or not Path(source).is_dir():
+        return source
+    if not (Path(source) / RUN_CONFIG).is_file():
+        raise InputError(
+            f"{source} is a folder without {RUN_CONFIG}; give the folder of a run, a .toml file, or a preset: "
+            f"{', '.join(presets())}"
+        )
+    return Path(source) / RUN_CONFIG
+
+
+def is_of_a_run(source: str | Path | None) -> bool:
+    """Whether a config is that of a run folder, which HSFL wrote."""
+    return source is not None and Path(source).name == RUN_CONFIG
 
 
 def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
@@ -136,7 +163,8 @@ def _modern(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {**tree, "options": modern_options(tree["options"])} if "options" in tree else dict(tree)
 
 
-def _read_tree(source: str) -> dict[str, Any]:
+def read_tree(source: str) -> dict[str, Any]:
+    """The settings of a preset or a file as they stand there."""
     if source in presets():
         return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
     path = Path(source)
@@ -155,11 +183,16 @@ def _read_tree(source: str) -> dict[str, Any]:
     return tree
 
 
+def set_name(change: str) -> str:
+    """The name of the field that a change such as "train.rounds=20" sets; older spellings of options in today's."""
+    name = change.partition("=")[0].strip()
+    section, _, field = name.partition(".")
+    return ".".join(("options", *older_options()[field])) if section == "options" and field in older_options() else name
+
+
 def _apply(tree: dict[str, Any], change: str) -> None:
-    name, equals, text = change.partition("=")
-    *sections, field = name.strip().split(".")
-    if sections == ["options"] and field in (older := older_options()):
-        sections, field = ["options", older[field][0]], older[field][1]
+    _, equals, text = change.partition("=")
+    *sections, field = set_name(change).split(".")
     if not equals or not field:
         raise InputError(f"--set {change!r} is not of the form section.field=value, such as train.rounds=20")
     for section in sections:

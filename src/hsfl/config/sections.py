@@ -36,13 +36,15 @@ OWN_DATA = "own"  # how the name of a data set begins that was given from Python
 class ModelConfig(_Section):
     """The model: its name, the images it takes, and how it is built."""
 
-    name: str = "resnet18"
-    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; None keeps the size of the data
+    name: str = "resnet18"  # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registered
+    input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; null keeps the size of the data
         None, description=f"three numbers: channels, height and width, such as [3, 32, 32], at most {MAX_SIDE}"
     )
-    norm: Literal["batch", "group", "none"] = "batch"
-    stem: Literal["imagenet", "cifar"] = "imagenet"
-    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; None keeps the model's own rate
+    norm: Literal["batch", "group", "none"] = (
+        "batch"  # group: better on data that differ from client to client; none: of cnn and mlp
+    )
+    stem: Literal["imagenet", "cifar"] = "imagenet"  # cifar: a first layer that keeps small images large
+    dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; null keeps the model's own rate
     init_weights: str | None = None  # a state dict in safetensors
 
 
@@ -50,26 +52,26 @@ class DataConfig(_Section):
     """The data set, how much of it is used, and how it is divided among the clients."""
 
     name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH
-    dir: str | None = None  # None stands for HSFL_DATA, else the user's cache folder
+    dir: str | None = None  # null stands for HSFL_DATA, else the user's cache folder
     partition: Literal["iid", "dirichlet", "shards", "quantity_skew", "given"] = "iid"  # given: as the data say
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
     classes_per_client: int = Field(2, ge=1)  # of shards
     min_samples: int = Field(2, ge=1)  # every client gets at least these
     limit: int | None = Field(None, ge=1)  # training samples, a random subset
-    limit_test: int | None = Field(None, ge=1)
+    limit_test: int | None = Field(None, ge=1)  # test samples, a random subset
     image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # of image folders
     split: Literal["lesion", "image"] = "lesion"  # of ham10000: by image leaks lesions into the test set
-    augment: Literal["none", "flip_crop"] = "none"
+    augment: Literal["none", "flip_crop"] = "none"  # flip_crop: training images are mirrored and shifted at random
     target_column: str | None = None  # of csv: the column of the class
-    feature_columns: tuple[str, ...] | None = Field(  # of csv; None: all columns but those of class and client
+    feature_columns: tuple[str, ...] | None = Field(  # of csv; null: all columns but those of class and client
         None, description='a list of columns, such as ["width", "height"]'
     )
     client_column: str | None = None  # of csv: the column that says which client holds a row; never a feature
     client_file: str | None = (
         None  # for partition "given": a line for each training sample, its client's name or number
     )
-    test_file: str | None = None  # of csv: the rows to test on; None: a part is held out
-    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, and of npz with x and y; None: 0.2
+    test_file: str | None = None  # of csv: the rows to test on; null: a part is held out
+    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, and of npz with x and y; null: 0.2
     normalise: bool = False  # of csv and npz: features to mean 0 and std 1 over the training samples; images always are
     sha256: str | None = None  # of data given from Python, filled in by hsfl.run: the run goes on with no others
 
@@ -77,10 +79,10 @@ class DataConfig(_Section):
 class FleetConfig(_Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
-    num_clients: int = Field(10, ge=1)
+    num_clients: int = Field(10, ge=1)  # where a fleet file is given and this is not, the number of its devices
     seed: int | None = Field(
         None, ge=0
-    )  # draws devices and channel, apart from data and weights; None takes the run's seed
+    )  # draws devices and channel, apart from data and weights; null takes the run's seed
     cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
         "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
@@ -95,8 +97,8 @@ class FleetConfig(_Section):
     )
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
     cpu_hz: tuple[float, float] = Field((0.0, 10e10), description="a range of cycles per second, such as [1e9, 5e9]")
-    cpu_floor_hz: float = Field(0.05e10, gt=0)
-    flops_per_cycle: float = Field(1.0, gt=0)
+    cpu_floor_hz: float = Field(0.05e10, gt=0)  # no device that is drawn is slower
+    flops_per_cycle: float = Field(1.0, gt=0)  # of every device that is drawn
     max_power_w: tuple[float, float] = Field((1.0, 10.0), description="a range of watts, such as [1, 10]")  # uplink
     heterogeneity: float = Field(1.0, ge=0, le=1)  # 0: all clients equal to the mean
     storage_bits: tuple[float, float] | None = Field(  # gives max_cut
@@ -116,28 +118,36 @@ class NetworkConfig(_Section):
     Measured links need `main_up_bps` and `main_down_bps`; those to the edge server are the same unless given.
     """
 
-    kind: Literal["ofdma", "measured"] = "ofdma"
-    num_subchannels: int = Field(10, ge=1)
-    subchannel_hz: float = Field(1e6, gt=0)
+    kind: Literal["ofdma", "measured"] = (
+        "ofdma"  # ofdma: a radio that clients share; measured: links of known speed, such as Ethernet
+    )
+    num_subchannels: int = Field(10, ge=1)  # of the radio, to each server
+    subchannel_hz: float = Field(1e6, gt=0)  # the bandwidth of one of them
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
-    fading: Literal["normal", "rayleigh"] = "normal"
-    gain_floor: float = Field(0.01, gt=0)
-    radius_m: float | None = Field(None, gt=0)  # path loss with clients uniform in a disc; None has no path loss
+    fading: Literal["normal", "rayleigh"] = (
+        "normal"  # of the gain: normal is |h| of h ~ N(0, 1), as the paper has it; rayleigh is exponential with mean 1
+    )
+    gain_floor: float = Field(0.01, gt=0)  # no gain is smaller, before path loss
+    radius_m: float | None = Field(None, gt=0)  # path loss with clients uniform in a disc; null has no path loss
     positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
         None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
     )
-    main_m: tuple[float, float] = Field((0.0, 0.0), description="a place in metres, such as [0, 50]")
-    edge_m: tuple[float, float] = Field((0.0, 0.0), description="a place in metres, such as [0, 50]")
-    path_loss_exponent: float = Field(3.0, gt=0)
+    main_m: tuple[float, float] = Field(
+        (0.0, 0.0), description="a place in metres, such as [0, 50]"
+    )  # the main server's
+    edge_m: tuple[float, float] = Field(
+        (0.0, 0.0), description="a place in metres, such as [0, 50]"
+    )  # the edge server's
+    path_loss_exponent: float = Field(3.0, gt=0)  # how fast a signal fades with distance
     path_loss_db: float = 30.0  # at one metre
-    main_up_bps: _Bps = _BPS
-    main_down_bps: _Bps = _BPS
-    edge_up_bps: _Bps = _BPS
-    edge_down_bps: _Bps = _BPS
-    main_hz: float = Field(100e10, gt=0)
+    main_up_bps: _Bps = _BPS  # from a client to the main server, where links are measured
+    main_down_bps: _Bps = _BPS  # from the main server to a client
+    edge_up_bps: _Bps = _BPS  # to the edge server; null: as to the main server
+    edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
+    main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
-    main_power_w: float = Field(100.0, gt=0)
-    edge_power_w: float = Field(100.0, gt=0)
+    main_power_w: float = Field(100.0, gt=0)  # with which the main server sends, in all
+    edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends, in all
     speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(
@@ -165,24 +175,24 @@ class AllocationConfig(_Section):
 class TrainConfig(_Section):
     """How long a run lasts, in rounds or simulated seconds, and how clients train."""
 
-    rounds: int = Field(10, ge=1, le=10**9)
+    rounds: int = Field(10, ge=1, le=10**9)  # at most
     budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
     tau_s: float | None = Field(
         None, gt=0
-    )  # a client whose training and upload take longer is dropped from the round; None waits for everyone
-    batch_size: int = Field(256, ge=1)
-    local_epochs: int = Field(1, ge=1, le=10_000)
-    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
-    lr: float = Field(0.001, gt=0)
+    )  # a client whose training and upload take longer is dropped from the round; null waits for everyone
+    batch_size: int = Field(256, ge=1)  # of a mini-batch
+    local_epochs: int = Field(1, ge=1, le=10_000)  # passes of a client over its data in a round
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam"  # of clients and servers
+    lr: float = Field(0.001, gt=0)  # the learning rate
     momentum: float = Field(0.9, ge=0, lt=1)  # where the optimizer is `momentum`
-    weight_decay: float = Field(0.0, ge=0)
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    weight_decay: float = Field(0.0, ge=0)  # added to the gradient, times the weight
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # of the learning rate over the rounds
     step_rounds: int = Field(10, ge=1)  # where the schedule is `step`: the rate falls after so many rounds
-    step_factor: float = Field(0.1, gt=0, le=1)
+    step_factor: float = Field(0.1, gt=0, le=1)  # to this part of itself
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
-    clients_per_round: int | None = Field(None, ge=1)  # None takes all clients
+    clients_per_round: int | None = Field(None, ge=1)  # null takes all clients
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
-    eval_every: int = Field(1, ge=1)  # rounds; the last round is always evaluated
+    eval_every: int = Field(1, ge=1)  # the model is tested after every n-th round, and after the last
 
 
 class FLOptions(_Section):
@@ -200,21 +210,23 @@ class SLOptions(_Section):
 class FSLOptions(_Section):
     """Options of FSL: whether heads are averaged, too, or only the server's sides."""
 
-    average: Literal["both", "server"] = "both"
+    average: Literal["both", "server"] = (
+        "both"  # both: heads and the server's sides; server: each client keeps its own head
+    )
 
 
 class PSLOptions(_Section):
     """Options of PSL: whether the gradient at the cut is averaged instead of the heads' weight gradients."""
 
-    cut_gradient: bool = False
+    cut_gradient: bool = False  # true: the gradient at the cut is averaged
 
 
 class CPSLOptions(_Section):
     """Options of CPSL: how many clusters, how they are formed, and whether each has a cut of its own."""
 
-    clusters: int = Field(2, ge=1)
-    clustering: Literal["random", "gibbs"] = "random"
-    cut: Literal["one", "cluster"] = "one"
+    clusters: int = Field(2, ge=1)  # how many
+    clustering: Literal["random", "gibbs"] = "random"  # gibbs: searched, as its authors do
+    cut: Literal["one", "cluster"] = "one"  # one for all, or one for each cluster
 
 
 class LocFedMixOptions(_Section):
@@ -282,7 +294,7 @@ class OptionsConfig(_Section):
         return modern_options(value)
 
     def of(self, name: str) -> Any:
-        """The options of a framework, policy, model or data set: those given, else its defaults; None if it takes no options."""
+        """The options of a framework, policy, model or data set: those given, else its defaults; null if it takes no options."""
         given = {*type(self).model_fields, *(self.model_extra or {})}
         return getattr(self, name) if name in given else plugins.default_options(name)
 
@@ -290,23 +302,25 @@ class OptionsConfig(_Section):
 class LogConfig(_Section):
     """What a run keeps besides its rounds."""
 
-    checkpoint_every: int = Field(1, ge=1)  # rounds
-    model_every: int | None = Field(None, ge=1)  # keep the model of every n-th round in models/; None keeps none
-    tensorboard: bool = False
+    checkpoint_every: int = Field(1, ge=1)  # a state to go on from, after every n-th round
+    model_every: int | None = Field(None, ge=1)  # keep the model of every n-th round in models/; null keeps none
+    tensorboard: bool = False  # write events for TensorBoard
 
 
 class EngineConfig(_Section):
+    """Where clients are trained. The numbers do not depend on it, to the bit."""
+
     name: Literal["inline", "workers"] = "inline"  # where clients are trained: in this process, or by worker processes
-    workers: int | None = Field(None, ge=1, le=1024)  # None: one for each core
-    threads: int | None = Field(None, ge=1, le=1024)  # of each worker; None: the cores divided among the workers
+    workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core
+    threads: int | None = Field(None, ge=1, le=1024)  # of each worker; null: the cores divided among the workers
 
 
 class RunConfig(_Section):
     """All settings of a run."""
 
-    framework: str = "hsfl"
-    seed: int = Field(0, ge=0)
-    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    framework: str = "hsfl"  # cl, fl, sl, splitfed_v1, splitfed_v2, psl, fsl, locfedmix_sl, cpsl, hsfl, or a name that a plugin registered
+    seed: int = Field(0, ge=0)  # of data, weights, batches, devices and channel
+    device: Literal["cpu", "cuda", "mps"] = "cpu"  # where the models are trained
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hsfl import plugins
 from hsfl.config import RunConfig, read_config, with_changes
+from hsfl.data.facts import FACTS
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
 from hsfl.methods import METHODS, method
@@ -88,26 +89,20 @@ ALL = (*SEVEN, "splitfed_v2", "psl", "fsl", "locfedmix_sl", "cpsl")
 
 DATASETS = ("ham10000", "cifar10", "mnist")
 TAU_DATA = "ham10000"  # has a row of its own with stragglers dropped
-WHOLE = {  # training images, shape, classes of the whole sets
-    "ham10000": (8_009, (3, 64, 64), 7),
-    "cifar10": (50_000, (3, 32, 32), 10),
-    "mnist": (60_000, (1, 28, 28), 10),
-    "digits": (1_438, (1, 32, 32), 10),
-}
 SMOKE = ("model.name=cnn", "model.norm=none", "data.limit=160", "data.limit_test=100", "train.rounds=4")
 # A subset in batches of 256 would make few steps; the paper's rate of 0.001 is for 256, and Adam's falls with the root of the batch.
 SMALL_BATCHES = ("train.batch_size=32", "train.lr=0.0003")
 SIZES: dict[
     str, dict[str, tuple[str, ...]]
 ] = {  # what a scale changes; a subset affects training alone, the clock charges the whole set
-    "smoke": dict.fromkeys(WHOLE, (*SMOKE, "train.batch_size=8", "data.augment=none")),
+    "smoke": dict.fromkeys(FACTS, (*SMOKE, "train.batch_size=8", "data.augment=none")),
     "quick": {
         "ham10000": (*SMALL_BATCHES, "train.rounds=30", "train.lr=0.0001"),
         "cifar10": (*SMALL_BATCHES, "data.limit=10000", "data.limit_test=5000", "train.rounds=40"),
         "mnist": (*SMALL_BATCHES, "data.limit=5000", "data.limit_test=5000", "train.rounds=20"),
         "digits": (*SMALL_BATCHES, "train.rounds=20"),
     },
-    "full": dict.fromkeys(WHOLE, ("train.rounds=100",)),
+    "full": dict.fromkeys(FACTS, ("train.rounds=100",)),
 }
 SIDES = {"smoke": 16, "quick": 32}  # larger images are made so small; at full scale they stay
 NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
@@ -163,7 +158,7 @@ def base_config(data: str, scale: str, seed: int, data_dir: Path | None = None) 
     config = read_config(preset, [*changes, *SIZES[scale][data]])
     if scale == "full":
         return config
-    num_train, (channels, height, width), _ = WHOLE[data]
+    num_train, (channels, height, width), _ = FACTS[data]
     side = min(height, width, SIDES[scale])
     trained_on = min(config.data.limit or num_train, num_train)
     return with_changes(

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.config import RunConfig, with_changes
+from hsfl.data.facts import FACTS
 from hsfl.errors import InputError
-from hsfl.experiments.columns import COLUMNS, WHOLE, Column, base_config
+from hsfl.experiments.columns import COLUMNS, Column, base_config
 from hsfl.experiments.shared import Say, write_csv
 from hsfl.files import write_json
 from hsfl.formats import duration, took
@@ -138,7 +139,7 @@ def _solve_and_write(
 
 def cost_of(config: RunConfig) -> CostTable:
     """The cost table of the config's model on its data set."""
-    _, shape, num_classes = WHOLE[config.data.name]
+    _, shape, num_classes = FACTS[config.data.name]
     return model_cost(config, config.model.input or shape, num_classes, PAPER_BATCH)
 
 
@@ -262,7 +263,7 @@ def _own_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples
     from hsfl.models.zoo import build
     from hsfl.training.batches import Feed, Images
 
-    _, shape, num_classes = WHOLE[config.data.name]
+    _, shape, num_classes = FACTS[config.data.name]
     shape, settings = config.model.input or shape, config.model
     options = config.options.of(settings.name)
     model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=options)
@@ -280,7 +281,7 @@ def _decoder_cost(config: RunConfig, cut: int) -> tuple[float, float]:
     from hsfl.frameworks.local_loss import make_decoder, smashed_shape
     from hsfl.models.zoo import build
 
-    _, shape, num_classes = WHOLE[config.data.name]
+    _, shape, num_classes = FACTS[config.data.name]
     shape = config.model.input or shape
     model = build(config.model.name, shape, num_classes, config.model.norm, config.model.stem)
     decoder = make_decoder(model, cut, shape, config.seed)

@@ -18,6 +18,7 @@ class Recipe:
     code: "str | Callable[..., SplitModel]"  # "module:function", which is imported when it is needed, or the function
     norms: tuple[str, ...] = ("batch", "group")
     dropout: float | None = None  # as published; None where the model has no dropout
+    stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
     any_shape: bool = False  # takes samples of any shape, else images alone
     own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
 
@@ -32,9 +33,9 @@ class Recipe:
 
 
 MODELS = {
-    "resnet18": Recipe("hsfl.models.resnet:resnet18"),
+    "resnet18": Recipe("hsfl.models.resnet:resnet18", stem=True),
     "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, dropout=0.0),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", dropout=0.5),
-    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", dropout=0.2),
+    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", dropout=0.2, stem=True),
 }

@@ -50,12 +50,10 @@ def planned_cuts(
     num_batches: Array,
     options: OptionsConfig | None = None,
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts [K] that the policy chooses, and what to say of a search that its time limit stopped.
-
-    The even allocation has no rule for cuts.
-    """
+    """The cuts [K] that the policy chooses (even: the fastest under the even allocation), and what to say of a search that its
+    time limit stopped."""
     if allocation.policy == "even":
-        raise InputError("fleet.cuts is 'planned' but allocation.policy is 'even', which plans none; try proposed")
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut), None
     from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
 
     plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options)

@@ -3,7 +3,6 @@
 A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed.
 """
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +19,9 @@ from hsfl.files import write_atomic, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.tables import ROUND_FIELDS, round_row, write_table
 
-CSV_FIELDS = (
-    *("label", "seed", "round", "sim_time_s", "test_accuracy", "balanced_accuracy", "train_loss", "test_loss"),
-    *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
-)
+CSV_FIELDS = ("label", "seed", *ROUND_FIELDS)
 
 SENT = "Data sent"
 ENDLESS_S = 1e15  # 30 million years: where a rate is next to nothing, seconds are no number that anybody reads
@@ -112,15 +108,7 @@ class Comparison:
 
     def write_csv(self, path: str | Path) -> None:
         """A line for each label, seed and round."""
-        rows = [csv_row(run, record) for run in self.runs for record in run.records]
-
-        def write(scratch: Path) -> None:
-            with scratch.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(CSV_FIELDS)
-                writer.writerows(rows)
-
-        write_atomic(Path(path), write)
+        write_table(Path(path), CSV_FIELDS, self.table())
 
     def write(self, out: str | Path) -> list[Path]:
         """comparison.json, comparison.md and rounds.csv."""
@@ -143,17 +131,6 @@ class Comparison:
         """(title, header, rows) of each table."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, _pairs_table(self)] if self.pairs else tables
-
-
-def round_row(record: RoundRecord) -> dict[str, Any]:
-    """A round as plain numbers; kept and dropped are numbers of clients, bytes are those of all links."""
-    counts = {"kept": len(record.kept), "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
-    return {name: counts[name] if name in counts else getattr(record, name) for name in CSV_FIELDS[2:]}
-
-
-def csv_row(run: Run, record: RoundRecord) -> list[Any]:
-    values = {"label": run.label, "seed": run.seed} | round_row(record)
-    return ["" if values[name] is None else values[name] for name in CSV_FIELDS]
 
 
 def check_target(target: float | None) -> None:

@@ -16,13 +16,13 @@ def describe(config: RunConfig, look: Look | None = None) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def describe_plan(config: RunConfig, num_samples: Sequence[float]) -> list[str]:
-    """The same for a plan, which trains nothing; num_samples [K]."""
+def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) -> list[str]:
+    """The same for a plan, which trains nothing: what it takes for granted. num_samples [K]. data: what a sample is."""
     fewest, most = round(min(num_samples)), round(max(num_samples))
     samples = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     clients = f"{count(config.fleet.num_clients, 'client')} with {samples} samples each"
     train = config.train
-    work = f"A round of {config.model.name} among {clients}, batches of {train.batch_size}"
+    work = f"A round of {config.model.name} on {data}, among {clients}, batches of {train.batch_size}"
     work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
     return [f"{work}.", f"{_devices(config)}.", _network(config)]
 

@@ -26,6 +26,7 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import input_shape, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.records import CompareRecord
+from hsfl.runs.twins import learning, rounds_within_budget, take_over
 
 
 def compare(
@@ -37,12 +38,14 @@ def compare(
     show: Show | None = None,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
+    train_once: bool = False,
 ) -> RunConfig:
     """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
 
     base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
     jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
     dataset, model: given from Python instead of those that the config names, for all contenders.
+    train_once: of contenders that learn the same in a round (`runs.twins`) only the one with most rounds is trained.
     """
     show = show or Show()
     if len(set(labels)) < len(labels):
@@ -74,8 +77,30 @@ def compare(
         for label in labels:
             config, path = contender(seeded, label), run_path(out, label, seed)
             pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
-    run_all(pieces, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
+    leaders = _leaders(pieces, dataset, model) if train_once else {}
+    trained = [piece for piece in pieces if piece.path not in leaders]
+    run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
+    for piece in pieces:
+        if piece.path in leaders and not has_ended(piece):
+            leader = leaders[piece.path]
+            show.says(f"{piece.name} learns as {leader.name}, and is timed for itself")
+            take_over(leader.path, piece.config, piece.path, None, dataset, model)
     return base
+
+
+def _leaders(pieces: Sequence[Piece], dataset: Dataset | None, model: SplitModel | None) -> dict[Path, Piece]:
+    """For each run that takes over what another one learned, that other run: of those that learn the same, the one with most
+    rounds."""
+    groups: dict[str, list[tuple[int, Piece]]] = {}
+    for piece in pieces:
+        if (key := learning(piece.config)) is not None:
+            rounds = rounds_within_budget(piece.config, dataset, model)
+            groups.setdefault(key, []).extend([] if rounds is None else [(rounds, piece)])
+    leaders: dict[Path, Piece] = {}
+    for group in groups.values():
+        _, leader = max(group, key=lambda each: each[0], default=(0, None))
+        leaders |= {piece.path: leader for _, piece in group if leader is not None and piece is not leader}
+    return leaders
 
 
 def run_piece(

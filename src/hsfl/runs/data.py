@@ -1,16 +1,17 @@
 """A config's data: read or given, limited, and divided among the clients. No torch."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from hsfl.config import OWN_DATA, DataConfig, RunConfig
 from hsfl.data.datasets import Dataset, find_data_dir, load
+from hsfl.data.facts import FACTS
 from hsfl.data.given import digest, fitted
 from hsfl.data.partition import partition
 from hsfl.data.readers.base import FileSettings
-from hsfl.errors import InputError
+from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 
 
@@ -22,6 +23,7 @@ class Survey:
     num_classes: int
     num_samples: np.ndarray  # [K] of training, as the clock charges them
     notes: list[str]
+    data: str  # in words
 
 
 def is_given(data: DataConfig) -> bool:
@@ -109,4 +111,55 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     dataset = read_data(config, given)
     counts = config.network.sample_scale * np.array([len(share) for share in divide(config, dataset)])
     shape = config.model.input or dataset.image_shape
-    return Survey(tuple(shape), dataset.num_classes, counts, data_notes(config, dataset))
+    words = _words(dataset.name, shape, dataset.num_classes)
+    return Survey(tuple(shape), dataset.num_classes, counts, data_notes(config, dataset), words)
+
+
+def expect(
+    config: RunConfig,
+    given: Dataset | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+    num_classes: int | None = None,
+    samples_per_client: int | None = None,
+    cost: bool = False,
+) -> Survey:
+    """What a plan needs to know: what is given here, and the rest from the data set, which is not read where nothing is left.
+
+    cost: whether the model's costs are known, so that shape and classes are not needed."""
+    whole = cost or (shape is not None and num_classes is not None)
+    num_clients = config.fleet.num_clients
+    if samples_per_client is not None and whole:
+        seen = Survey(
+            (), 0, np.empty(0), [], "a saved cost table" if cost else _words("data", shape or (), num_classes)
+        )
+    else:
+        seen = survey_or_facts(config, given)
+    counts = seen.num_samples if samples_per_client is None else np.full(num_clients, float(samples_per_client))
+    return replace(seen, shape=shape or seen.shape, num_classes=num_classes or seen.num_classes, num_samples=counts)
+
+
+def _words(name: str, shape: tuple[int, ...], num_classes: int | None) -> str:
+    return f"{name} (samples of {'x'.join(map(str, shape))} in {num_classes} classes)"
+
+
+def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
+    """As `survey`; for a built-in data set that is not on this machine what is known of it, an even part for each client."""
+    try:
+        return survey(config, given)
+    except DataMissing as error:
+        facts = FACTS.get(config.data.name)
+        if facts is None:
+            raise
+        why = str(error)
+    channels, *sides = facts.shape
+    sides = sides if config.data.image_size is None else [config.data.image_size] * 2
+    shape = config.model.input or (channels, *sides)
+    num_train = min(config.data.limit or facts.num_train, facts.num_train)
+    counts = np.full(config.fleet.num_clients, config.network.sample_scale * num_train / config.fleet.num_clients)
+    note = (
+        f"{config.data.name} is not here, so each client is taken to hold an even part of its {num_train:,} training samples; "
+        f"to plan with those that a run will have: {why}"
+    )
+    words = _words(config.data.name, shape, facts.num_classes)
+    return Survey(tuple(shape), facts.num_classes, counts, [note], words)

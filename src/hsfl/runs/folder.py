@@ -2,7 +2,7 @@
 
 `config.json` can be run again. `environment.json` names the machine, the versions and the sources. `plugins.json` is there where the
 run used plugins: their hashes and the framework's row. `clients.json` says who has which data and device, `cuts.json` with which cuts
-the run began. `rounds.jsonl` has a line for each round, `summary.json` says how the run ended, `report.html` shows everything.
+the run began. `inputs/` has copies of the files that the config names (fleet, history, first weights). `rounds.jsonl` has a line for each round, `summary.json` says how the run ended, `report.html` shows everything.
 `model.safetensors` is the model of the last round, `model-best.safetensors` that of the best, `checkpoint/state.safetensors` what a run
 goes on from. Every file is replaced atomically except `rounds.jsonl`, which grows line by line; a last line that a crash cut off is
 left out when the file is read.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_config
+from hsfl.config.paths import INPUTS, KEPT, from_folder
 from hsfl.errors import InputError
 from hsfl.files import (
     DAMAGED,
@@ -31,6 +32,7 @@ from hsfl.files import (
     writing,
 )
 from hsfl.runs.environment import environment, input_digests
+from hsfl.runs.inputs import keep_inputs
 from hsfl.runs.lock import LOCK, lock
 from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
@@ -44,6 +46,8 @@ from hsfl.runs.records import (
     PluginsRecord,
     RoundRecord,
 )
+
+COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
 
 def _is_ours_to_clear(path: Path) -> bool:
@@ -83,16 +87,21 @@ class RunFolder:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
         own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, *models)
-        for path in (*own, self.environment_path, self.path / "report.html", self.config_path):
+        inputs = [path for path in (self.path / INPUTS).glob("*") if path.is_file()]
+        for path in (*own, *inputs, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig, num_threads: int | None = None) -> None:
         """Write the first files of a run. num_threads: of each process that trains; by default torch's."""
-        write_json(self.config_path, config.model_dump(mode="json"))
+        self.write_config(config)
         write_json(self.environment_path, environment(num_threads) | {"inputs": input_digests(config)})
         if (record := plugin_record(config)) is not None:
             write_json(self.plugins_path, record)
         write_atomic(self.rounds_path, lambda scratch: None)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Keep the settings, and copies of the files that they name."""
+        write_json(self.config_path, keep_inputs(self.path, config))
 
     def clients(self) -> ClientsRecord | None:
         """Data and devices of the clients; None in a folder of an older version, which did not write the file."""
@@ -154,7 +163,7 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's settings. Plugins that the file may name are neither loaded nor kept."""
-        tree = read_object(self.config_path)
+        tree = from_folder(self.path, read_object(self.config_path))
         try:
             config = parse_config(tree, of_a_folder=True)
         except InputError as error:
@@ -233,6 +242,7 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
 
 def _settings(config: RunConfig) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
+    flat |= {name: flat[name] is not None for name in COPIED}  # their contents are compared, wherever they lie
     free = ("train.rounds", "train.budget_s", "data.dir")
     return {
         name: value for name, value in flat.items() if name not in free and not name.startswith(("log.", "engine."))

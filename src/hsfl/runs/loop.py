@@ -36,6 +36,7 @@ from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
 from hsfl.runs.records import RoundRecord, Standing
+from hsfl.runs.tables import write_tables
 from hsfl.training.aggregate import Diverged
 
 
@@ -193,7 +194,7 @@ def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
                 f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
         folder.keep_rounds(standing.rounds_done)
-        write_json(folder.config_path, config.model_dump(mode="json"))
+        folder.write_config(config)
     else:
         folder.create(config, parts.engine.num_threads)
     return state, standing
@@ -296,5 +297,6 @@ def _finish(parts: _Parts, here: _Position, status: str) -> Summary:
     save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
     _save_model(parts, here, parts.folder.last_model_path)
     summary = summarise(parts.folder, parts.config, status)
+    write_tables(parts.folder.path, parts.folder.rounds())
     write_json(parts.folder.summary_path, asdict(summary))
     return summary

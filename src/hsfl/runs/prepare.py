@@ -153,6 +153,7 @@ def _check_settings(config: RunConfig) -> None:
     """What no data or model is needed to see."""
     find_device(config.device)
     train, num_clients = config.train, config.fleet.num_clients
+    _check_policy(config)
     if train.proximal_mu and not method(config.framework).copy_per_client:
         raise InputError(
             f"train.proximal_mu is {train.proximal_mu} but {config.framework} does not train a copy per client; "
@@ -162,6 +163,20 @@ def _check_settings(config: RunConfig) -> None:
         raise InputError(
             f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
             "leave it out for all"
+        )
+
+
+def _check_policy(config: RunConfig) -> None:
+    """A policy that has a rule for cuts needs cuts that are planned: it would choose none of those that are given."""
+    if config.allocation.policy in ("even", "own") or not method(config.framework).own_cuts:
+        return
+    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
+
+    name, cuts = config.allocation.policy, config.fleet.cuts
+    if policy(name, config.options).cuts != "optimised" and cuts != "planned":
+        raise InputError(
+            f"allocation.policy={name} chooses cuts but fleet.cuts is {cuts!r}; set fleet.cuts=planned, or take a policy "
+            "without a rule for cuts"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hsfl.errors import InputError
+from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 
 TEST_FRACTION = 0.2
@@ -110,9 +110,9 @@ def reading(path: Path, way_out: str) -> Iterator[None]:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {detail}); {way_out}") from error
 
 
-def missing(name: str, file: str, data_dir: Path) -> InputError:
+def missing(name: str, file: str, data_dir: Path) -> DataMissing:
     """The error for a set that is not there."""
-    return InputError(
+    return DataMissing(
         f"{name}: no {file} in {data_dir}; run `hsfl data fetch {name}`, "
         "or name the folder that has it with --data-dir or HSFL_DATA"
     )

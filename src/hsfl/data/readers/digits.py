@@ -4,7 +4,7 @@ import numpy as np
 
 from hsfl.data.readers.base import Arrays, Request, divided, held_out
 from hsfl.data.readers.images import resized
-from hsfl.errors import InputError
+from hsfl.errors import DataMissing
 
 MAX_VALUE = 16  # of a pixel as scikit-learn has it
 IMAGE_SIZE = 32
@@ -15,7 +15,7 @@ def read(request: Request) -> Arrays:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise InputError("digits comes with scikit-learn, which is missing; pip install 'hsfl[demo]'") from error
+        raise DataMissing("digits comes with scikit-learn, which is missing; pip install 'hsfl[demo]'") from error
     digits = load_digits()
     small = np.rint(digits.images * (255 / MAX_VALUE)).astype(np.uint8)[:, None]  # [n, 1, 8, 8]
     labels = digits.target.astype(np.int64)

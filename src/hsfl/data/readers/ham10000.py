@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.data.readers.base import Arrays, Request, check_labels, divided, held_out, reading
 from hsfl.data.readers.images import decode, empty
-from hsfl.errors import InputError
+from hsfl.errors import DataMissing, InputError
 from hsfl.files import check_unpacked
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
@@ -38,7 +38,7 @@ def read(request: Request) -> Arrays:
         metadata = next((place / file for file in METADATA_FILES if (place / file).is_file()), None)
         if metadata is not None:
             return _read_original(metadata, request)
-    raise InputError(
+    raise DataMissing(
         f"ham10000: neither {NPZ_FILE} nor {METADATA_FILES[0]} in {places[0]}; `hsfl data fetch ham10000` says where "
         "to get it, or name the folder that has it with --data-dir or HSFL_DATA"
     )

@@ -1,0 +1,111 @@
+"""`docs/settings.md`: every setting, its default and its explanation, from the sources of `sections`.
+
+`python -m hsfl.config.document` prints it; a test compares the file with it.
+"""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from hsfl.config import sections
+from hsfl.config.sections import RunConfig
+
+HEAD = """# Settings
+
+Every setting of a config, with its default. A config is a TOML (or JSON) file with these sections; `--set section.field=value`
+changes one of them. Where a name ends with a unit (`_hz`, `_bps`, `_bits`, `_w`, `_s`, `_m`), text is read, too: `"5GHz"`.
+An unknown name is an error that suggests the nearest one, and a setting that would do nothing is an error that says why.
+
+This file is written by `python -m hsfl.config.document`.
+"""
+
+
+def document() -> str:
+    """The whole file."""
+    comments = _comments()
+    rest = [name for name in RunConfig.model_fields if not _is_section(RunConfig, name)]
+    parts = [HEAD, "## At the top\n", _table(RunConfig, rest, comments)]
+    for name, info in RunConfig.model_fields.items():
+        if _is_section(RunConfig, name):
+            parts += list(_section(name, info.annotation, comments))
+    return "\n".join(parts)
+
+
+def _section(name: str, kind: Any, comments: dict[tuple[str, str], str]) -> Iterator[str]:
+    """A heading, what the section is about, its fields, and the sections within it."""
+    about = " ".join((kind.__doc__ or "").split())
+    yield f"## [{name}]\n"
+    yield f"{about}\n"
+    plain = [field for field in kind.model_fields if not _is_section(kind, field)]
+    if plain:
+        yield _table(kind, plain, comments)
+    for field, info in kind.model_fields.items():
+        if _is_section(kind, field):
+            yield from _section(f"{name}.{field}", info.annotation, comments)
+
+
+def _is_section(model: type[BaseModel], name: str) -> bool:
+    annotation = model.model_fields[name].annotation
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _table(model: type[BaseModel], names: list[str], comments: dict[tuple[str, str], str]) -> str:
+    rows = ["| setting | default | what |", "| --- | --- | --- |"]
+    for name in names:
+        info = model.model_fields[name]
+        words = [comments.get((model.__name__, name), ""), info.description or "", _choices(info.annotation)]
+        what = "; ".join(word for word in words if word).replace("|", "\\|")
+        rows.append(f"| `{name}` | `{_default(info.default)}` | {what} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(value: Any) -> str:
+    """As TOML has it; what has no default value is `null`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_default(part) for part in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _choices(annotation: Any) -> str:
+    """The words that a field takes, where it takes only certain ones."""
+    words = [word for part in (annotation, *getattr(annotation, "__args__", ())) for word in _literals(part)]
+    return f"one of {', '.join(words)}" if len(words) > 1 else ""
+
+
+def _literals(annotation: Any) -> list[str]:
+    if getattr(annotation, "__origin__", None) is None or "Literal" not in str(annotation.__origin__):
+        return []
+    return [f"`{word}`" for word in annotation.__args__]
+
+
+def _comments() -> dict[tuple[str, str], str]:
+    """The comment of each field, by its class and name: on its lines, or on the lines of comments right above it."""
+    source = Path(sections.__file__).read_text("utf-8")
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    at = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    lines = source.splitlines()
+    found = {}
+    for part in ast.parse(source).body:
+        for node in part.body if isinstance(part, ast.ClassDef) else []:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(part, ast.ClassDef):
+                first = node.lineno
+                while lines[first - 2].strip().startswith("#"):
+                    first -= 1
+                words = [at[line] for line in range(first, (node.end_lineno or first) + 1) if line in at]
+                found[part.name, node.target.id] = " ".join(words)
+    return found
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,235 @@
+"""Settings that would do nothing: what somebody sets is used, or refused with the reason.
+
+A setting is judged where it was given: one of `--set` in the runs that follow, one of a file also in the file's own config, since
+a word on the command line may well overrule a part of the file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hsfl import plugins
+from hsfl.config import (
+    OWN_DATA,
+    OWN_MODEL,
+    RunConfig,
+    config_file,
+    flatten,
+    is_of_a_run,
+    parse_config,
+    presets,
+    read_tree,
+    set_name,
+)
+from hsfl.data.datasets import READERS
+from hsfl.errors import InputError, known
+from hsfl.methods import method
+from hsfl.models.recipes import MODELS
+from hsfl.network.channel import RATE_NAMES
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings that do nothing unless `works`; `why` says so, in words that follow "has no effect:"."""
+
+    names: tuple[str, ...]
+    works: Callable[[RunConfig], bool]
+    why: str
+
+
+def _names(section: str, fields: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{field}" for field in fields.split())
+
+
+RULES = (
+    Rule(
+        _names("fleet", "cpu_hz cpu_floor_hz flops_per_cycle max_power_w"),
+        lambda c: c.fleet.file is None,
+        "the devices are those of fleet.file; leave one of the two out",
+    ),
+    Rule(
+        _names("fleet", "storage_bits"),
+        lambda c: c.fleet.max_cut is None,
+        "fleet.max_cut says how much each client holds; leave one of the two out",
+    ),
+    Rule(
+        _names("network", " ".join(RATE_NAMES)),
+        lambda c: c.network.kind == "measured",
+        'a radio makes the rates; set network.kind="measured", or leave it out',
+    ),
+    Rule(
+        _names("network", " ".join(RATE_NAMES)),
+        lambda c: c.network.history is None,
+        "network.history has the rates of every round; leave one of the two out",
+    ),
+    Rule(
+        _names("network", "num_subchannels subchannel_hz noise_w fading gain_floor radius_m positions_m main_power_w")
+        + _names("network", "edge_power_w main_m edge_m path_loss_exponent path_loss_db"),
+        lambda c: c.network.kind == "ofdma",
+        'measured links have no radio; set network.kind="ofdma", or leave it out',
+    ),
+    Rule(
+        _names("network", "main_m edge_m path_loss_exponent path_loss_db"),
+        lambda c: c.network.radius_m is not None or c.network.positions_m is not None,
+        "without places there is no path loss; give network.radius_m or network.positions_m, or leave it out",
+    ),
+    Rule(
+        _names("network", "radius_m"),
+        lambda c: c.network.positions_m is None,
+        "network.positions_m says where the clients are; leave one of the two out",
+    ),
+    Rule(
+        _names(
+            "network", "speed_std fading gain_floor radius_m positions_m main_m edge_m path_loss_exponent path_loss_db"
+        ),
+        lambda c: c.network.history is None,
+        "network.history has the speeds and gains of every round; leave one of the two out",
+    ),
+    Rule(
+        _names("allocation", "samples cuts plan_time_limit_s population patience"),
+        lambda c: c.fleet.cuts == "planned",
+        "no cuts are searched; set fleet.cuts=planned, or leave it out",
+    ),
+    Rule(
+        _names("allocation", "samples cuts plan_time_limit_s population patience gap time_limit_s sharing"),
+        lambda c: c.allocation.policy != "even",
+        "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
+    ),
+    Rule(
+        _names("allocation", "population"),
+        lambda c: c.allocation.cuts == "ga",
+        "only the genetic algorithm has a population; set allocation.cuts=ga, or leave it out",
+    ),
+    Rule(
+        _names("allocation", "patience"),
+        lambda c: c.allocation.cuts != "exhaustive",
+        "an exhaustive search tries all cuts; leave it out",
+    ),
+    Rule(
+        _names("allocation", "gap sharing"),
+        lambda c: c.network.kind == "ofdma",
+        "measured links have no radio to divide; leave it out",
+    ),
+    Rule(
+        _names("train", "momentum"),
+        lambda c: c.train.optimizer == "momentum",
+        'it is of the optimizer "momentum"; set train.optimizer=momentum, or leave it out',
+    ),
+    Rule(
+        _names("train", "step_rounds step_factor"),
+        lambda c: c.train.schedule == "step",
+        'they are of the schedule "step"; set train.schedule=step, or leave it out',
+    ),
+    Rule(
+        _names("train", "tau_s"),
+        lambda c: method(c.framework).timing.tau,
+        "the framework drops nobody: its clients wait for each other, or there are none; leave it out",
+    ),
+    Rule(
+        _names("fleet", "one_cut"),
+        lambda c: method(c.framework).timing.cut == "any" and not method(c.framework).own_cuts,
+        "it is for frameworks with one cut for all clients; set fleet.cuts, or leave it out",
+    ),
+    Rule(
+        _names("data", "alpha"),
+        lambda c: c.data.partition in ("dirichlet", "quantity_skew"),
+        "it is for data.partition = dirichlet or quantity_skew; set one of them, or leave it out",
+    ),
+    Rule(
+        _names("data", "classes_per_client"),
+        lambda c: c.data.partition == "shards",
+        "it is for data.partition = shards; set that, or leave it out",
+    ),
+    Rule(
+        _names("data", "min_samples"),
+        lambda c: c.data.partition != "given",
+        "the data say who holds what; leave it out",
+    ),
+    Rule(_names("data", "split"), lambda c: c.data.name == "ham10000", "it is for ham10000; leave it out"),
+    Rule(
+        _names("model", "stem"),
+        lambda c: c.model.name in MODELS and MODELS[c.model.name].stem,
+        "this model has no stem that shrinks images; leave it out",
+    ),
+    Rule(
+        _names("engine", "workers threads"),
+        lambda c: c.engine.name == "workers",
+        "everything is trained in one process; set engine.name=workers, or leave it out",
+    ),
+)
+SEARCHED = {"allocation.samples", "allocation.cuts", "allocation.plan_time_limit_s", "allocation.population"}
+SEARCHED |= {"allocation.patience", "allocation.gap", "allocation.time_limit_s", "allocation.sharing"}
+
+
+def check_effects(
+    source: str | Path | None, changes: Iterable[str], configs: Sequence[RunConfig], planning: bool = False
+) -> None:
+    """Refuse a setting that was given, differs from its default, and does nothing in any of the configs.
+
+    source, changes: as `read_config` takes them; a preset's own settings, and those of a run folder, are never refused.
+    planning: cuts are searched whatever the configs say.
+    """
+    for config in configs:
+        _check_names(config)
+    alone, in_file = _own_config(source)
+    typed = {set_name(change) for change in changes}
+    for names, judged in ((typed, configs), (in_file - typed, [*configs, *alone])):
+        for name in sorted(names):
+            _check(name, judged, planning)
+
+
+def _check_names(config: RunConfig) -> None:
+    """Names that nobody has registered, told before anything is loaded for them."""
+    kind = config.data.name.partition(":")[0]
+    method(config.framework)
+    if config.model.name != OWN_MODEL:
+        known("model", config.model.name, MODELS, plugins.WAY_OUT)
+    if kind != OWN_DATA:
+        known("data set", kind, READERS, plugins.WAY_OUT)
+
+
+def _check(name: str, configs: Sequence[RunConfig], planning: bool) -> None:
+    reasons = [_no_effect(name, config, planning) for config in configs]
+    if configs and all(reason is not None for reason in reasons):
+        value = flatten(configs[0].model_dump(mode="json")).get(name)
+        raise InputError(f"{name} = {value!r} has no effect: {reasons[0]}")
+
+
+def _no_effect(name: str, config: RunConfig, planning: bool) -> str | None:
+    """Why a setting does nothing in this config; None where it does something, or has its default."""
+    section, _, rest = name.partition(".")
+    if section == "options":
+        return _other_framework(rest, config)
+    if _value(config, name) == _value(RunConfig(), name):
+        return None
+    rules = [rule for rule in RULES if name in rule.names and not rule.works(config)]
+    if planning and name in SEARCHED:
+        rules = [rule for rule in rules if "allocation.policy" not in rule.why and "fleet.cuts" not in rule.why]
+    return rules[0].why if rules else None
+
+
+def _value(config: RunConfig, name: str) -> Any:
+    section, _, field = name.partition(".")
+    return getattr(getattr(config, section), field, None) if field else getattr(config, section, None)
+
+
+def _other_framework(rest: str, config: RunConfig) -> str | None:
+    """Why the options of a framework do nothing: another framework runs."""
+    of = rest.partition(".")[0]
+    if of == config.framework or of not in type(config.options).model_fields:
+        return None  # the options of a plugin may be of its policy, model or data
+    return f"these are options of {of} but the framework is {config.framework}; leave them out"
+
+
+def _own_config(source: str | Path | None) -> tuple[list[RunConfig], set[str]]:
+    """The config of a user's own file by itself, and the names that it sets; nothing where the file needs more to be whole."""
+    source = config_file(source)
+    if source is None or str(source) in presets() or is_of_a_run(source):
+        return [], set()
+    tree: Mapping[str, Any] = read_tree(str(source))
+    names = set(flatten({name: part for name, part in tree.items() if name != "plugins"}))
+    try:
+        return [parse_config(tree)], names
+    except InputError:
+        return [], names

@@ -1,0 +1,43 @@
+"""`hsfl run --plan plan.json`: the cuts and the policy of a plan, in the plan's config or another one."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hsfl.config import RunConfig, with_changes
+from hsfl.config.paths import from_folder
+from hsfl.errors import InputError
+from hsfl.files import read_record
+from hsfl.runs.records import Index
+
+
+@dataclass(frozen=True)
+class PlannedCuts:
+    """plan.json, as far as a run needs it."""
+
+    policy: str
+    cuts: Annotated[list[Index], Field(min_length=1)]
+    config: dict[str, Any] | None = None
+
+
+def read_plan(path: Path) -> PlannedCuts:
+    """A plan that `hsfl plan --out` kept, or that `hsfl plan --json` printed. path: the file, or its folder."""
+    path = path / "plan.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"--plan {path} is no file; hsfl plan CONFIG --out DIR writes DIR/plan.json")
+    plan: PlannedCuts = read_record(path, PlannedCuts)
+    config = None if plan.config is None else from_folder(path.parent, plan.config)
+    return PlannedCuts(plan.policy, plan.cuts, config)
+
+
+def as_planned(config: RunConfig, plan: PlannedCuts) -> RunConfig:
+    """The config with the plan's policy and cuts. Where the policy has a rule for cuts, the rule gives them again."""
+    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
+
+    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
+    if plan.policy != "even" and policy(plan.policy, config.options).cuts != "optimised":
+        return with_changes(config, ["fleet.cuts=planned"])
+    return with_changes(config, [f"fleet.cuts={plan.cuts}"])

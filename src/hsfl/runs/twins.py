@@ -1,0 +1,126 @@
+"""One training, several clocks: a run whose learning is that of another run, timed for itself.
+
+HSFL with any cuts, SplitFed V1, FSL and FL learn the same in a round with the same clients (`tests/laws`). So where nobody is
+dropped, one of them is trained and the others take over what it learned, round by round, under their own clocks.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import accumulate
+from pathlib import Path
+
+from hsfl.config import RunConfig, flatten
+from hsfl.data.datasets import Dataset
+from hsfl.files import write_json
+from hsfl.frameworks import find_framework
+from hsfl.frameworks.base import Framework, RoundResult
+from hsfl.methods import METHODS
+from hsfl.models.units import SplitModel
+from hsfl.planning.straggler import why_record
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.observer import Observer
+from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.record import clients_record, make_record, summarise
+from hsfl.runs.records import RoundRecord
+from hsfl.runs.tables import write_tables
+from hsfl.training.evaluate import Quality
+from hsfl.training.link import LinkBytes
+
+TRACE = "trace.json"  # says whose training a run took over
+TIMED = (
+    "framework",
+    "allocation.",
+    "fleet.cuts",
+    "fleet.one_cut",
+    "engine.",
+    "log.",
+    "options.",
+)  # change the clock alone
+
+
+def learning(config: RunConfig) -> str | None:
+    """What decides what a run learns, as text: runs with the same text learn the same. None: nothing is known of its like."""
+    row = METHODS.get(config.framework)
+    if row is None or row.source != "hsfl" or not row.copy_per_client or config.train.tau_s is not None:
+        return None
+    flat = flatten(config.model_dump(mode="json"))
+    return json.dumps({name: value for name, value in flat.items() if not name.startswith(TIMED)}, sort_keys=True)
+
+
+def rounds_within_budget(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> int | None:
+    """How many rounds a run will make; None where it learns in its own way: clients keep their heads, or stay away."""
+    bench = prepare(config, dataset, model)
+    framework = find_framework(config.framework)(bench.task)
+    if not framework.extras().heads_travel or framework.extras().away:
+        return None
+    rounds_s = make_clock(bench, framework).rounds_s(choose_clients(config, i) for i in range(config.train.rounds))
+    ends_s, budget_s = accumulate(rounds_s), config.train.budget_s or math.inf
+    return sum(1 for end_s in ends_s if end_s <= budget_s)
+
+
+def take_over(
+    trained: Path,
+    config: RunConfig,
+    out: Path,
+    observer: Observer | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> None:
+    """Write the folder `out` of a run of `config` that learns as the run in the folder `trained` did; no model is kept.
+
+    The run ends with its budget, or with the last round that was trained.
+    """
+    observer, folder, source = observer or Observer(), RunFolder(out), RunFolder(trained)
+    with folder.locked():
+        if folder.config_path.exists():
+            folder.begin_anew()  # it takes seconds, so a stopped one begins anew
+        bench = prepare(config, dataset, model)
+        framework = find_framework(config.framework)(bench.task)
+        records = _timed(bench, framework, source.rounds())
+        folder.create(config)
+        folder.write_cuts(bench.task.cuts, bench.plan_note)
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+        write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
+        observer.run_starts(config, framework.cuts, 0)
+        for record in records:
+            folder.append(record)
+            observer.round_ends(record)
+        observer.run_ends()
+        write_tables(out, records)
+        status = "finished" if len(records) == config.train.rounds else "budget"
+        write_json(folder.summary_path, asdict(summarise(folder, config, status)))
+
+
+def _timed(bench: Bench, framework: Framework, learned: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """What was learned in each round, with the seconds and bytes of the framework, until its budget is spent."""
+    config, clock, now_s = bench.task.config, make_clock(bench, framework), 0.0
+    records: list[RoundRecord] = []
+    for index, row in enumerate(learned[: config.train.rounds]):
+        chosen = choose_clients(config, index)
+        line, says = clock.round(index, chosen)
+        assert list(row.kept) == [k for k in chosen if line.kept[k]], "the same clients, and nobody dropped"
+        if config.train.budget_s is not None and now_s + line.round_s > config.train.budget_s:
+            break
+        quality = None
+        if row.test_accuracy is not None:
+            quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
+        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, row.kept))
+        record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
+        records.append(replace(record, why=why_record(clock, index, chosen)))
+        now_s = record.sim_time_s
+    return records
+
+
+def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int]) -> LinkBytes:
+    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train; everyone gets the model."""
+    task, cost = bench.task, bench.world.cost
+    heads = [task.initial[0:cut].num_bytes for cut in cuts]
+    samples = {k: task.config.train.local_epochs * task.feed.num_samples(k) for k in kept}
+    up = sum(number * cost.smashed_bits[cuts[k]] for k, number in samples.items()) / 8
+    down = sum(number * cost.gradient_bits[cuts[k]] for k, number in samples.items()) / 8
+    common = task.initial[min(cuts) : max(cuts)]  # units that both servers hold
+    swapped = 8 * (common.floats.numel() + common.ints.numel() + common.stop - common.start)  # sums, and weights
+    return LinkBytes(round(up), round(down), sum(heads[k] for k in kept), sum(heads), 2 * swapped)

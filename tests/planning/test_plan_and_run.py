@@ -1,0 +1,122 @@
+"""A plan and the run that follows it agree: the same data, cuts and policy, and on recorded rounds the same seconds."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.small_runs import hsfl, refused, tiny, tiny_words
+
+import hsfl as package
+from hsfl.planning.world import make_world, sample_draws
+from hsfl.runs.prepare import prepare
+
+pytest.importorskip("pyscipopt")
+PLANNED = (
+    "fleet.cuts=planned",
+    "allocation.samples=6",
+    "train.rounds=6",
+    "network.main_hz=1e9",
+    "fleet.cpu_hz=[1e8,1e9]",
+)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Six recorded rounds of three clients."""
+    from hsfl.network.history import write
+
+    config = tiny("network.num_subchannels=4")
+    draws = sample_draws(make_world(config, (1, 8, 8), 10), 6)
+    path = tmp_path / "rounds.csv"
+    write(draws, path)
+    return path
+
+
+@pytest.mark.parametrize("policy", ["proposed", "even", "scls+ecfa"])
+def test_the_mean_round_of_a_plan_is_that_of_the_run(policy: str, history: Path, tmp_path: Path) -> None:
+    words = tiny_words(
+        *PLANNED, f"allocation.policy={policy}", "network.num_subchannels=4", f"network.history={history}"
+    )
+    plan = hsfl("plan", *words, "--out", tmp_path / "plan", "--json").json()
+    run = hsfl("run", "--plan", tmp_path / "plan" / "plan.json", "--out", tmp_path / "run", "--json").json()
+    rounds = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert run["rounds"] == 6
+    assert rounds[0]["cuts"] == plan["cuts"]
+    assert np.mean([each["round_s"] for each in rounds]) == pytest.approx(plan["round_s"], rel=2e-3)
+    assert hsfl("run", *words, "--out", tmp_path / "same").code == 0
+    again = [json.loads(line) for line in (tmp_path / "same" / "rounds.jsonl").read_text().splitlines()]
+    assert [each["cuts"] for each in again] == [each["cuts"] for each in rounds]
+
+
+def test_a_plan_takes_the_data_of_the_config() -> None:
+    words = tiny_words("data.partition=dirichlet", "data.alpha=0.3", "allocation.samples=1")
+    plan = hsfl("plan", *words)
+    counts = prepare(tiny("data.partition=dirichlet", "data.alpha=0.3")).num_samples
+    said = f"{min(counts):.0f} to {max(counts):.0f} samples each"
+    assert plan.out.startswith(
+        f"assumed: A round of cnn on digits (samples of 1x8x8 in 10 classes), among 3 clients with {said}"
+    )
+
+
+def test_a_data_set_that_is_not_here(tmp_path: Path) -> None:
+    words = [
+        "paper-mnist",
+        "--set",
+        "allocation.samples=1",
+        "--set",
+        "model.name=cnn",
+        "--data-dir",
+        tmp_path,
+        "--json",
+    ]
+    plan = hsfl("plan", *words).json()
+    assert "10 clients with 6,000 samples each" in plan["assumed"][0]
+    assert "mnist is not here, so each client is taken to hold an even part of its 60,000" in plan["notes"][0]
+    assert "hsfl data fetch mnist" in plan["notes"][0]
+
+
+def test_even_plans_are_the_fastest_under_the_even_allocation(tmp_path: Path) -> None:
+    config = tiny("fleet.cuts=planned")
+    cuts = prepare(config).task.cuts
+    assert cuts == prepare(tiny("fleet.cuts=fastest")).task.cuts
+    plan = package.plan(None, settings(), fleet={"cuts": "planned"}, allocation={"policy": "even", "samples": 3})
+    assert (plan.policy, tuple(plan.cuts)) == ("even", cuts)
+    assert plan.round_s == plan.baselines_s["even"] >= plan.baselines_s["proposed"] * (1 - 1e-6)
+
+
+def settings() -> list[str]:
+    from tests.small_runs import TINY
+
+    return [word for word in TINY if not word.startswith("fleet.cuts")]
+
+
+def test_one_cut_for_all_is_said_with_the_reason() -> None:
+    same = ["fleet.cpu_hz=[1e9,1e9]", "fleet.max_cut=3", "allocation.samples=1", "fleet.heterogeneity=0"]
+    plan = package.plan(None, [*settings(), *same])
+    assert len(set(plan.cuts)) == 1
+    (note,) = (note for note in plan.notes if note.startswith("all clients have cut"))
+    assert "HSFL is SplitFed V1 here" in note
+    assert " would take " in note
+    only = package.plan(None, [*settings(), "fleet.max_cut=1", "allocation.samples=1"])
+    assert any("no client may have another cut" in note for note in only.notes)
+
+
+def test_wrong_plans(tmp_path: Path) -> None:
+    assert "is no file; hsfl plan CONFIG --out DIR writes" in refused("run", "--plan", tmp_path / "none.json")
+    (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, "x"]}')
+    assert "plan.json" in refused("run", "demo", "--plan", tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, 2]}')
+    assert "holds no config; give CONFIG" in refused("run", "--plan", tmp_path)
+    assert "fleet.cuts has 3 numbers but there are 10 clients" in refused(
+        "run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"
+    )
+    (tmp_path / "plan.json").write_text('{"policy": "clever", "cuts": [1, 2, 2]}')
+    assert "policy is 'clever'" in refused("run", "demo", "--plan", tmp_path)
+
+
+def test_run_alone_is_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from hsfl.commands import runs
+
+    assert runs._settings(None, [], [], None, None, False) == package.read_config("demo")
+    assert "--resume needs --out" in refused("run", "--resume")

@@ -1,0 +1,122 @@
+"""No silent setting: what is given and does nothing is refused, and what is not refused does something."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.small_runs import refused, tiny, tiny_words
+
+import hsfl
+from hsfl.config import RunConfig, flatten, read_config
+from hsfl.errors import InputError
+from hsfl.runs.effects import RULES, check_effects
+
+SILENT = [  # a setting, what it stands beside, and a part of the reason
+    ("train.momentum=0.5", [], "train.optimizer=momentum"),
+    ("train.step_rounds=3", [], "train.schedule=step"),
+    ("network.main_up_bps=5e6", [], 'network.kind="measured"'),
+    (
+        "network.noise_w=1e-4",
+        ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"],
+        "radio",
+    ),
+    ("network.path_loss_exponent=2", [], "network.radius_m"),
+    ("network.radius_m=50", ["network.positions_m=[[1,1],[2,2],[3,3]]"], "leave one of the two out"),
+    ("allocation.samples=5", ["allocation.policy=proposed"], "fleet.cuts=planned"),
+    ("allocation.gap=0.01", [], "allocation.policy=proposed"),
+    ("fleet.storage_bits=[1e8,1e9]", ["fleet.max_cut=5"], "leave one of the two out"),
+    ("fleet.one_cut=2", [], "one cut for all"),
+    ("train.tau_s=5", ["framework=sl"], "drops nobody"),
+    ("options.cpsl.clusters=3", [], "options of cpsl"),
+    ("options.cpsl_clusters=3", [], "options of cpsl"),
+    ("data.alpha=0.1", [], "dirichlet"),
+    ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
+    ("data.split=image", [], "ham10000"),
+    ("model.stem=cifar", [], "stem"),
+    ("engine.workers=2", [], "engine.name=workers"),
+]
+
+
+@pytest.mark.parametrize(("setting", "beside", "reason"), SILENT, ids=[setting for setting, _, _ in SILENT])
+def test_a_setting_without_effect_is_refused(setting: str, beside: list[str], reason: str) -> None:
+    config = tiny(*beside, setting)
+    with pytest.raises(InputError, match="has no effect") as error:
+        check_effects(None, [*beside, setting], [config])
+    assert reason in str(error.value)
+
+
+def test_the_devices_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\ncpu = "1GHz"\npower = "1W"\nmax_cut = 2\n' * 1)
+    words = tiny_words("fleet.num_clients=1", "fleet.cuts=1", f"fleet.file={tmp_path / 'fleet.toml'}")
+    for setting in ("fleet.cpu_hz=[1e9,2e9]", "fleet.flops_per_cycle=4"):
+        said = refused("run", *words, "--set", setting, "--out", tmp_path / "run")
+        assert f"{setting.split('=')[0]} = " in said
+        assert "has no effect: the devices are those of fleet.file" in said
+
+
+def test_every_rule_names_fields_that_there_are() -> None:
+    fields = set(flatten(RunConfig().model_dump()))
+    assert {name for rule in RULES for name in rule.names} <= fields
+
+
+def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_path: Path) -> None:
+    words = ["data.partition=iid"]  # the demo's alpha then does nothing, and nobody typed it
+    check_effects("demo", words, [read_config("demo", words)])
+    (tmp_path / "my.toml").write_text('[data]\npartition = "dirichlet"\nalpha = 0.1\n')
+    check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
+    (tmp_path / "my.toml").write_text("[data]\nalpha = 0.1\n")
+    with pytest.raises(InputError, match=r"data.alpha = 0.1 has no effect"):
+        check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
+    words = ["data.partition=dirichlet"]  # the file alone would not do, but with this it does
+    check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
+
+
+def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> None:
+    words = ["allocation.samples=2"]
+    plain, planned = tiny(*words), tiny(*words, "allocation.policy=proposed", "fleet.cuts=planned")
+    check_effects(None, words, [plain, planned])
+    with pytest.raises(InputError, match=r"allocation.samples = 2 has no effect"):
+        check_effects(None, words, [plain])
+    check_effects(None, words, [plain], planning=True)
+    assert "train.momentum" in refused(
+        "compare", *tiny_words("train.momentum=0.1"), "-f", "hsfl", "--out", tmp_path / "c"
+    )
+    assert "has no effect" in refused("sweep", "train.momentum=0.1,0.2", *tiny_words(), "--out", tmp_path / "s")
+
+
+def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given(tmp_path: Path) -> None:
+    said = refused("run", *tiny_words("allocation.policy=scls"), "--out", tmp_path / "run")
+    assert "allocation.policy=scls chooses cuts but fleet.cuts is (1, 2, 5); set fleet.cuts=planned" in said
+
+
+def test_from_python() -> None:
+    with pytest.raises(InputError, match=r"train.momentum = 0.5 has no effect"):
+        hsfl.run("demo", train={"momentum": 0.5})
+    with pytest.raises(InputError, match=r"data.alpha = 0.5 has no effect|data.alpha = 0.3 has no effect"):
+        hsfl.plan("demo", ["data.alpha=0.3", "data.partition=iid"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "demo", "--set", "train.ronds=3"],
+        ["run", "demo", "--framework", "hfsl"],
+        ["run", "demo", "--set", "model.name=resnet19"],
+        ["run", "demo", "--set", "data.name=minst"],
+        ["compare", "demo", "--set", "train.momentum=0.1"],
+        ["sweep", "demo", "train.ronds=1,2"],
+        ["plan", "demo", "--set", "fleet.cutz=3"],
+    ],
+)
+def test_a_typo_waits_for_no_torch_and_no_numba(words: list[str]) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['hsfl', *{words!r}]\n"
+        "try:\n    runpy.run_module('hsfl', run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 2, end.code\n    assert not {'torch', 'numba', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("error: ")

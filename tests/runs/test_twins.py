@@ -1,0 +1,58 @@
+"""One training, several clocks: what takes over a training has the numbers that it would have had itself."""
+
+from pathlib import Path
+
+import pytest
+from tests.small_runs import hsfl, numbers, tiny, tiny_words
+
+from hsfl.runs.loop import run
+from hsfl.runs.twins import learning, take_over
+
+CONTENDERS = ["hsfl", "splitfed_v1", "fsl", "fl"]
+LEARNED = ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall", "num_samples", "lr", "kept")
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("setting", ["train.local_epochs=2", "train.drop_rate=0.4", "fleet.min_cut=0"])
+def test_taking_over_equals_training(name: str, setting: str, tmp_path: Path) -> None:
+    cuts = "fleet.cuts=[0,2,5]" if setting == "fleet.min_cut=0" else "fleet.cuts=[1,2,5]"
+    words = (setting, cuts, "train.rounds=3", "model.norm=none", "train.optimizer=sgd")
+    run(tiny(*words), tmp_path / "trained")
+    config = tiny(*words, f"framework={name}")
+    run(config, tmp_path / "itself")
+    take_over(tmp_path / "trained", config, tmp_path / "taken")
+    for own, taken in zip(numbers(tmp_path / "itself"), numbers(tmp_path / "taken"), strict=True):
+        for field in LEARNED:
+            assert taken[field] == pytest.approx(own[field], rel=1e-4, abs=1e-4), field
+        for field in set(own) - set(LEARNED):  # seconds, bytes, phases, cuts, who waits: exactly
+            assert taken[field] == own[field], field
+
+
+def test_who_learns_alike() -> None:
+    assert len({learning(tiny(f"framework={name}")) for name in CONTENDERS}) == 1
+    assert learning(tiny("framework=sl")) is None
+    assert learning(tiny("train.tau_s=5")) is None
+    assert learning(tiny("train.lr=0.1")) != learning(tiny())
+    assert learning(tiny("seed=2")) != learning(tiny())
+    assert learning(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning(tiny())
+
+
+def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
+    labels = ["hsfl", "splitfed_v1", "fl", "sl", "fsl,options.fsl.average=server"]
+    words = [word for label in labels for word in ("-f", label)]
+    words = ["compare", *tiny_words("network.speed_std=0.3"), *words, "--seeds", "2", "--quiet"]
+    assert hsfl(*words, "--train-once", "--out", tmp_path / "once").code == 0
+    assert hsfl(*words, "--out", tmp_path / "each").code == 0
+    for label in labels:
+        for seed in (0, 1):
+            once, each = (numbers(tmp_path / folder / label / f"seed-{seed}") for folder in ("once", "each"))
+            assert [row["sim_time_s"] for row in once] == [row["sim_time_s"] for row in each]
+            assert [row["test_accuracy"] for row in once] == pytest.approx(
+                [row["test_accuracy"] for row in each], abs=0.051
+            )
+    traces = {path.parent.parent.name for path in (tmp_path / "once").rglob("trace.json")}
+    assert len(traces) == 2  # three learn alike: one is trained, two take over; FSL with heads of their own is trained
+    assert traces < {"hsfl", "splitfed_v1", "fl"}
+    before = {path: path.read_bytes() for path in (tmp_path / "once").rglob("rounds.jsonl")}
+    assert hsfl(*words, "--train-once", "--out", tmp_path / "once").code == 0
+    assert before == {path: path.read_bytes() for path in (tmp_path / "once").rglob("rounds.jsonl")}
