@@ -26,8 +26,9 @@ from hsfl.config import RunConfig
 from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.network.clusters import random_clusters
-from hsfl.planning.clusters import choose_clusters, plan_one_cut, plans_one_cut
+from hsfl.planning.clusters import choose_clusters, plans_one_cut
 from hsfl.planning.round_clock import Extras
+from hsfl.planning.turns import plan_one_cut
 from hsfl.planning.world import World
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum

@@ -18,6 +18,7 @@ from rich.text import Text
 from hsfl.errors import InputError, known
 from hsfl.files import write_atomic, write_json
 from hsfl.formats import grouped, seconds
+from hsfl.methods import PROPOSED
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs
 from hsfl.runs.records import RoundRecord
@@ -173,8 +174,8 @@ def compare(
     check_target(target)
     labels = list(dict.fromkeys(run.label for run in runs))
     if reference is None:
-        of_hsfl = [label for label in labels if label.split(",", 1)[0] == "hsfl"]
-        reference = "hsfl" if "hsfl" in labels else [*of_hsfl, labels[0]][0]
+        proposed = [label for label in labels if label.split(",", 1)[0] == PROPOSED]
+        reference = PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
     known("label", reference, labels)
     common_s = min(run.end_s for run in runs)
     by_label = {label: [run for run in runs if run.label == label] for label in labels}

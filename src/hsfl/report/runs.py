@@ -45,7 +45,7 @@ LONGEST_TITLE = 60
 def built_in(framework: str) -> Method | None:
     """The row of a framework of the package; None for any other, registered here or not."""
     row = METHODS.get(framework)
-    return row if row is not None and row.source == "hsfl" else None
+    return row if row is not None and row.built_in else None
 
 
 def read_look(folder: RunFolder, framework: str) -> Look | None:
