@@ -10,7 +10,7 @@ from hsfl import plugins
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.in_step import CPSL
+from hsfl.frameworks.cpsl import CPSL
 from hsfl.methods import register_framework
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job

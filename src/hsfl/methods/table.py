@@ -163,7 +163,7 @@ for _row in (
         "PSL",
         "Jeon, Kim, Privacy-sensitive parallel split learning, 2020",
         Timing(server="whole", step="joint", batches="proportional", models_each_step=True),
-        "hsfl.frameworks.in_step:PSL",
+        "hsfl.frameworks.psl:PSL",
         ("#CC79A7", "P", (0, (2, 1))),
     ),
     Method(
@@ -188,7 +188,7 @@ for _row in (
         "CPSL",
         "Wu et al., Split Learning over Wireless Networks: Parallel Design and Resource Management, 2023",
         Timing(turns="clusters", server="whole", step="joint"),
-        "hsfl.frameworks.in_step:CPSL",
+        "hsfl.frameworks.cpsl:CPSL",
         ("#000000", "*", (0, (1, 3))),
         own_policy="cpsl",
     ),
