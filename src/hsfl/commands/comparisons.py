@@ -66,7 +66,7 @@ def compare(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
-        from hsfl.report.comparison import check_target, read_comparison
+        from hsfl.report.comparing import check_target, read_comparison
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing

@@ -11,7 +11,8 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.files import read_record
-from hsfl.report.comparison import SENT, compare
+from hsfl.report.comparing import compare
+from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_slots import slots

@@ -14,9 +14,9 @@ from hsfl.errors import InputError, known
 from hsfl.files import read_object, write_atomic
 from hsfl.formats import si
 from hsfl.methods import Style
-from hsfl.report.comparison import markdown_table, rich_table, say
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, display_name, read_run
+from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
