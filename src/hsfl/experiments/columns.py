@@ -25,7 +25,9 @@ UNTRAINED = ("fleet.cuts", "fleet.one_cut", "allocation.")  # settings that chan
 
 @dataclass(frozen=True)
 class Column:
-    """cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
+    """One column of Table 1.
+
+    cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
     allocation), "smallest" (the smallest max_cut for all) or "random" (RCLS). Where the framework knows only one cut (FL,
     CL), `cuts` has no effect. policy: "even" or "proposed".
 
@@ -139,6 +141,7 @@ def columns_named(text: str) -> tuple[str, ...]:
 
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
+    """The training seeds of a scale: `num_seeds` of them, by default the scale's own number."""
     known("scale", scale, SCALES)
     return list(range(FIRST_SEED, FIRST_SEED + (num_seeds or NUM_SEEDS[scale])))
 

@@ -21,9 +21,9 @@ from hsfl.experiments.shared import (
     machine,
     table,
     trend_table,
-    write_csv,
     write_text,
 )
+from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
 from hsfl.methods import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
@@ -51,6 +51,7 @@ def config_of(framework: str) -> RunConfig:
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+    """Clock the three rounds and write the figure, its CSV and its table into `out`. `num_seeds` has no effect."""
     known("scale", scale, SCALES)
     claim(out, {"config": config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
     *records, even = rounds(say)
@@ -70,6 +71,7 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
 
 
 def fleet_note() -> str:
+    """A sentence on the model, the clients and the radio of the figure."""
     config = config_of(PROPOSED)
     return (
         f"ResNet-18 on 3x32x32, {config.fleet.num_clients} clients of the paper's fleet (seed {config.fleet_seed}) with "
@@ -95,6 +97,7 @@ def rounds(say: Say) -> list[RoundRecord]:
 
 
 def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
+    """The record of the first round with cuts [K]; num_samples: [K], as the clock charges them."""
     everyone = tuple(range(len(cuts)))
     line, says = RoundClock(config, world, cuts, num_samples).round(0, everyone)
     return record_of(line, cuts, int(num_samples.sum()), says)
@@ -154,6 +157,7 @@ def idle(record: RoundRecord) -> float:
 
 
 def summary_table(records: Sequence[RoundRecord]) -> str:
+    """A Markdown table with a line for each round: seconds, cuts, straggler, and how long clients wait."""
     header = ["", "seconds of the round", "cuts", "straggler", "a client waits, mean"]
     body = [
         [

@@ -14,13 +14,13 @@ from hsfl.experiments.shared import (
     say_mean,
     table,
     trend_table,
-    write_csv,
     write_text,
 )
 from hsfl.experiments.statistics import verdict
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_study import Study, make_study, values_at
 from hsfl.experiments.traces import MakeObserver
+from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
 from hsfl.report.curves import estimate
 from hsfl.report.figure import save

@@ -21,8 +21,8 @@ from hsfl.errors import InputError
 from hsfl.experiments.column_clock import rounds_s
 from hsfl.experiments.column_cuts import choose
 from hsfl.experiments.columns import COLUMNS, WHOLE, base_config
-from hsfl.experiments.shared import Say, write_csv
-from hsfl.files import write_json
+from hsfl.experiments.shared import Say
+from hsfl.files import write_csv, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import model_cost, world_of
@@ -155,6 +155,7 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
 
 
 def read_answer(folder: Path, point: Point) -> Answer:
+    """The answer of a point, from the point's file in the folder."""
     path = folder / point.file
     try:
         return Answer(**json.loads(path.read_text()))

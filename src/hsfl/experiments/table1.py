@@ -12,11 +12,12 @@ from pathlib import Path
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWIN_TRACE, TWINS, seeds_of
 from hsfl.experiments.fleets import CUTS_FILE, write_cuts
-from hsfl.experiments.shared import Outcome, Say, Trend, write_csv, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
 from hsfl.experiments.traces import MakeObserver, find_trace, largest_difference
+from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer

@@ -23,6 +23,7 @@ HOLDS = {YES: True, NO: False, UNDECIDED: None}
 
 
 def name_of(data: str) -> str:
+    """A data set as its authors write it: cifar10 -> CIFAR-10."""
     return DATA_NAMES.get(data, data)
 
 
@@ -80,6 +81,7 @@ def markdown(
     tau_rows: Sequence[Row],
     scale: str,
 ) -> str:
+    """The page of Table 1: accuracies, seconds, trends and the row with tau, with the settings behind them."""
     num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
     over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
     parts = [

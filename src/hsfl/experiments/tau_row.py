@@ -28,9 +28,9 @@ from hsfl.experiments.fleets import (
     solve_points,
 )
 from hsfl.experiments.reclock import at_budget, budget_s
-from hsfl.experiments.shared import Say, write_csv
+from hsfl.experiments.shared import Say
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
-from hsfl.files import write_json
+from hsfl.files import write_csv, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import RoundResult
 from hsfl.methods import PROPOSED
@@ -184,6 +184,7 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
 
 
 def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
+    """The rows of a CSV file by data set, seed and column; nothing where there is no such file."""
     if not path.exists():
         return {}
     try:

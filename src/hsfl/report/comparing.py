@@ -16,6 +16,7 @@ HOW_ENDED = {  # statuses that need more words
 
 
 def check_target(target: float | None) -> None:
+    """An error unless the target is a test accuracy above 0 and at most 1; None is no target."""
     if target is not None and not 0 < target <= 1:
         raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
 

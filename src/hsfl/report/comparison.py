@@ -3,7 +3,6 @@
 A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed.
 """
 
-import csv
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from hsfl.files import write_atomic, write_json
+from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate
 from hsfl.report.runs import Run
@@ -62,6 +61,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Runs of several labels, what each label reached over its seeds, and how it stands against the reference."""
+
     runs: list[Run]
     target: float | None  # test accuracy
     common_s: float  # every run reached this simulated second
@@ -103,19 +104,12 @@ class Comparison:
         ]
 
     def write_csv(self, path: str | Path) -> None:
-        """A line for each label, seed and round."""
-        rows = [csv_row(run, record) for run in self.runs for record in run.records]
-
-        def write(scratch: Path) -> None:
-            with scratch.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(CSV_FIELDS)
-                writer.writerows(rows)
-
-        write_atomic(Path(path), write)
+        """Write a CSV file with a line for each label, seed and round."""
+        rows = [[row[name] for name in CSV_FIELDS] for row in self.table()]
+        write_csv(Path(path), CSV_FIELDS, rows)
 
     def write(self, out: str | Path) -> list[Path]:
-        """comparison.json, comparison.md and rounds.csv."""
+        """Write comparison.json, comparison.md and rounds.csv into a folder; returns their paths."""
         paths = [Path(out) / name for name in ("comparison.json", "comparison.md", "rounds.csv")]
         write_json(paths[0], self.to_json())
         write_atomic(paths[1], lambda scratch: scratch.write_text(self.to_markdown(), "utf-8"))
@@ -141,11 +135,6 @@ def round_row(record: RoundRecord) -> dict[str, Any]:
     """A round as plain numbers; kept and dropped are numbers of clients, bytes are those of all links."""
     counts = {"kept": len(record.kept), "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
     return {name: counts[name] if name in counts else getattr(record, name) for name in CSV_FIELDS[2:]}
-
-
-def csv_row(run: Run, record: RoundRecord) -> list[Any]:
-    values = {"label": run.label, "seed": run.seed} | round_row(record)
-    return ["" if values[name] is None else values[name] for name in CSV_FIELDS]
 
 
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
