@@ -17,8 +17,9 @@ import numpy as np
 from hsfl.methods import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
-from hsfl.network.clock import even_phases, timeline
+from hsfl.network.clock import timeline
 from hsfl.network.devices import Servers, draw
+from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import rate_bps, round_s
 from hsfl.rng import stream
 

@@ -27,6 +27,7 @@ REPORT_READS = {
     "hsfl.network.clock",
     "hsfl.runs.folder",
     "hsfl.runs.records",
+    "hsfl.runs.tables",
 }
 
 
@@ -48,6 +49,7 @@ def imported(path: Path) -> set[str]:
             assert node.level == 0, f"{path} imports from {'.' * node.level}{node.module}; write hsfl in full"
             full = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {name if name in MODULES else str(node.module) for name in full}
+    assert "hsfl" not in names, f"{path} imports from hsfl itself, which hides the arrow; name the module"
     return names
 
 
@@ -112,6 +114,7 @@ def test_torch_stops_at_the_cost_table(module: str) -> None:
 def test_a_report_reads_folders_and_nothing_else(module: str) -> None:
     others = {name for name in GRAPH[module] if package_of(name) != "report"}
     assert others <= REPORT_READS, f"{module} imports {', '.join(sorted(others - REPORT_READS))}"
+    assert "torch" not in {name.split(".")[0] for name in imported(MODULES[module])}
 
 
 def test_no_torch_where_none_is_needed() -> None:
@@ -132,8 +135,28 @@ def test_no_torch_where_none_is_needed() -> None:
 
 def test_public_names_are_those_listed() -> None:
     assert set(hsfl.__all__) == PUBLIC
-    assert set(hsfl._HOMES) == PUBLIC
+    assert set(dir(hsfl)) == PUBLIC | {"__version__"}
     for name in hsfl.__all__:
         assert getattr(hsfl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'rnu'"):
         hsfl.rnu  # noqa: B018
+
+
+def test_editors_see_the_names_where_they_are_loaded_from() -> None:
+    """What is imported for type checkers is what `_HOMES` loads, and the file defines nothing else that is public."""
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (for_types,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module for node in for_types.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert seen == hsfl._HOMES
+    assert seen.keys() == PUBLIC
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined |= {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert not {name for name in defined if not name.startswith("_")}

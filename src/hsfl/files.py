@@ -1,5 +1,6 @@
-"""Files that are there whole or not at all, JSON, and records that are checked where they are read."""
+"""Files that are there whole or not at all, JSON, CSV, and records that are checked where they are read."""
 
+import csv
 import json
 import os
 import reprlib
@@ -7,7 +8,7 @@ import secrets
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -108,6 +109,19 @@ def is_scratch(path: Path) -> bool:
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON; a NaN or an infinite number is an error."""
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    """Write a CSV file, whole or not at all; None is an empty field. Returns the path."""
+
+    def write(scratch: Path) -> None:
+        with scratch.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    write_atomic(path, write)
+    return path
 
 
 def read_content(path: Path) -> bytes:

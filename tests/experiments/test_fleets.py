@@ -77,6 +77,21 @@ def test_the_clock_without_data_is_that_of_a_run(name: str, answer, tmp_path: Pa
     assert record.round_s == pytest.approx(answer.round_s[name][0], rel=1e-6)
 
 
+OPTIONS = ["fsl.average=server", "psl.cut_gradient=true", "sl.hand_optimizer=true", "fl.needs_storage=true"]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_options_of_a_contender_count_in_its_seconds(option: str, trace: Trace, tmp_path: Path) -> None:
+    """Heads that stay at home take no time, and an optimiser that travels takes some: as in a run of the contender."""
+    label = f"{option.partition('.')[0]},options.{option}"
+    point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, (label,))
+    found = solve(point, cost_of(point.config))
+    changes = [f"fleet.one_cut={found.cuts[label][0]}", f"fleet.seed={FLEET}", "train.rounds=1"]
+    run(with_changes(trace_config("digits", "smoke", SEED, label), changes), tmp_path / "run")
+    (record,) = RunFolder(tmp_path / "run").rounds()
+    assert record.round_s == pytest.approx(found.round_s[label][0], rel=1e-6)
+
+
 def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
     """Against all cuts of three clients that hold up to three units, on the samples that plans are made on."""
     point = make_point("digits", "smoke", SEED, 2, [40, 60, 60], GAINS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hsfl.frameworks.in_step import PSL
+from hsfl.frameworks.psl import PSL
 from tests.laws.bench import assert_same, make_task, train
 
 ROUNDS = [[0], [0]]

@@ -16,6 +16,7 @@ from hsfl.methods import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
+from hsfl.network.framework_phases import psl_batches
 from hsfl.network.latency import Phases, Rates
 from hsfl.network.steps import queue_order
 from hsfl.rng import stream
@@ -171,7 +172,7 @@ def test_cpsl_clusters_take_turns():
     assert timeline("cpsl", PHASES, 2, clusters=np.array([0, 0])).round_s == 33
     swapped = timeline("cpsl", PHASES, 2, clusters=np.array([5, 2]))
     assert swapped.finish_s.tolist() == [47, 25]
-    with pytest.raises(InputError, match="cpsl needs clusters"):
+    with pytest.raises(InputError, match="clusters that take turns need one number"):
         timeline("cpsl", PHASES, 2)
 
 
@@ -181,7 +182,7 @@ def test_cl_is_server_compute_alone_after_one_upload():
     assert line.straggler == -1
     assert line.waiting_s.tolist() == [0, 0]
     cost = CostTable(*[np.zeros(3)] * 4, smashed_bits=[8, 1, 0], gradient_bits=np.zeros(3), model_bits=np.zeros(3))
-    upload = clock.raw_upload(cost, np.array([10, 20]), Rates(*[np.array([4.0, 16.0])] * 4))
+    upload = clock.raw_upload("cl", cost, np.array([10, 20]), Rates(*[np.array([4.0, 16.0])] * 4))
     assert upload.round_s == 20
     assert upload.end_s[clock.PHASES.index("smashed")].tolist() == [20, 10]
     first = clock.after_upload(upload, line)
@@ -192,7 +193,7 @@ def test_cl_is_server_compute_alone_after_one_upload():
     assert first.waiting_s.tolist() == [0, 10]  # client 1 waits for client 0's data
     assert first.straggler == 0
     with pytest.raises(InputError, match="raw data of client 1 takes inf"):
-        clock.raw_upload(cost, np.array([10, 20]), Rates(*[np.array([4.0, 0.0])] * 4))
+        clock.raw_upload("cl", cost, np.array([10, 20]), Rates(*[np.array([4.0, 0.0])] * 4))
 
 
 def test_spans_are_the_bars_of_a_chart():
@@ -234,7 +235,7 @@ def test_a_client_that_does_not_start_needs_no_rate():
 
 def test_psl_batches_are_all_samples_in_equal_steps():
     """Clients of 30 and 10 samples, batch 5: 7.5 and 2.5 a step, 4 steps an epoch."""
-    batch_size, num_batches = clock.psl_batches(np.array([30, 10]), 5, local_epochs=2)
+    batch_size, num_batches = psl_batches(np.array([30, 10]), 5, local_epochs=2)
     assert batch_size.tolist() == [7.5, 2.5]
     assert num_batches == 8
 

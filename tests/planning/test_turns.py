@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from tests.small_runs import hsfl
 
+from hsfl import plugins
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
+from hsfl.frameworks.cpsl import CPSL
+from hsfl.methods import register_framework
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.turns import GreedyTurns, deal, filled_bits
@@ -103,6 +106,20 @@ def test_the_best_cut_for_all() -> None:
         means[cut] = np.mean([line.round_s for line in lines])
     assert bench.task.one_cut == min(means, key=lambda cut: means[cut])
     assert prepare(config("allocation.policy=own", "fleet.one_cut=1")).task.one_cut == 1  # what is given stays
+
+
+def test_a_framework_that_derives_from_cpsl_chooses_as_cpsl_does() -> None:
+    """Clusters that take turns and the policy decide, not the framework's name."""
+    words = ("allocation.policy=own", "fleet.max_cut=3", "options.cpsl.clustering=gibbs", "network.subchannel_hz=1e4")
+    try:
+        register_framework("mine", type("Mine", (CPSL,), {}))
+        mine, cpsl = (prepare(config(*words, f"framework={name}")) for name in ("mine", "cpsl"))
+        assert mine.task.arranged == cpsl.task.arranged
+        assert cpsl.task.one_cut < prepare(config(*words, "allocation.policy=even")).task.one_cut
+        lines = [make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3)) for bench in (mine, cpsl)]
+        assert lines[0][0].round_s == lines[1][0].round_s
+    finally:
+        plugins.unload()
 
 
 def test_clients_that_stay_away_leave_their_band_to_the_others() -> None:

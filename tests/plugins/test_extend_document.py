@@ -99,8 +99,9 @@ def test_a_policy_in_a_run_and_in_a_plan(here: Path) -> None:
 
 
 def test_columns_of_the_table_are_contenders(here: Path) -> None:
+    from hsfl.experiments.column_clock import column_clock
     from hsfl.experiments.columns import COLUMNS, TWIN_TRACE, base_config, columns_named, trace_config
-    from hsfl.experiments.fleets import column_clock, cost_of
+    from hsfl.experiments.fleets import cost_of
     from hsfl.experiments.shared import claim_plugins
     from hsfl.planning.world import world_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from hsfl import plugins
 from hsfl.errors import InputError
-from hsfl.report.comparison import read_comparison
+from hsfl.report.comparing import read_comparison
 from hsfl.report.plots import learning_figure
 from hsfl.runs import loop
 from hsfl.runs.compare import run_or_resume

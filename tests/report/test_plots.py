@@ -9,7 +9,7 @@ from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.report import plots
 from hsfl.report.coincide import lies_on
-from hsfl.report.comparison import read_comparison
+from hsfl.report.comparing import read_comparison
 from hsfl.report.figure import file_name
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 

@@ -48,6 +48,8 @@ class _Channel(_Part):
 
 
 class ScenarioFile(_Part):
+    """The content of a scenario file; docs/scenario.md describes every field."""
+
     batch_size: Annotated[int, Field(gt=0, le=10**9, strict=True)]
     tau_s: Positive | None = None
     sharing: Literal["exclusive", "bandwidth"] = "exclusive"

@@ -25,6 +25,8 @@ Config = RunConfig | str | Path | None
 
 @dataclass(frozen=True)
 class Chosen:
+    """What a call from Python chose: the config, and the data and the model where they were given themselves."""
+
     config: RunConfig
     data: Dataset | None  # where the data are given themselves, not named
     model: "SplitModel | None"

@@ -12,7 +12,8 @@ from hsfl.api.chosen import Config, choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import COMPARED
-from hsfl.report.comparison import Comparison, check_target, read_comparison
+from hsfl.report.comparing import check_target, read_comparison
+from hsfl.report.comparison import Comparison
 from hsfl.report.figure import matplotlib
 from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures

@@ -74,7 +74,7 @@ def compare(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
-        from hsfl.report.comparison import check_target, read_comparison
+        from hsfl.report.comparing import check_target, read_comparison
         from hsfl.runs.contenders import contender
         from hsfl.runs.effects import check_effects
 
@@ -83,9 +83,8 @@ def compare(
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
         check_effects(config, words, [contender(base, label) for label in labels])
-        from hsfl.report.figure import (
-            matplotlib,  # here, because torch takes seconds to load, and a typo should not wait
-        )
+        # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
+        from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs import compare as comparing
         from hsfl.runs.many import Told

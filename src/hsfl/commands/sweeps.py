@@ -48,29 +48,38 @@ def sweep(
     ] = None,
     changes: Changes = None,
     plugin: Plugins = None,
-    out: Annotated[Path, typer.Option(help="The folder; runs that are in it are not made again.")] = Path("runs/sweep"),
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds; gives confidence intervals.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="The folder of the sweep; runs in it that have ended are not run again.")
+    ] = Path("runs/sweep"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Repeat every run with so many seeds, which gives confidence intervals.")
+    ] = 1,
     jobs: Jobs = 1,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Choose cuts, allocate and time every round; train nothing.")
     ] = False,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Draw this against the first field; may be given many times.")
+        list[str] | None,
+        typer.Option(
+            help="A number of each run to draw against the first field, such as best_accuracy; may be given many times."
+        ),
     ] = None,
-    target: Annotated[float | None, typer.Option(help="A test accuracy: how long until a run has it?")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Also say how long each run takes to this test accuracy, a fraction.")
+    ] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Runs for every value of one or more settings: tables, figures with intervals, and a page.
+    """Run every value of one or more settings, and write tables, figures with intervals, and a page.
 
-    Each run makes train.rounds rounds, or as many as fit train.budget_s where that is set. Stopped, the same command goes
-    on where it was.
+    Each run makes train.rounds rounds, or as many as fit train.budget_s where that is set. After an
+    interruption the same command goes on where it stopped.
     """
     console = err_console if as_json else out_console
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.report.comparison import check_target
+        from hsfl.report.comparing import check_target
         from hsfl.report.figure import matplotlib
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
         from hsfl.report.sweep_figure import write_sweep_figures

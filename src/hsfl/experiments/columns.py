@@ -15,10 +15,10 @@ from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
-from hsfl.methods import METHODS, method
+from hsfl.methods import METHODS, PROPOSED, method
 from hsfl.runs.contenders import contender, split_label
 
-BUILT_IN = {name: row for name, row in METHODS.items() if row.source == "hsfl"}
+BUILT_IN = {name: row for name, row in METHODS.items() if row.built_in}
 TWINS = [name for name, row in BUILT_IN.items() if row.copy_per_client]  # one algorithm a round
 TWIN_TRACE = "twins"
 UNTRAINED = ("fleet.cuts", "fleet.one_cut", "allocation.")  # settings that change a twin's seconds, not what it learns
@@ -26,7 +26,9 @@ UNTRAINED = ("fleet.cuts", "fleet.one_cut", "allocation.")  # settings that chan
 
 @dataclass(frozen=True)
 class Column:
-    """cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
+    """One column of Table 1.
+
+    cuts: "own" (a cut for each client, chosen for this allocation), "single" (the best cut for all, chosen for this
     allocation), "smallest" (the smallest max_cut for all) or "random" (RCLS). Where the framework knows only one cut (FL,
     CL), `cuts` has no effect. policy: "even" or "proposed".
 
@@ -66,26 +68,21 @@ class Columns(dict[str, Column]):
         return Column(", ".join([row.title, *changes]), name, cuts, config.allocation.policy, label)
 
 
-COLUMNS = Columns(
-    {
-        "hsfl": Column("HSFL, proposed", "hsfl", "own", "proposed"),
-        "hsfl_even": Column("HSFL, even", "hsfl", "own", "even"),
-        "single_proposed": Column("V1, best single cut, proposed", "splitfed_v1", "single", "proposed"),
-        "single_even": Column("V1, best single cut, even", "splitfed_v1", "single", "even"),
-        "splitfed_v1": Column("SplitFed V1, as published", "splitfed_v1"),
-        "rcls": Column("RCLS", "hsfl", "random", "proposed"),
-        "scls": Column("SCLS", "hsfl", "smallest", "proposed"),
-        "fl": Column("FL", "fl"),
-        **{
-            name: Column(row.title, name) for name, row in BUILT_IN.items() if name not in ("hsfl", "splitfed_v1", "fl")
-        },
-    }
-)
 PUBLISHED = "splitfed_v1"  # whose rounds are the budget
-FOUR = ("single_even", "hsfl_even", "single_proposed", "hsfl")  # the 2x2 of cuts and allocation
+CHOSEN = {  # columns that say more than a framework's name
+    PROPOSED: Column("HSFL, proposed", PROPOSED, "own", "proposed"),
+    "hsfl_even": Column("HSFL, even", PROPOSED, "own", "even"),
+    "single_proposed": Column("V1, best single cut, proposed", PUBLISHED, "single", "proposed"),
+    "single_even": Column("V1, best single cut, even", PUBLISHED, "single", "even"),
+    PUBLISHED: Column("SplitFed V1, as published", PUBLISHED),
+    "rcls": Column("RCLS", PROPOSED, "random", "proposed"),
+    "scls": Column("SCLS", PROPOSED, "smallest", "proposed"),
+}
+COLUMNS = Columns(CHOSEN | {name: Column(row.title, name) for name, row in BUILT_IN.items() if name not in CHOSEN})
+FOUR = ("single_even", "hsfl_even", "single_proposed", PROPOSED)  # the 2x2 of cuts and allocation
 GAINS = (*FOUR, PUBLISHED, "rcls", "scls")  # what needs no training
-SEVEN = ("hsfl", "hsfl_even", "splitfed_v1", "single_proposed", "fl", "sl", "cl")  # Table 1's
-ALL = (*SEVEN, "splitfed_v2", "psl", "fsl", "locfedmix_sl", "cpsl")
+SEVEN = (PROPOSED, "hsfl_even", PUBLISHED, "single_proposed", "fl", "sl", "cl")  # Table 1's
+ALL = (*SEVEN, *(name for name in BUILT_IN if name not in SEVEN))
 
 DATASETS = ("ham10000", "cifar10", "mnist")
 TAU_DATA = "ham10000"  # has a row of its own with stragglers dropped
@@ -135,10 +132,11 @@ def columns_named(text: str) -> tuple[str, ...]:
             COLUMNS[label]  # what is wrong with its settings is told now
     if not labels:
         raise InputError(f"--columns is {text!r}; name at least one of {', '.join(COLUMNS)}")
-    return tuple(dict.fromkeys([*labels, PUBLISHED, "hsfl"]))
+    return tuple(dict.fromkeys([*labels, PUBLISHED, PROPOSED]))
 
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
+    """The training seeds of a scale: `num_seeds` of them, by default the scale's own number."""
     known("scale", scale, SCALES)
     return list(range(FIRST_SEED, FIRST_SEED + (num_seeds or NUM_SEEDS[scale])))
 
@@ -173,7 +171,7 @@ def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | 
     base = base_config(data, scale, seed, data_dir)
     if trace == TWIN_TRACE:
         keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
-        return with_changes(base, ["framework=hsfl", *keep])
+        return with_changes(base, [f"framework={PROPOSED}", *keep])
     own = contender(base, trace)
     rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, own.train.rounds // SHARE_OF_ROUNDS)
     return with_changes(own, [f"train.rounds={rounds}"])

@@ -21,10 +21,11 @@ from hsfl.experiments.shared import (
     machine,
     table,
     trend_table,
-    write_csv,
     write_text,
 )
+from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
+from hsfl.methods import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.round_clock import RoundClock
@@ -50,8 +51,9 @@ def config_of(framework: str) -> RunConfig:
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+    """Clock the three rounds and write the figure, its CSV and its table into `out`. `num_seeds` has no effect."""
     known("scale", scale, SCALES)
-    claim(out, {"config": config_of("hsfl").model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
+    claim(out, {"config": config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
     *records, even = rounds(say)
     page = gantt_page(
         records, [f"{display_name(one.framework)}: {HOW[one.framework]}" for one in records], fleet_note()
@@ -69,7 +71,8 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
 
 
 def fleet_note() -> str:
-    config = config_of("hsfl")
+    """A sentence on the model, the clients and the radio of the figure."""
+    config = config_of(PROPOSED)
     return (
         f"ResNet-18 on 3x32x32, {config.fleet.num_clients} clients of the paper's fleet (seed {config.fleet_seed}) with "
         f"{SAMPLES_PER_CLIENT:,} samples each in batches of {config.train.batch_size}, "
@@ -79,7 +82,7 @@ def fleet_note() -> str:
 
 def rounds(say: Say) -> list[RoundRecord]:
     """The first round of each framework, on one fleet and one draw of the channel; last, HSFL's with all divided evenly."""
-    base = config_of("hsfl")
+    base = config_of(PROPOSED)
     states = OPTIMIZER_STATES[base.train.optimizer]
     world = world_of(base, measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, states))
     num_samples = np.full(base.fleet.num_clients, float(SAMPLES_PER_CLIENT))
@@ -87,13 +90,14 @@ def rounds(say: Say) -> list[RoundRecord]:
     say("choosing HSFL's cuts")
     own = choose_cuts(base.fleet, base.allocation, world, base.train.batch_size, num_batches)
     one = choose_one_cut(base.fleet, world, own, base.train.batch_size, num_batches)
-    cuts = {"sl": (one,) * len(own), "splitfed_v1": (one,) * len(own), "hsfl": own}
+    cuts = {name: own if method(name).own_cuts else (one,) * len(own) for name in HOW}
     evenly = with_changes(base, ["allocation.policy=even"])
     each = [*((config_of(name), cuts[name]) for name in HOW), (evenly, own)]
     return [first_round(config, world, chosen, num_samples) for config, chosen in each]
 
 
 def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
+    """The record of the first round with cuts [K]; num_samples: [K], as the clock charges them."""
     everyone = tuple(range(len(cuts)))
     line, says = RoundClock(config, world, cuts, num_samples).round(0, everyone)
     return record_of(line, cuts, int(num_samples.sum()), says)
@@ -153,6 +157,7 @@ def idle(record: RoundRecord) -> float:
 
 
 def summary_table(records: Sequence[RoundRecord]) -> str:
+    """A Markdown table with a line for each round: seconds, cuts, straggler, and how long clients wait."""
     header = ["", "seconds of the round", "cuts", "straggler", "a client waits, mean"]
     body = [
         [

@@ -40,10 +40,12 @@ def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+    """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
     return make("fig4", "Fig. 4: latency of a single round", study(scale, num_seeds), find_trends, out, say)
 
 
 def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
+    """The paper's claims on bandwidth, cycles and power beside what the rows say."""
     bandwidth, cycles, power = (series_s(rows, axis) for axis in wanted.axes)
     step = steps(cycles)
     return [

@@ -23,6 +23,7 @@ POLICIES = (*SIX, "even", "splitfed", "cpsl")
 
 
 def study(scale: str, num_seeds: int | None = None) -> Study:
+    """The fleets and levels of a scale; num_seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     if scale == "smoke":
         levels = Axis(LEVELS.field, (0.0, 0.6, 1.0), LEVELS.title)
@@ -37,10 +38,12 @@ def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+    """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
     return make("fig5", "Fig. 5: latency against heterogeneity", study(scale, num_seeds), find_trends, out, say)
 
 
 def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
+    """The paper's claims on heterogeneity beside what the rows say."""
     (axis,) = wanted.axes
     series = series_s(rows, axis)
     rising = {name: bool(np.all(np.diff(series_s(rows, axis, name)) > 0)) for name in wanted.policies}

@@ -12,31 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.errors import InputError
-from hsfl.experiments.columns import COLUMNS, Column, base_config
-from hsfl.experiments.shared import Say, write_csv
-from hsfl.files import write_json
+from hsfl.experiments.column_clock import rounds_s
+from hsfl.experiments.column_cuts import choose
+from hsfl.experiments.columns import COLUMNS, base_config
+from hsfl.experiments.shared import Say
+from hsfl.files import write_csv, write_json
 from hsfl.formats import duration, took
-from hsfl.methods import method
-from hsfl.models.cost import CostTable, measure_module
-from hsfl.network.clock import framework_cuts
-from hsfl.planning.clusters import choose_clusters
-from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
-from hsfl.planning.round_clock import Extras, RoundClock
-from hsfl.planning.world import World, count_batches, model_cost, world_of
+from hsfl.models.cost import CostTable
+from hsfl.planning.world import model_cost, world_of
 from hsfl.runs.processes import in_processes, worthwhile
 
-if TYPE_CHECKING:
-    from hsfl.allocation.cut_methods import CutSettings
-    from hsfl.allocation.scenario import Scenario
-
-Array = np.ndarray
 Cuts = Mapping[str, Sequence[int]]  # by column
 STORAGES = {  # how max_cut comes about
     "drawn": (),  # uniform in 3..num_units, as in the paper's presets
@@ -163,132 +155,8 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     )  # fmt: skip
 
 
-def choose(
-    names: Sequence[str], config: RunConfig, world: World, num_samples: Array
-) -> tuple[dict[str, list[int]], float]:
-    """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
-    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
-    from hsfl.allocation.cuts import best_single_cut
-    from hsfl.allocation.cuts import choose_cuts as search_cuts
-    from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples
-
-    train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation
-    num_batches = count_batches(config, num_samples)
-    smallest = int(world.fleet.max_cut.min())
-    planned_on = samples(world, allocation, train.batch_size, num_batches, min_cut)
-    how = CutSettings(
-        method=allocation.cuts,
-        seed=world.seed,
-        population=allocation.population,
-        patience=allocation.patience,
-        time_limit_s=allocation.plan_time_limit_s,
-    )
-    cuts: dict[str, list[int]] = {}
-    gap = float("nan")
-    for name in names:
-        column = COLUMNS[name]
-        if column.label:
-            cuts[name] = _contender_cuts(column, config, world, num_batches, planned_on, how)
-        elif (column.cuts, column.policy) == ("own", "proposed"):
-            plan = search_cuts(planned_on, how)
-            cuts[name], gap = plan.cuts.tolist(), plan.gap
-        elif (column.cuts, column.policy) == ("single", "proposed"):
-            cuts[name] = best_single_cut(planned_on).tolist()
-        elif column.cuts == "random":
-            cuts[name] = policy("rcls").choose(planned_on, how).tolist()
-        elif column.cuts == "own":
-            cuts[name] = list(fastest_cuts(world, train.batch_size, num_batches, min_cut))
-        elif column.cuts == "single":
-            one = fastest_one_cut(world, train.batch_size, num_batches, min_cut, smallest)
-            cuts[name] = [one] * len(num_samples)
-        else:
-            cuts[name] = [smallest] * len(num_samples)
-    return cuts, gap
-
-
-def _contender_cuts(
-    column: Column, base: RunConfig, world: World, num_batches: Array, planned_on: list["Scenario"], how: "CutSettings"
-) -> list[int]:
-    """The cuts of a contender: those that its settings ask for; else those that its policy chooses, where each client may have
-    a cut of its own; else the smallest max_cut for all."""
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-    from hsfl.planning.optimised import own_policy
-
-    config, row = column.config(base), method(column.framework)
-    fleet, batch_size, clients = config.fleet, config.train.batch_size, world.fleet.num_clients
-    if column.cuts == "asked":
-        cuts = choose_cuts(fleet, config.allocation, world, batch_size, num_batches, config.options)
-        one = choose_one_cut(fleet, world, cuts, batch_size, num_batches)
-        return list(cuts) if row.own_cuts else [one] * clients
-    if column.cuts == "smallest":
-        return [int(world.fleet.max_cut.min())] * clients
-    name = own_policy(config.allocation.policy, column.framework)
-    if name == "even":
-        return list(fastest_cuts(world, batch_size, num_batches, fleet.min_cut))
-    return [int(cut) for cut in policy(name, config.options).choose(planned_on, how)]
-
-
-def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
-    """The seconds of every round, as a run of this column would take them: everyone takes part, nobody is dropped."""
-    config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
-    clock = column_clock(config, world, cuts, num_samples)
-    everyone = tuple(range(len(num_samples)))
-    return clock.rounds_s([everyone] * config.train.rounds)
-
-
-def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
-    """The clock of the config's framework, without data or training."""
-    num_units, extras, row = world.cost.num_units, Extras(), method(config.framework)
-    if row.source != "hsfl":
-        return _own_clock(config, world, cuts, num_samples)
-    used = framework_cuts(config.framework, np.array(cuts), num_units)
-    if not row.copy_per_client:
-        used = np.minimum(used, num_units - 1)  # a server side that clients share keeps at least the last unit
-    if row.timing.turns == "clusters":
-        extras = Extras(clusters=tuple(choose_clusters(config, world, int(used[0]), num_samples).tolist()))
-    if row.timing.step == "local_loss":
-        extras = Extras(*_decoder_cost(config, int(used[0])))
-    return RoundClock(config, world, tuple(used.tolist()), num_samples, extras)
-
-
-def _own_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
-    """The clock of a framework from a plugin. Only the plugin's class knows its cuts and extras, so an object of that class is
-    made with blank data."""
-    import torch  # here, because it takes seconds to load
-
-    from hsfl.frameworks import find_framework
-    from hsfl.frameworks.base import Task
-    from hsfl.models.state import Layout, read_state
-    from hsfl.models.zoo import build
-    from hsfl.training.batches import Feed, Images
-
-    _, shape, num_classes = FACTS[config.data.name]
-    shape, settings = config.model.input or shape, config.model
-    options = config.options.of(settings.name)
-    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=options)
-    blank = Images(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (), ())
-    counts = np.rint(num_samples / config.network.sample_scale).astype(int)
-    feed = Feed(blank, [np.zeros(count, int) for count in counts], config.seed)
-    kind = find_framework(config.framework)
-    arranged = kind.arrange(config, world, min(cuts), num_samples)
-    made = kind(Task(config, model, Layout.of(model), read_state(model), feed, tuple(cuts), arranged))
-    return RoundClock(config, world, made.cuts, num_samples, made.extras())
-
-
-def _decoder_cost(config: RunConfig, cut: int) -> tuple[float, float]:
-    """FLOPs of a sample and bits of LocFedMix-SL's decoder."""
-    from hsfl.frameworks.local_loss import make_decoder, smashed_shape
-    from hsfl.models.zoo import build
-
-    _, shape, num_classes = FACTS[config.data.name]
-    shape = config.model.input or shape
-    model = build(config.model.name, shape, num_classes, config.model.norm, config.model.stem)
-    decoder = make_decoder(model, cut, shape, config.seed)
-    return measure_module(decoder.units[0], smashed_shape(model, cut, shape))
-
-
 def read_answer(folder: Path, point: Point) -> Answer:
+    """The answer of a point, from the point's file in the folder."""
     path = folder / point.file
     try:
         return Answer(**json.loads(path.read_text()))

@@ -32,10 +32,11 @@ from hsfl.experiments.fleets import (
     write_cuts,
 )
 from hsfl.experiments.gains_figure import dependence_figure
-from hsfl.experiments.shared import Outcome, Say, Trend, claim, machine, table, write_csv, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, claim, machine, table, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
 from hsfl.experiments.traces import MakeObserver, file_name, read_trace
+from hsfl.files import write_csv
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
 

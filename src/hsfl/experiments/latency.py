@@ -129,6 +129,7 @@ def _cost(base: RunConfig) -> CostTable:
 
 
 def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
+    """Solve a point and write its file; returns the seconds that this took."""
     began = time.perf_counter()
     answer = solve(point, cost)
     seconds = time.perf_counter() - began
@@ -198,6 +199,7 @@ def _solver(name: str, settings: AllocationConfig) -> Any:
 
 
 def read_point(folder: Path, name: str, seed: int) -> dict[str, Any]:
+    """What the file of a point says. name: as `point_name` gives it. seed: of the fleet."""
     path = folder / "points" / name / f"seed-{seed}.json"
     try:
         return json.loads(path.read_text())

@@ -82,11 +82,13 @@ def change(series: np.ndarray) -> float:
 
 
 def say_change(fraction: float, axis: Axis) -> str:
+    """A phrase for a change of the proposed round, as a fraction, along an axis."""
     first, last = axis.values[0] / axis.unit, axis.values[-1] / axis.unit
     return f"proposed: {100 * fraction:+.1f} % from {first:g} to {last:g}, {axis.title}"
 
 
 def short_note(wanted: Study) -> str:
+    """A phrase on what means and intervals are over."""
     return (
         f"mean and 95 % interval over {wanted.num_fleets} fleets, {wanted.num_channels} fresh channels each; cuts planned "
         f"on {wanted.base.allocation.samples} other samples"

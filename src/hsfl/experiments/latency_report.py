@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.experiments.latency import PAPER, Axis, Study, point_name, read_point
-from hsfl.experiments.shared import say_mean, table, write_csv
+from hsfl.experiments.shared import say_mean, table
+from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
 from hsfl.report.figure import FAINT, STYLE, matplotlib
 
@@ -79,6 +80,7 @@ class Row:
 
 
 def read_rows(study: Study, folder: Path) -> list[Row]:
+    """The rows of all points of a study, from its folder."""
     rows = []
     for axis in study.axes:
         for value in axis.values:
@@ -108,10 +110,12 @@ def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> Row:
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> Path:
+    """Write the rows as a CSV file; returns its path."""
     return write_csv(path, CSV_FIELDS, ([getattr(row, name) for name in CSV_FIELDS] for row in rows))
 
 
 def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
+    """The rows of one policy at one value of an axis, one for each fleet."""
     return [row for row in rows if (row.field, row.value, row.policy) == (axis.field, value, policy)]
 
 

@@ -1,6 +1,5 @@
 """What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,18 +91,8 @@ def _stored(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
-    def write(scratch: Path) -> None:
-        with scratch.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
-
-    write_atomic(path, write)
-    return path
-
-
 def write_text(path: Path, text: str) -> Path:
+    """Write a text file, whole or not at all; returns its path."""
     write_atomic(path, lambda scratch: scratch.write_text(text, "utf-8"))
     return path
 

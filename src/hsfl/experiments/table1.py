@@ -12,11 +12,13 @@ from pathlib import Path
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWIN_TRACE, TWINS, seeds_of
 from hsfl.experiments.fleets import CUTS_FILE, write_cuts
-from hsfl.experiments.shared import Outcome, Say, Trend, write_csv, write_text
+from hsfl.experiments.shared import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
 from hsfl.experiments.traces import MakeObserver, find_trace, largest_difference
+from hsfl.files import write_csv
+from hsfl.methods import PROPOSED
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
 
@@ -48,7 +50,7 @@ def check_twins(
 ) -> list[Trend]:  # fmt: skip
     """SplitFed V1 and FL, trained themselves for some rounds of the first seed, must lose what HSFL loses there."""
     seed, apart, rounds = study.seeds[0], 0.0, 0
-    others = [name for name in TWINS if name != "hsfl" and name in study.columns]
+    others = [name for name in TWINS if name != PROPOSED and name in study.columns]
     for data in study.data_sets:
         for name in others:
             own = find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
@@ -56,7 +58,7 @@ def check_twins(
             rounds = len(own.rounds)
     if not others:
         return []
-    claim = f"(not in the paper) round by round {' = '.join(COLUMNS[name].framework for name in ('hsfl', *others))}"
+    claim = f"(not in the paper) round by round {' = '.join(COLUMNS[name].framework for name in (PROPOSED, *others))}"
     said = f"training losses differ by {apart:.1e} at most, relative, in the {rounds} round(s) that each was trained itself"
     return [Trend(claim, said, apart <= SAME_LOSS)]
 

@@ -8,7 +8,7 @@ import numpy as np
 from hsfl.experiments.columns import BUILT_IN, COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
 from hsfl.experiments.table1_study import Study
-from hsfl.methods import FREE_STYLES, METHODS, Style
+from hsfl.methods import FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.curves import half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
 from hsfl.report.plots import Y_LABELS
@@ -52,7 +52,7 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         for trace in dict.fromkeys(COLUMNS[column].trace for column in study.columns):
             values = scale * np.array([_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds], float)
             title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else plain(COLUMNS[trace].title)
-            look = looks["hsfl"] if trace == TWIN_TRACE else looks[trace]
+            look = looks[PROPOSED] if trace == TWIN_TRACE else looks[trace]
             _draw(right, np.arange(1.0, values.shape[1] + 1), values, look, title)
         left.set(xlabel="simulated time (rounds of SplitFed V1 as published)", ylabel=Y_LABELS[quantity])
         right.set_xlabel("round")

@@ -9,6 +9,7 @@ from hsfl.experiments.shared import Trend, machine, say_mean, table, trend_table
 from hsfl.experiments.statistics import NO, UNDECIDED, YES, Verdict, ratio_over_fleets, verdict
 from hsfl.experiments.table1_study import FRACTIONS, Cell, Study, Timing
 from hsfl.experiments.tau_row import Row
+from hsfl.methods import COMPARED, PROPOSED
 from hsfl.report.curves import Estimate, estimate
 
 PAPER = {  # per cent
@@ -17,11 +18,12 @@ PAPER = {  # per cent
     "mnist": {"hsfl": 99.05, "splitfed_v1": 98.95, "fl": 98.27, "sl": 98.75, "cl": 98.93},
 }
 DATA_NAMES = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "mnist": "MNIST"}
-REFERENCE = "hsfl"
+REFERENCE = PROPOSED
 HOLDS = {YES: True, NO: False, UNDECIDED: None}
 
 
 def name_of(data: str) -> str:
+    """A data set as its authors write it: cifar10 -> CIFAR-10."""
     return DATA_NAMES.get(data, data)
 
 
@@ -32,7 +34,7 @@ def find_trends(cells: Sequence[Cell]) -> list[Trend]:
     """The paper's order of HSFL and each other framework, data set by data set, at the whole budget."""
     trends = []
     for data in dict.fromkeys(cell.data for cell in cells):
-        for other in ("splitfed_v1", "fl", "sl", "cl"):
+        for other in COMPARED[1:]:
             if data not in PAPER or not {REFERENCE, other} <= {cell.column for cell in cells}:
                 continue
             paper = PAPER[data][REFERENCE] - PAPER[data][other]
@@ -79,6 +81,7 @@ def markdown(
     tau_rows: Sequence[Row],
     scale: str,
 ) -> str:
+    """The page of Table 1: accuracies, seconds, trends and the row with tau, with the settings behind them."""
     num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
     over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
     parts = [

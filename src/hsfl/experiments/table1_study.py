@@ -135,6 +135,7 @@ def cells(study: Study) -> Iterator[Cell]:
 
 
 def timings(study: Study) -> Iterator[Timing]:
+    """Every column of every fleet and seed, with its mean round and its seconds to each target."""
     for answer in study.answers:
         for column in study.columns:
             for target in TARGETS.get(answer.data, ()):

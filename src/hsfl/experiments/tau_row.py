@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
+from hsfl.experiments.column_clock import column_clock
 from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
 from hsfl.experiments.fleets import (
     CUTS_FILE,
     Answer,
-    column_clock,
     cost_of,
     make_point,
     read_answer,
@@ -28,11 +28,12 @@ from hsfl.experiments.fleets import (
     solve_points,
 )
 from hsfl.experiments.reclock import at_budget, budget_s
-from hsfl.experiments.shared import Say, write_csv
+from hsfl.experiments.shared import Say
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
-from hsfl.files import write_json
+from hsfl.files import write_csv, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import RoundResult
+from hsfl.methods import PROPOSED
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.world import world_of
@@ -46,7 +47,7 @@ from hsfl.runs.records import Standing
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
 
-COLUMNS_WITH_TAU = ("hsfl", PUBLISHED, "fl")
+COLUMNS_WITH_TAU = (PROPOSED, PUBLISHED, "fl")
 TAU_FILE = "tau.csv"
 
 
@@ -183,6 +184,7 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
 
 
 def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
+    """The rows of a CSV file by data set, seed and column; nothing where there is no such file."""
     if not path.exists():
         return {}
     try:

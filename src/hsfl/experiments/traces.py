@@ -55,6 +55,7 @@ class Trace:
 
 
 def file_name(data: str, name: str, seed: int) -> str:
+    """The name of the file of a trace."""
     return f"{data}-{path_name(name)}-seed-{seed}.csv"
 
 
@@ -110,6 +111,7 @@ def _number(value: float | None) -> str:
 
 
 def read_trace(path: Path) -> Trace:
+    """The trace in a file; an error where the file is damaged."""
     try:
         first, *lines = path.read_text().splitlines()
         about = json.loads(first.removeprefix("#"))

@@ -91,6 +91,7 @@ def read(path: str | Path) -> FleetFile:
 
 
 def load(path: Path) -> dict[str, Any]:
+    """The content of a fleet file, TOML or JSON, as a mapping; nothing in it is checked yet."""
     try:
         text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -153,7 +154,7 @@ def _speed(row: Mapping[str, Any], fields: Sequence[str], where: str) -> tuple[f
 
 
 def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
-    """In base units: cycles or FLOPs per second, bits, bits per second, watts."""
+    """A quantity of the file in base units: cycles or FLOPs per second, bits, bits per second, watts."""
     value = row.get(key)
     if value is None:
         return None

@@ -13,7 +13,7 @@ MISSING_LINKS = (
 
 
 def size(bits: float) -> str:
-    """2^33 -> 1GiB, rounded down, so that what fits is promised."""
+    """Bits as text: 2^33 -> 1GiB. It is rounded down, so that a device never promises more memory than it has."""
     return f"{int(bits / 8 / 2**20)}MiB" if bits < 8 * 2**30 * 10 else f"{int(bits / 8 / 2**30)}GiB"
 
 
@@ -36,7 +36,7 @@ def toml(entry: dict[str, str], table: str, note: str) -> str:
 
 
 def check_free(path: Path, name: str | None) -> None:
-    """Before anything is measured: the file can be read, and has no such device yet. name None: the main server."""
+    """Refuse a fleet file that cannot be read or has this device already, before anything is measured. name: None is the main server."""
     if not path.exists():
         return
     if path.read_text("utf-8-sig").strip() == "":
@@ -53,7 +53,7 @@ def check_free(path: Path, name: str | None) -> None:
 
 
 def added(path: Path, entry: dict[str, str], server: bool, note: str) -> str:
-    """The file's text with one more entry, a new file's too."""
+    """The text of the fleet file with one more entry; the file need not be there yet."""
     old = path.read_text("utf-8-sig") if path.exists() else ""
     if path.suffix == ".toml":
         table = toml(entry, "[main_server]" if server else "[[device]]", note)

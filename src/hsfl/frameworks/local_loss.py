@@ -52,12 +52,14 @@ class LocFedMix(InStep):
         for k in kept:
             self.decoders[k].begin(before, self.task.lr(round_index))
         after, result = super().round(state, kept, round_index)
-        result.bytes.client_edge_up += before.num_bytes * len(kept)
-        result.bytes.client_edge_down += before.num_bytes * self.task.num_clients
         total = PartialSum.zero(before, sum(map(self.head_weight, kept)))
         for k in kept:
             total.add(self.decoders[k].state, self.head_weight(k))
         return State(after.units | {"decoder": total.mean(before)}), result
+
+    def head_bytes(self, client: int, trained: bool) -> int:
+        """The decoder travels with the head."""
+        return super().head_bytes(client, trained) + self.decoder_initial.num_bytes
 
     def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
         """Cross-entropy on mixtures of each client's smashed data with another client's, weighted by samples."""

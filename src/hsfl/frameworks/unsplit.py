@@ -16,7 +16,7 @@ from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, co
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
-from hsfl.training.link import LinkBytes, Losses
+from hsfl.training.link import Link, Losses
 from hsfl.training.step import whole_step
 
 
@@ -55,15 +55,15 @@ class CL(Base):
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """Train on the pooled data. Nobody can be dropped, since the data are on the server already."""
-        task, losses = self.task, Losses()
+        task, losses, link = self.task, Losses(), Link()
+        link.count("client_main_up", self.raw_bytes if round_index == 0 else 0)
         self.part.begin(state.units["model"], task.lr(round_index))
         self.part.load_optimizer_state(state.tensors)
         for step, indices in enumerate(task.batches(0, round_index)):
             x, y = task.feed.batch(indices, 0, round_index, step)
             losses.add(whole_step(self.part, x, y, task.key(0, round_index, step)), len(y))
-        link = LinkBytes(client_main_up=self.raw_bytes if round_index == 0 else 0)
         after = State({"model": self.part.state.clone()}, copied(self.part.optimizer_state()))
-        return after, RoundResult(losses.mean, losses.num_samples, link)
+        return after, RoundResult(losses.mean, losses.num_samples, link.bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:
         yield state.units["model"]

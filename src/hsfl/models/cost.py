@@ -64,7 +64,7 @@ class CostTable:
         return self.server_forward_flops + self.server_backward_flops
 
     def save(self, path: str | Path) -> None:
-        """As JSON, in one move."""
+        """Write the table as a JSON file, whole or not at all."""
         write_json(Path(path), self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:

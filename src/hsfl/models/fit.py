@@ -14,7 +14,7 @@ def example(shape: tuple[int, ...]) -> Tensor:
 
 
 def check_fits(model: nn.Module, samples: Tensor, num_classes: int) -> None:
-    """Tried on samples [n, ...], on a copy in evaluation mode; what the model raises is told in one line."""
+    """Try a copy of the model, in evaluation mode, on samples [n, ...]; what the model raises becomes an error of one line."""
     try:
         with torch.no_grad():
             answer = copy.deepcopy(model).eval()(samples)

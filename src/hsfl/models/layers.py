@@ -40,6 +40,7 @@ def num_groups(num_channels: int) -> int:
 
 
 def group_norm(batch_norm: nn.BatchNorm2d) -> nn.Module:
+    """A GroupNorm for the channels of a BatchNorm."""
     channels = batch_norm.num_features
     return nn.GroupNorm(num_groups(channels), channels, eps=batch_norm.eps, affine=batch_norm.affine)
 

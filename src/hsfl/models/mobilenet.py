@@ -19,6 +19,7 @@ BOTTLENECKS = (
 
 
 def conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size at stride 1, BatchNorm and ReLU6."""
     padding = (kernel - 1) // 2
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU6(inplace=True))

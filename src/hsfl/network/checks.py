@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def numbers(what: str, values: object) -> Array:
-    """A float array of any shape."""
+    """The value as an array of floats, of any shape."""
     try:
         return np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -18,7 +18,7 @@ def numbers(what: str, values: object) -> Array:
 
 
 def positive(what: str, value: object) -> float:
-    """One number, above 0 and finite."""
+    """The value as a number; an error unless the number is above 0 and finite."""
     number = numbers(what, value)
     if number.ndim or not (np.isfinite(number) and number > 0):
         raise InputError(f"{what} is {value!r}; it must be a positive finite number")

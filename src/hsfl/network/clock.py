@@ -1,76 +1,24 @@
-"""Who finishes when: the timeline of a round for every framework.
+"""Who finishes when: the clock of a round for every framework.
 
 Legend: K clients, P phases, N mini-batches (or steps, where all go together), E and M the model's upload and download.
 Frameworks differ in the words of their `methods.Timing`; docs/clock.md has the formulas.
-
-A round of N batches is drawn as one batch stretched: the block of a phase is as long as that phase in all of the
-client's batches together, and starts when the phases (and the waiting) before it, over all batches, are over. So
-blocks keep their order, the last one ends with the round, and a chart needs nine blocks per client.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from hsfl.errors import InputError
 from hsfl.methods import Timing, method
 from hsfl.models.cost import CostTable
-from hsfl.network.channel import Links, RoundDraw
-from hsfl.network.devices import Fleet, Servers
-from hsfl.network.even import even
-from hsfl.network.latency import Phases, Rates, phases, seconds
-from hsfl.network.steps import BATCH_PHASES, STEP_PHASES, ranks, run_steps
+from hsfl.network.clusters import check_clusters
+from hsfl.network.latency import Phases, Rates, seconds
+from hsfl.network.steps import BATCH_PHASES, ranks, run_steps
+from hsfl.network.timeline import MODEL_DOWN, MODEL_UP, PHASES, Timeline, make_timeline
+
+__all__ = ["PHASES", "Timeline", "after_upload", "raw_upload", "timeline"]
 
 Array = np.ndarray
-
-PHASES = (*STEP_PHASES, "model_up", "model_down")
-MODEL_UP, MODEL_DOWN = PHASES.index("model_up"), PHASES.index("model_down")
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """One round, in seconds from its start. Nothing in it is infinite or NaN.
-
-    `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
-    not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
-    for it (0 if it did not start). `straggler` is the client that ends last, of several the one with the most work,
-    downloads apart; where clients take turns alone, the one with the longest turn; -1 if none works.
-    """
-
-    framework: str
-    start_s: Array  # [P, K]
-    end_s: Array  # [P, K]
-    started: Array  # [K] bool
-    kept: Array  # [K] bool: its update counts
-    finish_s: Array  # [K]
-    waiting_s: Array  # [K]
-    straggler: int
-    round_s: float
-
-    def __post_init__(self) -> None:
-        for name in ("start_s", "end_s", "finish_s", "waiting_s", "round_s"):
-            if not np.isfinite(getattr(self, name)).all():
-                raise InputError(
-                    f"a round of {self.framework} takes endless time; give the clients faster links or speeds"
-                )
-
-    @property
-    def dropped(self) -> Array:
-        """Started, but past tau, [K] bool."""
-        return self.started & ~self.kept
-
-    @property
-    def phase_s(self) -> dict[str, Array]:
-        """Seconds of each phase over the whole round, [K] each."""
-        return dict(zip(PHASES, self.end_s - self.start_s))
-
-    def spans(self) -> Iterator[tuple[int, str, float, float]]:
-        """(client, phase, start_s, end_s) of every phase that takes time, client by client: the bars of a chart."""
-        for k in range(self.start_s.shape[1]):
-            for p, phase in enumerate(PHASES):
-                if self.end_s[p, k] > self.start_s[p, k]:
-                    yield k, phase, float(self.start_s[p, k]), float(self.end_s[p, k])
 
 
 def timeline(
@@ -163,7 +111,7 @@ def _pooled(work: _Work) -> Timeline:
         p = PHASES.index(phase)
         start[p], length[p] = length.sum(axis=0), batches_s[p].sum()
     total_s = length.sum(axis=0)
-    return _timeline(
+    return make_timeline(
         work.name, start, start + length, on, on,
         finish_s=total_s, busy_s=total_s, own_s=np.zeros(len(on)), round_s=float(total_s[0]),
     )  # fmt: skip
@@ -178,7 +126,7 @@ def _free(work: _Work, tau_s: float) -> Timeline:
     barrier_s = float(finish_s.max())
     start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
     end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
-    return _timeline(
+    return make_timeline(
         work.name, start, end, on, on & (own_s <= tau_s),
         finish_s=finish_s, busy_s=finish_s + down_s, own_s=own_s, round_s=barrier_s + down_s.max(),
     )  # fmt: skip
@@ -198,7 +146,7 @@ def _alone(work: _Work, order: Array | None) -> Timeline:
     finish_s = np.where(on, end[-1], 0.0)
     end = np.concatenate([end, (begin_s + down_s)[None]])
     own_s = turn_s - down_s
-    return _timeline(
+    return make_timeline(
         work.name, start, end, on, on,
         finish_s=finish_s, busy_s=turn_s, own_s=own_s, round_s=float(finish_s.max()), last_s=own_s,
     )  # fmt: skip
@@ -231,41 +179,10 @@ def _in_step(work: _Work, decoder_s: Array, turns: list[Array], order: Array | N
         now_s += float(down_s.max())
     end = start + length
     finish_s = np.where(up_s > 0, end[MODEL_UP], finish_s)
-    return _timeline(
+    return make_timeline(
         work.name, start, end, on, on,
         finish_s=finish_s, busy_s=own_s + length[MODEL_DOWN], own_s=own_s, round_s=now_s,
     )  # fmt: skip
-
-
-def _timeline(
-    name: str,
-    start: Array,
-    end: Array,
-    on: Array,
-    kept: Array,
-    *,
-    finish_s: Array,
-    busy_s: Array,
-    own_s: Array,
-    round_s: float,
-    last_s: Array | None = None,
-) -> Timeline:
-    """The record of a round from its blocks `start` and `end` [P, K], and from when each client is done.
-
-    busy_s: [K], how long the client, the radio or the server works for the client; it waits for the rest of the round.
-    own_s: [K], the client's work apart from downloads; a client without any is no straggler.
-    last_s: [K], whose greatest is the straggler's; by default when clients end.
-    """
-    waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
-    straggler = _straggler(finish_s if last_s is None else last_s, own_s)
-    return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
-
-
-def _straggler(last_s: Array, own_s: Array) -> int:
-    """Of those that end last (what differs by less than a billionth is rounding), the one with the most work."""
-    if own_s.max() <= 0:
-        return -1
-    return int(np.where(last_s >= last_s.max() * (1 - 1e-9), own_s, -1.0).argmax())
 
 
 def _turns(framework: Timing, on: Array, clusters: Array | None) -> list[Array]:
@@ -273,14 +190,8 @@ def _turns(framework: Timing, on: Array, clusters: Array | None) -> list[Array]:
     members = np.flatnonzero(on)
     if framework.turns == "together":
         return [members] if len(members) else []
-    clusters = _check_clusters(clusters, len(on))
+    clusters = check_clusters(clusters, len(on))
     return [members[clusters[members] == number] for number in np.unique(clusters[members])]
-
-
-def _check_clusters(clusters: Array | None, num_clients: int) -> Array:
-    if clusters is None or np.shape(clusters) != (num_clients,):
-        raise InputError(f"cpsl needs clusters, one number for each of the {num_clients} clients; got {clusters!r}")
-    return np.asarray(clusters)
 
 
 def _check_phases(name: str, framework: Timing, phases: Phases, on: Array) -> None:
@@ -313,79 +224,29 @@ def _check_batches(name: str, framework: Timing, num_batches: Array | float, on:
     return batches
 
 
-def framework_cuts(name: str, cuts: Array, num_units: int) -> Array:
-    """The cuts as the framework uses them: 0 for CL, `num_units` for FL, else the ones given."""
-    cut = method(name).timing.cut
-    return np.full_like(cuts, {"none": 0, "whole": num_units}[cut]) if cut != "any" else np.asarray(cuts)
+def raw_upload(name: str, cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
+    """The upload before round 1 where data are pooled: every client sends its data (the bits at cut 0) to the main server.
 
-
-def psl_batches(num_samples: Array, batch_size: int, local_epochs: int = 1) -> tuple[Array, float]:
-    """PSL's batch size of each client, [K], in proportion to its samples, and the steps that all make. Both may be
-    fractional: the clock charges true samples."""
-    whole_batch = len(num_samples) * batch_size
-    return num_samples * (whole_batch / np.sum(num_samples)), local_epochs * float(np.sum(num_samples)) / whole_batch
-
-
-def even_phases(
-    name: str,
-    cost: CostTable,
-    cuts: Array,
-    batch_size: int | Array,
-    fleet: Fleet,
-    servers: Servers,
-    links: Links,
-    draw: RoundDraw,
-    *,
-    started: Array | None = None,
-    receives: Array | None = None,
-    clusters: Array | None = None,
-) -> Phases:
-    """Phases [..., K] under the even allocation as the framework takes turns; also over samples of the channel.
-
-    started, receives: [K] bool, who takes part and who gets the model that the round makes; everyone by default.
+    name: of the framework. num_samples: [K]. rates: of each client alone, in bits per second.
     """
-    framework = method(name).timing
-    group = None
-    if framework.turns == "alone":
-        group = np.arange(fleet.num_clients)
-    elif framework.turns == "clusters":
-        group = _check_clusters(clusters, fleet.num_clients)
-    if framework.turns != "together":
-        receives = started  # the head is handed on to those whose turn it is
-    resources = even(links, fleet, servers, draw, group, started, receives)
-    fixed_hz = {"whole": servers.main_hz, "own": servers.main_hz / fleet.num_clients}  # of each client
-    server_hz = fixed_hz.get(framework.server, resources.server_hz)
-    every = phases(
-        cost,
-        framework_cuts(name, cuts, cost.num_units),
-        batch_size,
-        np.asfortranarray(draw.cpu_hz) * fleet.flops_per_cycle,  # in column order, as the rates are
-        server_hz * servers.flops_per_cycle,
-        resources.rates,
-    )
-    return every if receives is None else replace(every, model_down_s=np.where(receives, every.model_down_s, 0.0))
-
-
-def raw_upload(cost: CostTable, num_samples: Array, rates: Rates) -> Timeline:
-    """CL, once, before round 1: every client sends its data (the bits at cut 0) to the main server."""
     upload_s = seconds(num_samples * cost.smashed_bits[0], rates.main_up_bps)
     on = np.ones(len(upload_s), bool)
     _check_finite_upload(upload_s)
     end = np.zeros((len(PHASES), len(on)))
     end[PHASES.index("smashed")] = upload_s
-    return _timeline(
-        "cl", np.zeros_like(end), end, on, on,
+    return make_timeline(
+        name, np.zeros_like(end), end, on, on,
         finish_s=upload_s, busy_s=upload_s, own_s=upload_s, round_s=float(upload_s.max()),
     )  # fmt: skip
 
 
 def after_upload(upload: Timeline, line: Timeline) -> Timeline:
-    """CL's first round: the server trains when all data have arrived."""
+    """The first round where data are pooled: the server trains when all data have arrived."""
     p = PHASES.index("smashed")
     start, end = upload.round_s + line.start_s, upload.round_s + line.end_s
     start[p], end[p] = upload.start_s[p], upload.end_s[p]
-    return _timeline(
-        "cl", start, end, line.started, line.kept,
+    return make_timeline(
+        line.framework, start, end, line.started, line.kept,
         finish_s=upload.round_s + line.finish_s, busy_s=upload.finish_s + line.finish_s, own_s=upload.finish_s,
         round_s=upload.round_s + line.round_s,
     )  # fmt: skip

@@ -14,6 +14,15 @@ from hsfl.errors import InputError
 Array = np.ndarray
 
 
+def check_clusters(clusters: Array | None, num_clients: int) -> Array:
+    """The clusters as an array [K]; an error where there is not one number for each client."""
+    if clusters is None or np.shape(clusters) != (num_clients,):
+        raise InputError(
+            f"clusters that take turns need one number for each of the {num_clients} clients; got {clusters!r}"
+        )
+    return np.asarray(clusters)
+
+
 def random_clusters(num_clients: int, num_clusters: int, rng: np.random.Generator) -> Array:
     """A cluster number for each client, [K]; sizes differ by one at most."""
     if not 1 <= num_clusters <= num_clients:

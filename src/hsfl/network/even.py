@@ -143,7 +143,7 @@ def _log2_1p(snr: Array) -> Array:
 
 
 def _size_and_rank(group: Array) -> tuple[Array, Array]:
-    """How many are in each one's group, and its place there in order of the clients."""
+    """The size of each client's group, and the client's place in its group, [K] each; groups are in the order of the clients."""
     if len(group) and (group == group[0]).all():
         return np.full(len(group), len(group)), np.arange(len(group))
     _, index, count = np.unique(group, return_inverse=True, return_counts=True)

@@ -32,7 +32,7 @@ def play(history: RoundDraw, round: int) -> RoundDraw:
 
 
 def write(history: RoundDraw, path: str | Path) -> None:
-    """To .csv or .npz, in one move. Floats are written exactly."""
+    """Write a history to a .csv or .npz file, whole or not at all. Floats are written exactly."""
     path = Path(path)
     if history.cpu_hz.ndim != 2:
         raise InputError(f"a history has rounds and clients; cpu_hz is {history.cpu_hz.shape}")
@@ -41,7 +41,7 @@ def write(history: RoundDraw, path: str | Path) -> None:
 
 
 def read(path: str | Path, num_clients: int | None = None) -> RoundDraw:
-    """From .csv or .npz. Errors name the file, the client and the value."""
+    """Read a history from a .csv or .npz file. Errors name the file, the client and the value."""
     path = Path(path)
     arrays = _read_npz(path) if _kind(path) == "npz" else _read_csv(path)
     try:

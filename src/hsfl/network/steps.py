@@ -27,8 +27,10 @@ SERVER_PASSES = {
 
 @dataclass(frozen=True)
 class StepTimes:
-    """All steps stretched into one: each block as long as in all of them, after all that comes before it in all; a
-    client's last one ends when its work does."""
+    """All steps of a round drawn as one step, in which the block of a phase is as long as the phase in all steps together.
+
+    A block begins when the phases before it, in all steps, are over. A client's last block ends when the client's work ends.
+    """
 
     start_s: Array  # [7, n], in the order of STEP_PHASES
     length_s: Array  # [7, n]
@@ -62,11 +64,14 @@ class Stretches:
 
     @property
     def part(self) -> Array:
-        """Of a batch in each client's last step, [n]."""
+        """The fraction of a batch that each client makes in its last step, [n]."""
         return self.num_batches - (np.ceil(self.num_batches) - 1)
 
     def each(self, fold: np.ufunc, values: Array) -> Array:
-        """The sum (np.add) or maximum over each stretch's members of the part that each makes, [n] -> [J]."""
+        """The sum (np.add) or the maximum (np.maximum) over the members of each stretch, [n] -> [J].
+
+        The value of a member counts in proportion to the fraction of a batch that the member makes there.
+        """
         before = np.concatenate([[0.0], fold.accumulate(values)])[self.whole]
         partly = np.zeros(len(self.low))
         some = self.members > self.whole
@@ -78,11 +83,14 @@ class Stretches:
 
 
 def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank: Array | None = None) -> StepTimes:
-    """kind: "joint" (PSL, CPSL: one server step on the smashed data of all), "local_loss" (LocFedMix-SL: twice that,
-    the decoders beside it) or "queue" (SplitFed V2: the server takes one client after another).
+    """The seconds of all steps that clients make together.
 
-    work [6, n] and decoder_s [n] are of one mini-batch. rank is each client's place in the queue, [n], or [steps, n]
-    where every step has its own; without it, first come, first served.
+    kind: "joint" (PSL, CPSL: the server makes one step on the smashed data of all clients), "local_loss" (LocFedMix-SL: the
+        server makes two passes, while clients train their decoders) or "queue" (SplitFed V2: the server takes one client
+        after another).
+    work, decoder_s: [6, n] and [n] seconds, the phases and the decoder of one mini-batch. num_batches: [n], N of each client.
+    rank: each client's place in the queue, [n], or [steps, n] where every step has a queue of its own; without it, the client
+        that comes first is served first.
     """
     longest_first = np.argsort(-num_batches, kind="stable")
     work, num_batches = work[:, longest_first], num_batches[longest_first]
@@ -113,7 +121,7 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
     step_s = arrive_s + after_s
 
     def joined(values: Array) -> Array:
-        """Over all steps that each client joins, [J] -> [n]."""
+        """The sum over all steps that each client joins, [J] -> [n]."""
         return np.cumsum(times * values)[last]
 
     serve_s, ahead_s, behind_s = joined(arrive_s), joined(forward_s), joined(backward_s)

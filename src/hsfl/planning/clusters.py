@@ -3,12 +3,15 @@
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.network.clock import even_phases, timeline
+from hsfl.methods import method
+from hsfl.network.clock import timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
+from hsfl.network.framework_phases import even_phases
 from hsfl.planning.world import World, count_batches
 from hsfl.rng import stream
 
 Array = np.ndarray
+TURNS = "cpsl"  # the policy for clusters that take turns
 
 
 def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
@@ -23,23 +26,26 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
 
     def latency_s(clusters: Array) -> float:
         phases = even_phases(
-            "cpsl", world.cost, cuts, config.train.batch_size, world.fleet, world.servers, world.links, draw,
+            config.framework, world.cost, cuts, config.train.batch_size, world.fleet, world.servers, world.links, draw,
             clusters=clusters,
         )  # fmt: skip
-        return timeline("cpsl", phases, num_batches, clusters=clusters).round_s
+        return timeline(config.framework, phases, num_batches, clusters=clusters).round_s
 
     return gibbs_clusters(latency_s, num_clients, num_clusters, rng)[0]
 
 
+def own_policy(name: str, framework: str) -> str:
+    """The name of a policy, where `own` is replaced by the framework's own policy."""
+    return method(framework).own_policy if name == "own" else name
+
+
+def takes_turns(config: RunConfig) -> bool:
+    """Whether CPSL's policy allocates: the config chooses it, and the framework's clusters take turns."""
+    policy = own_policy(config.allocation.policy, config.framework)
+    return policy == TURNS and method(config.framework).timing.turns == "clusters"
+
+
 def plans_one_cut(config: RunConfig) -> bool:
     """Whether CPSL chooses the best cut for all: it does under its own policy, unless the settings give a cut."""
-    fleet, own = config.fleet, config.framework == "cpsl" and config.allocation.policy in ("cpsl", "own")
-    return own and fleet.one_cut is None and isinstance(fleet.cuts, str) and config.options.cpsl.cut == "one"
-
-
-def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
-    """The best cut for all up to `deepest`; clusters are those that CPSL forms at the cut `deepest`."""
-    from hsfl.planning.turns import best_cut
-
-    clusters = choose_clusters(config, world, deepest, num_samples)
-    return best_cut(config, world, count_batches(config, num_samples), clusters, deepest)
+    given = config.fleet.one_cut is not None or not isinstance(config.fleet.cuts, str)
+    return takes_turns(config) and not given and config.options.cpsl.cut == "one"

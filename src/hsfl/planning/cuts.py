@@ -4,8 +4,8 @@ import numpy as np
 
 from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig
 from hsfl.errors import InputError
-from hsfl.network.clock import even_phases
 from hsfl.network.devices import Fleet
+from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
 from hsfl.planning.world import World, sample_draws
 

@@ -26,7 +26,7 @@ def described(config: RunConfig) -> RunConfig:
 
 
 def fleet_notes(config: RunConfig) -> list[str]:
-    """A main server that nobody described beside devices that somebody did."""
+    """A warning where a fleet file describes the devices but neither it nor the config describes the main server."""
     file, network = _read(config), config.network
     if file is None or file.main_server is not None or not _is_default(network):
         return []
@@ -61,8 +61,8 @@ def _server(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
 
 
 def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
-    """Of every device. A number for all in the config stands in for devices that give none; those to the edge server are,
-    where nobody gives them, those to the main server."""
+    """The rates of every device in bits per second. The config's number for all stands in for devices that give no rate; a rate
+    to the edge server that nobody gives is the rate to the main server."""
     rates: dict[str, Any] = {}
     for name, field in FIELDS.items():
         own, for_all = [getattr(device, field) for device in file.devices], getattr(network, name)
@@ -86,7 +86,7 @@ def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
 
 
 def _word(field: str) -> str:
-    """As a device's table has it: up_bps -> up."""
+    """The word for a rate in a device's table: up_bps -> up."""
     return field.removesuffix("_bps")
 
 

@@ -18,10 +18,11 @@ from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
-from hsfl.methods import copy_per_client_names, method
+from hsfl.methods import PROPOSED, copy_per_client_names, method
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.clusters import own_policy, takes_turns
 from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
 from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.turns import GreedyTurns
@@ -37,12 +38,7 @@ def allocator(config: RunConfig) -> Allocator:
     optimised = Optimised(settings, config.options)
     if method(config.framework).copy_per_client and name != "even":
         return optimised
-    return GreedyTurns() if _takes_turns(config, name) else Even()
-
-
-def _takes_turns(config: RunConfig, policy: str) -> bool:
-    """Whether CPSL's policy allocates: it is for clusters that take turns."""
-    return policy == "cpsl" and method(config.framework).timing.turns == "clusters"
+    return GreedyTurns() if takes_turns(config) else Even()
 
 
 def policy_notes(config: RunConfig) -> list[str]:
@@ -51,7 +47,7 @@ def policy_notes(config: RunConfig) -> list[str]:
     if name == "even" or config.allocation.policy == "own":
         return []
     row = method(config.framework)
-    if not row.copy_per_client and not _takes_turns(config, name):
+    if not row.copy_per_client and not takes_turns(config):
         allocated = ", ".join(copy_per_client_names())
         return [f"allocation.policy={name} is for {allocated}; {config.framework} keeps the even allocation"]
     if row.timing.server == "own":
@@ -61,11 +57,6 @@ def policy_notes(config: RunConfig) -> list[str]:
     if row.own_cuts and config.fleet.cuts == "max_cut":
         return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
     return []
-
-
-def own_policy(name: str, framework: str) -> str:
-    """The name of a policy, where `own` is replaced by the framework's own policy."""
-    return method(framework).own_policy if name == "own" else name
 
 
 def scenario(
@@ -132,9 +123,7 @@ def plan_cuts(
 
     num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
     """
-    chosen = policy_named(
-        own_policy(settings.policy, "hsfl"), options
-    )  # HSFL is the framework with a cut for each client
+    chosen = policy_named(own_policy(settings.policy, PROPOSED), options)  # HSFL has a cut for each client
     how = CutSettings(
         method=settings.cuts,
         seed=world.seed,

@@ -17,7 +17,7 @@ from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.solving import TimeLimit
 from hsfl.config import AllocationConfig, RunConfig
 from hsfl.network.channel import Measured, RoundDraw
-from hsfl.network.clock import even_phases
+from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, phases, round_s
 from hsfl.planning.cuts import fastest_cuts
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts

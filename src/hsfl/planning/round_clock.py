@@ -12,8 +12,9 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
-from hsfl.network.clock import Timeline, after_upload, psl_batches, raw_upload, timeline
+from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
 from hsfl.network.even import even
+from hsfl.network.framework_phases import psl_batches
 from hsfl.network.latency import Phases
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
@@ -114,7 +115,7 @@ class RoundClock:
         """The upload of all raw data, which CL makes once."""
         world = self.job.world
         rates = even(world.links, world.fleet, world.servers, draw).rates
-        return raw_upload(world.cost, self.num_samples, rates)
+        return raw_upload(self.method.name, world.cost, self.num_samples, rates)
 
 
 def _allocator(config: RunConfig) -> Allocator:

@@ -61,7 +61,7 @@ class Why:
     words: str = ""
 
     def record(self) -> dict[str, Any]:
-        """To six digits, for a file."""
+        """The record as plain data, with six digits, for a file."""
         return {name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in asdict(self).items()}
 
 
@@ -77,14 +77,14 @@ class Held:
 
     @classmethod
     def planned(cls, seconds: dict[str, float], cost: CostTable, cut: int, num_samples: float) -> "Held":
-        """Of a client that goes through so many samples in a round."""
+        """The longest phase in a plan, of a client that goes through so many samples in a round."""
         per_sample = (cost.client_flops, cost.smashed_bits, cost.server_flops, cost.gradient_bits)
         costs = {name: float(num_samples * column[cut]) for name, column in zip(GROUPS, per_sample)}
         return cls.longest(seconds, costs | {"model_up": float(cost.model_bits[cut])})
 
     @classmethod
     def longest(cls, seconds: dict[str, float], costs: dict[str, float]) -> "Held":
-        """Of each phase: seconds over the round, and its bits or FLOPs over the round."""
+        """The longest phase, from the seconds and the bits (or FLOPs) of each phase over the round."""
         phase = max(GROUPS, key=lambda name: seconds[name])
         per_second = costs[phase] / seconds[phase] if seconds[phase] > 0 else 0.0
         bits = phase not in ("client", "server")
@@ -107,9 +107,9 @@ class Held:
 
 
 def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | None:
-    """Of the round's straggler; where all end together, of the client that takes longest apart from the server's work.
+    """What holds up the straggler of a round (0, 1, ...) in which the clients `chosen` are to take part; None if no client trains.
 
-    None where no client trains.
+    Where all clients end together, the answer is about the client that takes longest apart from the server's work.
     """
     line, _ = clock.round(round_index, chosen)
     if line.straggler < 0 or clock.method.pools_data:
@@ -126,7 +126,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
 
 
 def why_record(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> dict[str, Any] | None:
-    """The same as plain data, for a round's record."""
+    """What `why` says, as plain data for the record of a round."""
     found = why(clock, round_index, chosen)
     return None if found is None else found.record()
 
@@ -154,7 +154,7 @@ def _how(clock: RoundClock, line: Timeline, k: int, together: bool) -> str:
 
 
 def _seconds(clock: RoundClock, line: Timeline, times: Phases) -> dict[str, Array]:
-    """Of each phase over the round, [K]; a client that was dropped counts whole."""
+    """The seconds of each phase over the round, [K]; a client that was dropped counts with all its work."""
     if clock.method.timing.step != "free" or clock.method.timeline is not None:
         spent = line.phase_s
         return {name: sum((spent[part] for part in parts), np.zeros(len(line.kept))) for name, parts in GROUPS.items()}
@@ -182,7 +182,7 @@ def _costs(clock: RoundClock, seconds: dict[str, Array], dealt: Dealt, k: int) -
 
 
 def _cut(clock: RoundClock, k: int) -> int:
-    """As the framework uses it: all units where it knows no cuts."""
+    """The cut of client k as the framework uses it: all units where the client trains the whole model."""
     return clock.job.world.cost.num_units if clock.method.timing.cut == "whole" else int(clock.job.cuts[k])
 
 
@@ -212,7 +212,7 @@ def _even_columns(job: Job, dealt: Dealt, k: int) -> Array:
 
 
 def _best_other(clock: RoundClock, dealt: Dealt, k: int) -> tuple[int, float] | None:
-    """The best cut but its own for those whose cut can change with client k's, and the round with it."""
+    """The best cut that client k (and every client that shares its cut) does not have, and the seconds of a round with that cut."""
     job, extras = clock.job, clock.extras
     if clock.method.timing.cut != "any" or extras.head_bits or extras.decoder_flops:
         return None  # it knows no cuts, or what travels with the head was measured at this cut alone
@@ -275,7 +275,7 @@ def _other_words(clock: RoundClock, dealt: Dealt, round_s: float, best: tuple[in
 
 
 def other_cut_words(at: str, other_s: float, now_s: float, what: str = "the round") -> str:
-    """How a round would be with another cut."""
+    """A phrase that says how long a round would take with another cut."""
     change = other_s / now_s - 1 if now_s > 0 else 0.0
     if abs(change) < 5e-4:
         return f"With {at} {what} would last as long, {other_s:.4g} s."
@@ -285,9 +285,10 @@ def other_cut_words(at: str, other_s: float, now_s: float, what: str = "the roun
 
 
 def why_planned(client: int, who: str, held: Held, gains: Array | None, now_s: float, rounds: dict[int, float]) -> Why:
-    """Of the client on which a plan's round hangs most; `who` names it and says how.
+    """What holds up the client on which a plan's round hangs most. who: words that name the client and say how the round hangs on it.
 
-    gains: of its subchannels, where the phase uses the radio. rounds: the mean round by its other cuts; now_s: by its own.
+    gains: of the client's subchannels, where its longest phase uses the radio. now_s: the mean round in seconds with the client's
+    own cut. rounds: the mean rounds in seconds with its other cuts, by cut.
     """
     best = min(rounds.items(), key=lambda item: item[1]) if rounds else None
     other = "" if best is None else other_cut_words(f"cut {best[0]}", best[1], now_s, "the mean round")

@@ -18,7 +18,8 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
 from hsfl.network.steps import BATCH_PHASES, run_steps
 from hsfl.planning.allocators import Allotment, Even, Job
-from hsfl.planning.world import World, sample_draws
+from hsfl.planning.clusters import TURNS, choose_clusters
+from hsfl.planning.world import World, count_batches, sample_draws
 
 Array = np.ndarray
 SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient")
@@ -29,7 +30,7 @@ class GreedyTurns:
 
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         if not isinstance(job.world.links, Ofdma):
-            return replace(Even().allocate(job, draw, started), says={"policy": "cpsl"})
+            return replace(Even().allocate(job, draw, started), says={"policy": TURNS})
         assert job.clusters is not None, "CPSL has clusters"
         fixed = _without_links(job, draw)
         links_s, owners = np.zeros((4, len(started))), []
@@ -40,7 +41,7 @@ class GreedyTurns:
             owners.append(turn.members[owner].tolist())
         here = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
         names = ("smashed_s", "gradient_s", "model_up_s", "model_down_s")
-        return Allotment(Phases(**here | dict(zip(names, links_s))), started, {"policy": "cpsl", "owners": owners})
+        return Allotment(Phases(**here | dict(zip(names, links_s))), started, {"policy": TURNS, "owners": owners})
 
 
 class Turn:
@@ -145,8 +146,12 @@ def _without_links(job: Job, draw: RoundDraw) -> Phases:
     return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, rates)
 
 
-def best_cut(config: RunConfig, world: World, num_batches: Array, clusters: Array, deepest: int) -> int:
-    """The cut for all, up to `deepest`, with which the mean round of CPSL over the samples is the shortest."""
+def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
+    """The cut for all, up to `deepest`, with which the mean round over the samples is the shortest.
+
+    num_samples: [K], as the clock charges them. The clusters are those that form at the cut `deepest`.
+    """
+    clusters, num_batches = choose_clusters(config, world, deepest, num_samples), count_batches(config, num_samples)
     draws = sample_draws(world, config.allocation.samples)
     count = min(len(draws.cpu_hz), config.allocation.samples)
     everyone, cuts = np.ones(world.fleet.num_clients, bool), range(min(config.fleet.min_cut, deepest), deepest + 1)
@@ -155,7 +160,9 @@ def best_cut(config: RunConfig, world: World, num_batches: Array, clusters: Arra
         job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
         allotted = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
         return float(
-            np.mean([timeline("cpsl", each.phases, num_batches, clusters=clusters).round_s for each in allotted])
+            np.mean(
+                [timeline(config.framework, each.phases, num_batches, clusters=clusters).round_s for each in allotted]
+            )
         )
 
     return min(cuts, key=mean_s)

@@ -14,8 +14,10 @@ DASH = 3.0  # in widths of the line
 
 
 def lies_on(curves: Sequence[tuple[Array, Array]]) -> list[int]:
-    """For each curve (x, y) the first one that it coincides with, itself if none; wherever both are known they are the same,
-    and that is in two points at least."""
+    """For each curve (x, y), the number of the first curve that it coincides with; its own number if there is none.
+
+    Two curves coincide if they are both known in at least two points and are the same wherever both are known.
+    """
     values = [y[np.isfinite(y)] for _, y in curves]
     known = np.concatenate([y for y in values if len(y)] or [np.zeros(1)])
     close = CLOSE * float(np.ptp(known)) or CLOSE * float(np.abs(known).max())

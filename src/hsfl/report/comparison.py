@@ -3,31 +3,23 @@
 A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed.
 """
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from hsfl.errors import InputError, known
-from hsfl.files import write_atomic, write_json
+from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
-from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.runs import Run, read_runs
-from hsfl.runs.tables import ROUND_FIELDS, round_row, write_table
+from hsfl.report.curves import Estimate
+from hsfl.report.runs import Run
+from hsfl.report.tables import escaped, markdown_table, rich_table, say, say_ratio
+from hsfl.runs.tables import ROUND_FIELDS, round_row
 
 CSV_FIELDS = ("label", "seed", *ROUND_FIELDS)
 
 SENT = "Data sent"
-ENDLESS_S = 1e15  # 30 million years: where a rate is next to nothing, seconds are no number that anybody reads
-HOW_ENDED = {  # statuses that need more words
-    "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
-}
 
 
 @dataclass(frozen=True)
@@ -66,6 +58,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Runs of several labels, what each label reached over its seeds, and how it stands against the reference."""
+
     runs: list[Run]
     target: float | None  # test accuracy
     common_s: float  # every run reached this simulated second
@@ -107,11 +101,12 @@ class Comparison:
         ]
 
     def write_csv(self, path: str | Path) -> None:
-        """A line for each label, seed and round."""
-        write_table(Path(path), CSV_FIELDS, self.table())
+        """Write a CSV file with a line for each label, seed and round."""
+        rows = [[row[name] for name in CSV_FIELDS] for row in self.table()]
+        write_csv(Path(path), CSV_FIELDS, rows)
 
     def write(self, out: str | Path) -> list[Path]:
-        """comparison.json, comparison.md and rounds.csv."""
+        """Write comparison.json, comparison.md and rounds.csv into a folder; returns their paths."""
         paths = [Path(out) / name for name in ("comparison.json", "comparison.md", "rounds.csv")]
         write_json(paths[0], self.to_json())
         write_atomic(paths[1], lambda scratch: scratch.write_text(self.to_markdown(), "utf-8"))
@@ -124,135 +119,13 @@ class Comparison:
 
     def to_markdown(self) -> str:
         parts = [markdown_table(*table) for table in self.tables()]
-        parts += ["\n".join(f"- {_escaped(note)}" for note in self.notes) + "\n"] if self.notes else []
+        parts += ["\n".join(f"- {escaped(note)}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """(title, header, rows) of each table."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, _pairs_table(self)] if self.pairs else tables
-
-
-def check_target(target: float | None) -> None:
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
-
-
-def compare(
-    runs: Sequence[Run], target: float | None = None, reference: str | None = None, paired: bool = True
-) -> Comparison:
-    """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
-
-    `paired`: whether the labels are of one task, so that one may be set against another.
-    """
-    if not runs:
-        raise InputError("there are no runs to compare; give at least one")
-    check_target(target)
-    labels = list(dict.fromkeys(run.label for run in runs))
-    if reference is None:
-        of_hsfl = [label for label in labels if label.split(",", 1)[0] == "hsfl"]
-        reference = "hsfl" if "hsfl" in labels else [*of_hsfl, labels[0]][0]
-    known("label", reference, labels)
-    common_s = min(run.end_s for run in runs)
-    by_label = {label: [run for run in runs if run.label == label] for label in labels}
-    results = [_result(label, by_label[label], target, common_s) for label in labels]
-    pairs = [
-        _pair(by_label[reference], by_label[label], target, common_s)
-        for label in labels
-        if paired and label != reference and _common_seeds(by_label[reference], by_label[label])
-    ]
-    return Comparison(list(runs), target, common_s, reference, results, pairs, _notes(runs, results, pairs, target))
-
-
-def read_comparison(
-    out: str | Path, target: float | None = None, labels: Sequence[str] | None = None, reference: str | None = None
-) -> Comparison:
-    """The comparison in a folder."""
-    return compare(read_runs(out, labels), target, reference)
-
-
-def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:
-    times = [_time_to_target_s(run, target) for run in runs]
-    links = dict.fromkeys(link for run in runs for link in run.bytes)
-    return LabelResult(
-        label=label,
-        seeds=[run.seed for run in runs],
-        final_accuracy=estimate(run.last("test_accuracy") for run in runs),
-        best_accuracy=estimate(run.best("test_accuracy") for run in runs),
-        common_accuracy=estimate(run.accuracy_at(common_s) for run in runs),
-        final_balanced_accuracy=estimate(run.last("balanced_accuracy") for run in runs),
-        best_balanced_accuracy=estimate(run.best("balanced_accuracy") for run in runs),
-        rounds=estimate(len(run.records) for run in runs),
-        sim_time_s=estimate(run.sim_time_s for run in runs),
-        reached=sum(time is not None for time in times),
-        time_to_target_s=estimate(times),
-        drops=estimate(run.drops for run in runs),
-        drops_per_round=estimate(run.drops / len(run.records) if run.records else None for run in runs),
-        left_out=estimate(run.left_out for run in runs),
-        bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
-        total_bytes=estimate(sum(run.bytes.values()) for run in runs),
-    )
-
-
-def _time_to_target_s(run: Run, target: float | None) -> float | None:
-    return None if target is None else time_to_target_s(run.records, target)
-
-
-def _common_seeds(left: Iterable[Run], right: Iterable[Run]) -> list[int]:
-    return sorted({run.seed for run in left} & {run.seed for run in right})
-
-
-def _pair(reference: list[Run], other: list[Run], target: float | None, common_s: float) -> Pair:
-    seeds = _common_seeds(reference, other)
-    ours, theirs = ({run.seed: run for run in runs} for runs in (reference, other))
-
-    def each(what: Callable[[Run], float | None], join: Callable[[float, float], float | None]) -> list[float | None]:
-        values = [(what(ours[seed]), what(theirs[seed])) for seed in seeds]
-        return [None if a is None or b is None else join(a, b) for a, b in values]
-
-    return Pair(
-        reference=reference[0].label,
-        other=other[0].label,
-        seeds=seeds,
-        final_accuracy=estimate(each(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
-        common_accuracy=estimate(each(lambda run: run.accuracy_at(common_s), lambda a, b: a - b)),
-        speedup=estimate(each(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
-    )
-
-
-def _ratio(reference_s: float, other_s: float) -> float | None:
-    return other_s / reference_s if reference_s > 0 and other_s > 0 else None
-
-
-def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], target: float | None) -> list[str]:
-    """What a reader must know to read the numbers rightly."""
-    names = {run.label: run.name for run in runs}
-    notes = ["Mean over seeds ± half of the 95 % confidence interval (Student t)."]
-    if max(len(result.seeds) for result in results) < 2:
-        notes = ["One seed: no confidence interval; differences may be luck."]
-    for result in results:
-        ends = Counter(run.status for run in runs if run.label == result.label and not run.spent_its_time)
-        notes += [
-            f"{names[result.label]}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
-            for end, num in ends.items()
-        ]
-        if target is not None and 0 < result.reached < len(result.seeds):
-            notes.append(
-                f"{names[result.label]}: {result.reached} of {len(result.seeds)} seeds reached the target; "
-                "its time is the mean over those alone, so too short, and has no interval."
-            )
-    if any(pair.speedup.num < len(pair.seeds) for pair in pairs) and target is not None:
-        notes.append(
-            "A speed-up counts the seeds in which both reached the target; without an interval if not all did."
-        )
-    if any(result.drops.mean for result in results):
-        notes.append("Data sent count the clients that were kept; what a dropped one sent before tau is not in them.")
-    if len({tuple(result.seeds) for result in results}) > 1:
-        notes.append("The labels were not all run with the same seeds; pairs use those they share.")
-    return notes
-
-
-# ---- tables
 
 
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
@@ -324,47 +197,7 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     return f"{name} against the others, seed by seed: accuracy in points, and speed", header, rows
 
 
-def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> str:
-    """`61.20 ± 0.81`; a dash if unknown. Without `digits`, as many as small numbers need."""
-    if value.mean is None:
-        return "-"
-    if abs(value.mean * scale) >= ENDLESS_S:
-        return "over 10^15" if value.mean > 0 else "below -10^15"
-    mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
-    if digits is None:
-        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
-        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
-    return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
-
-
 def say_time(result: LabelResult) -> str:
     """The time to the target, and how many seeds reached it unless all did."""
     of = "" if result.reached == len(result.seeds) else f" ({result.reached} of {len(result.seeds)})"
     return say(result.time_to_target_s) + of if result.reached else "never"
-
-
-def say_ratio(value: Estimate, num_seeds: int) -> str:
-    if value.mean is None:
-        return "-"
-    interval = f" [{value.low:.2f}, {value.high:.2f}]" if value.low is not None else ""
-    return f"{value.mean:.2f}{interval}" + (f" ({value.num} of {num_seeds})" if value.num < num_seeds else "")
-
-
-def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
-    align = [":--", *("--:" for _ in header[1:])]
-    lines = [header, align, *([_escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    return f"**{_escaped(title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    """Words from folders as words: no markup of HTML, which Markdown would let through."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -78,6 +78,7 @@ class Band:
 
 
 def mean_band(curves: Sequence[Curve], grid: Array) -> Band:
+    """The mean of the curves on a grid [G], with its interval; a curve for each seed."""
     if not curves:
         raise InputError("a mean needs at least one curve; got none")
     x = np.asarray(grid, float)

@@ -37,6 +37,7 @@ STYLE = {
 
 
 def matplotlib() -> Any:
+    """The package matplotlib; an error that says how to install it where it is missing."""
     try:
         import matplotlib
         import matplotlib.figure

@@ -112,7 +112,7 @@ def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
 
 
 def gantt_tau_s(record: RoundRecord) -> float | None:
-    """When clients were dropped: where the work of those that were breaks off; None if none was."""
+    """The second at which clients were dropped, which is where their work breaks off; None if no client was dropped."""
     work = [times for phase, times in record.phases.items() if phase != "model_down"]
     return max((times["end_s"][k] for times in work for k in record.dropped), default=None)
 

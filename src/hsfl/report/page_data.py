@@ -11,7 +11,8 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.files import read_record
-from hsfl.report.comparison import SENT, compare
+from hsfl.report.comparing import compare
+from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_slots import slots
@@ -54,6 +55,8 @@ class PageRun:
 
 @dataclass(frozen=True)
 class Sources:
+    """What the folders of a page hold."""
+
     runs: list[PageRun]  # labelled; runs of one label differ in their seed
     plans: list[tuple[str, PlanRecord]]  # (folder, plan.json)
     target: float | None  # of a comparison
@@ -99,7 +102,7 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
 
 
 def _own_order(labels: set[str], own: list[str]) -> list[str]:
-    """As the comparison was asked for; what it does not name yet from HSFL to CL."""
+    """The labels in the order in which the comparison was asked for, then labels that it does not name, from HSFL to CL."""
     others = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
     return [*(label for label in own if label in labels), *(label for label in others if label not in own)]
 
@@ -199,6 +202,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
 
 
 def title(sources: Sources) -> str:
+    """The page's title: what was run, planned or swept."""
     names = list({one.run.label: one.run.name for one in sources.runs}.values())
     if not names and sources.sweeps:
         sweep = sources.sweeps[0][1]

@@ -23,7 +23,7 @@ FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the o
 
 
 def short(value: float | None, digits: int = 4) -> float | None:
-    """To so many significant digits; whole numbers without a point."""
+    """The number rounded to so many significant digits; a whole number has no point."""
     if value is None or not np.isfinite(value):
         return None
     near = rounded(value, digits)
@@ -31,14 +31,16 @@ def short(value: float | None, digits: int = 4) -> float | None:
 
 
 def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
+    """Every value rounded to so many significant digits, as `short` does."""
     return [short(float(value), digits) for value in values]
 
 
 def round_columns(
     records: Sequence[RoundRecord], links: Sequence[str], every: int | None, pooled: bool | None = None
 ) -> dict[str, list[Any]]:
-    """Columns [R]. `every`: a Gantt chart for each so many rounds, first and last included; None: for none.
+    """The quantities of all rounds by name, [R] each.
 
+    every: keep the Gantt chart of every n-th round, and of the first and the last; None keeps no chart.
     pooled: whether the data are on the server; by default as the built-in framework of the records has it.
     """
     last = len(records) - 1
@@ -73,6 +75,7 @@ def together(record: RoundRecord) -> bool:
 
 
 def straggler(record: RoundRecord) -> int | None:
+    """The straggler of a round; None where all clients end together."""
     return None if together(record) else record.straggler
 
 
@@ -83,7 +86,7 @@ def why(record: RoundRecord) -> str | None:
 
 
 def _changes(values: Sequence[Any]) -> list[Any]:
-    """None where a value is that of the round before."""
+    """The values, with None in the place of a value that the round before has, too."""
     return [value if r == 0 or value != values[r - 1] else None for r, value in enumerate(values)]
 
 
@@ -100,7 +103,10 @@ def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
 
 
 def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
-    """By phase: [start_s, length_s] of these clients. A start of None follows the phase before; one number is for all."""
+    """The start and the length in seconds of each phase of these clients, by phase.
+
+    A start of None says that the phase follows the phase before it. One number in the place of a list is for all clients.
+    """
     encoded: dict[str, list[Any]] = {}
     now_s = np.zeros(len(clients))
     for phase in PHASES:
@@ -116,7 +122,7 @@ def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
 
 
 def _one_or_all(values: Array, matters: Array | None = None) -> Any:
-    """One number if it is the same for all (that matter), else all."""
+    """One number if all clients that matter have the same number, else the list of all numbers."""
     rounded = shorts(values, 6)
     told = {value for k, value in enumerate(rounded) if matters is None or matters[k]}
     return told.pop() if len(told) == 1 else rounded
@@ -133,9 +139,10 @@ def allocation(told: Says) -> dict[str, Any] | None:
 
 
 def gantt_strides(runs: Sequence[Run]) -> list[int | None]:
-    """For each run, of which rounds the page holds a Gantt chart: of every so-many-th; None: of none.
+    """A number n for each run: the page holds the Gantt chart of every n-th round. None holds no chart.
 
-    All, while they are few; else those of each label's first seed, and of these as many as MAX_BARS allows.
+    A page with few rounds holds all charts. Otherwise only the first seed of each label has charts, and as many of them as
+    MAX_BARS allows.
     """
     bars = [_num_bars(run) for run in runs]
     if sum(bars) <= MAX_BARS:
@@ -153,7 +160,7 @@ def _num_bars(run: Run) -> int:
 
 
 def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
-    """Over all rounds, [K] each: rounds kept, dropped and left out, rounds as the straggler, seconds of waiting."""
+    """How many rounds each client was kept, dropped, left out or the straggler, and its seconds of waiting in all, [K] each."""
     num_clients = len(records[0].cuts) if records else 0
     kept, dropped, left_out, late = np.zeros((4, num_clients), int)
     waiting_s = np.zeros(num_clients)

@@ -25,7 +25,7 @@ SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6
 
 
 def _page_style(style: Style) -> dict[str, Any]:
-    """As the page draws it: a colour, the number of a shape, and dashes in pixels."""
+    """A style as the page draws it: a colour, the number of a shape, and dashes in pixels."""
     colour, marker, dashes = style
     lengths = () if dashes == "solid" else dashes[1]
     return {"colour": colour, "shape": SHAPES.get(marker, 9), "dashes": " ".join(f"{2 * n:g}" for n in lengths)}

@@ -52,7 +52,7 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
 
 
 def _cell(sweep: Sweep, point: int, label: str, metric: str) -> list[float | None]:
-    """Mean and half of the interval."""
+    """A cell of the table: the mean, and half of its interval."""
     found, scale = sweep.estimate(point, label, metric), METRICS[metric].scale
     half = None if found.mean is None or found.high is None else found.high - found.mean
     return shorts([np.nan if value is None else scale * value for value in (found.mean, half)])

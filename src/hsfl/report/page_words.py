@@ -11,13 +11,13 @@ OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
 def describe(config: RunConfig, look: Look | None = None) -> list[str]:
-    """A few sentences, each about one thing."""
+    """A run's config as a few sentences, each about one thing."""
     sentences = [_learning(config, look), _training(config), _fleet(config), _network(config), _allocation(config)]
     return [sentence for sentence in sentences if sentence]
 
 
 def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) -> list[str]:
-    """The same for a plan, which trains nothing: what it takes for granted. num_samples [K]. data: what a sample is."""
+    """What a plan takes for granted, as a few sentences. num_samples: [K] training samples of each client. data: what a sample is."""
     fewest, most = round(min(num_samples)), round(max(num_samples))
     samples = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     clients = f"{count(config.fleet.num_clients, 'client')} with {samples} samples each"
@@ -95,7 +95,7 @@ def _network(config: RunConfig) -> str:
 
 
 def _main_server(config: RunConfig) -> str:
-    """A fleet file may describe the main server; the config then has the default."""
+    """The main server of the config in words. A fleet file may describe another main server; then the words say so."""
     hz = config.network.main_hz
     unless = (
         " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
@@ -126,7 +126,7 @@ def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def sharing(runs: Sequence[tuple[str, str, str | None]]) -> list[str]:
-    """Who was not trained for itself. runs: (name, framework, the framework it was trained as, or None)."""
+    """A note on runs that took their training from another framework. runs: (name, framework, that other framework or None)."""
     groups: dict[str, dict[str, None]] = {}
     for name, framework, trained_as in runs:
         if trained_as is not None:
@@ -162,6 +162,7 @@ def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
 
 
 def say(value: Any) -> str:
+    """The value of a setting as people read it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

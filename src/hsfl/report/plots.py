@@ -162,6 +162,7 @@ def bar_places(num_points: int, place: int, num_curves: int, most: int = NUM_BAR
 
 
 def curve_look(style: Style) -> dict[str, Any]:
+    """A framework's style as the words of matplotlib for a curve."""
     colour, marker, dashes = style
     return {
         "color": colour,
@@ -242,7 +243,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """As the page's timeUnit."""
+    """The unit of a time axis, as the page's function timeUnit chooses it: seconds in one unit, and the unit's name."""
     if longest_s >= ENDLESS:
         return longest_s, f"1 is {seconds(longest_s)}"
     units = ((3.156e7, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min"))

@@ -45,7 +45,7 @@ LONGEST_TITLE = 60
 def built_in(framework: str) -> Method | None:
     """The row of a framework of the package; None for any other, registered here or not."""
     row = METHODS.get(framework)
-    return row if row is not None and row.source == "hsfl" else None
+    return row if row is not None and row.built_in else None
 
 
 def read_look(folder: RunFolder, framework: str) -> Look | None:
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def spent_its_time(self) -> bool:
-        """Whether the run came to its end in the budget's last moment, or for want of more."""
+        """Whether the run used all the simulated seconds that it had; a finished run without a budget did."""
         return self.status == "budget" or (self.status == "finished" and self.sim_time_s >= self.end_s * (1 - 1e-6))
 
     @property
@@ -131,12 +131,13 @@ class Run:
 
     @cached_property
     def bytes(self) -> dict[str, int]:
-        """By link, over all rounds."""
+        """Bytes sent on each link over all rounds, by the link's name."""
         links = dict.fromkeys(link for record in self.records for link in record.bytes)
         return {link: sum(record.bytes.get(link, 0) for record in self.records) for link in links}
 
 
 def read_run(path: str | Path, label: str, seed: int) -> Run:
+    """The run in a folder. label, seed: what the run is called on the page."""
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
     ended = folder.ended()
@@ -168,5 +169,6 @@ def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]
 
 
 def usual_order(label: str) -> tuple[int, str]:
+    """A key that sorts labels: frameworks in the order of the table, then all others by name."""
     framework = label.split(",", 1)[0]
     return (list(METHODS).index(framework) if built_in(framework) is not None else len(METHODS), label)

@@ -1,6 +1,5 @@
 """A sweep, read from its folder: a row of numbers for each point, contender and seed, and means over seeds."""
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,12 +10,12 @@ from rich.console import Group
 from rich.text import Text
 
 from hsfl.errors import InputError, known
-from hsfl.files import read_object, write_atomic
+from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.methods import Style
-from hsfl.report.comparison import markdown_table, rich_table, say
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, display_name, read_run
+from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
@@ -58,13 +57,14 @@ UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m
 
 
 def default_metrics(plan_only: bool, target: float | None) -> list[str]:
+    """The metrics that are drawn where none are asked for."""
     if plan_only:
         return ["round_s"]
     return ["final_accuracy", "round_s", *(["time_to_target_s"] if target is not None else [])]
 
 
 def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -> None:
-    """Before hours of training, not after."""
+    """Refuse an unknown metric before hours of training, not after."""
     for name in names:
         known("metric", name, METRICS)
         if plan_only and name not in TIMED:
@@ -86,6 +86,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep:
+    """The rows of a sweep, with the points, contenders and seeds that it is made of."""
+
     fields: list[str]
     values: list[list[Any]]  # of each point, one for each field
     folders: list[str]  # of each point, below the sweep's
@@ -101,11 +103,11 @@ class Sweep:
 
     @property
     def metrics(self) -> list[str]:
-        """Those that some run has."""
+        """The metrics that some run has."""
         return [name for name in METRICS if any(row.numbers.get(name) is not None for row in self.rows)]
 
     def estimate(self, point: int, label: str, metric: str) -> Estimate:
-        """Over seeds."""
+        """The mean of a metric over the seeds of a point and contender, with its interval."""
         found = [row for row in self.rows if row.point == point and row.label == label]
         return estimate(row.numbers.get(metric) for row in found)
 
@@ -173,12 +175,8 @@ class Sweep:
             for row in self.rows
         ]
 
-        def write(scratch: Path) -> None:
-            with scratch.open("w", newline="") as file:
-                csv.writer(file).writerows([header, *(["" if cell is None else cell for cell in row] for row in rows)])
-
         words = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
-        write_atomic(out / "sweep.csv", write)
+        write_csv(out / "sweep.csv", header, rows)
         write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(words, "utf-8"))
         return [out / "sweep.csv", out / "sweep.md"]
 
@@ -192,7 +190,7 @@ def say_setting(field: str, value: Any) -> str:
 
 
 def read_sweep(out: str | Path) -> Sweep:
-    """What a sweep's folder holds by now."""
+    """Read all runs that a sweep's folder holds by now."""
     path = Path(out) / FILE
     about = read_object(path)
     try:

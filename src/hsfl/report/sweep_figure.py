@@ -42,6 +42,7 @@ class Panel:
 
 
 def axis_of(sweep: Sweep) -> Axis:
+    """The axis of a sweep: the values of its first field, logarithmic where they span a wide range."""
     values = list({repr(value[0]): value[0] for value in sweep.values}.values())
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     values = sorted(values) if numbers else values
@@ -51,6 +52,7 @@ def axis_of(sweep: Sweep) -> Axis:
 
 
 def panels_of(sweep: Sweep) -> list[Panel]:
+    """The panels of a sweep, one for each combination of the values of the fields after the first."""
     order = {repr(value): place for place, value in enumerate(axis_of(sweep).values)}
     found: dict[str, list[int]] = {}
     for point, (_, *others) in enumerate(sweep.values):
@@ -69,10 +71,12 @@ def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array
 
 
 def write_sweep_figures(sweep: Sweep, metrics: Sequence[str], out: Path) -> list[Path]:
+    """Draw every metric against the first field; returns the files."""
     return [path for name in metrics for path in save(sweep_figure(sweep, name), out / file_name(name))]
 
 
 def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
+    """One metric against the first field: a curve for each contender, in as many panels as the other fields need."""
     mpl = matplotlib()
     axis, panels = axis_of(sweep), panels_of(sweep)
     styles = label_styles(sweep.labels, sweep.styles)

@@ -44,7 +44,7 @@ class Watcher:
         return self._version is None
 
     def news(self) -> tuple[str, dict[str, Any]]:
-        """(version, all data)."""
+        """The stamp of the folders' files as they are now, and all data in them."""
         with self._lock:
             version = self._stamp()
             if version != self._version:
@@ -53,7 +53,7 @@ class Watcher:
             return version, self._data
 
     def _stamp(self) -> str:
-        """What changes when a file does."""
+        """A value that changes whenever one of the files changes."""
         folders = [folder for path in self.paths for folder in (path, *run_places(path).values())]
         folders += [run for path in self.paths if (path / "sweep.json").is_file() for run in path.glob("*/*/seed-*")]
         stamps = []
@@ -75,7 +75,7 @@ def rest(data: dict[str, Any], have: str) -> dict[str, Any]:
 
 
 def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
-    """A page whose Gantt charts are of other rounds gets all."""
+    """The rounds that a page does not have; a page whose Gantt charts are of other rounds gets all rounds."""
     every, count = part[0], part[-1]
     if every != str(run["gantt_every"] or 0) or not count.isdecimal() or int(count) > run["num_rounds"]:
         return run

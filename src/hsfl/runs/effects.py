@@ -174,9 +174,10 @@ def check_effects(
         _check_names(config)
     alone, in_file = _own_config(source)
     typed = {set_name(change) for change in changes}
-    for names, judged in ((typed, configs), (in_file - typed, [*configs, *alone])):
-        for name in sorted(names):
-            _check(name, judged, planning)
+    for name in sorted(typed):
+        _check(name, configs, planning)
+    for name in sorted(in_file - typed):
+        _check(name, [*configs, *alone], planning=True)  # the same file may serve hsfl plan
 
 
 def _check_names(config: RunConfig) -> None:
@@ -216,9 +217,11 @@ def _value(config: RunConfig, name: str) -> Any:
 
 def _other_framework(rest: str, config: RunConfig) -> str | None:
     """Why the options of a framework do nothing: another framework runs."""
-    of = rest.partition(".")[0]
+    of, _, field = rest.partition(".")
     if of == config.framework or of not in type(config.options).model_fields:
         return None  # the options of a plugin may be of its policy, model or data
+    if getattr(getattr(config.options, of), field, None) == getattr(getattr(RunConfig().options, of), field, None):
+        return None
     return f"these are options of {of} but the framework is {config.framework}; leave them out"
 
 

@@ -1,11 +1,10 @@
 """A run's rounds as plain tables, for pandas or a spreadsheet: a row for each round, and a row for each phase of each client."""
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hsfl.files import write_atomic
+from hsfl.files import write_csv
 from hsfl.runs.records import RoundRecord
 
 ROUND_FIELDS = (
@@ -66,17 +65,6 @@ def _phases(record: RoundRecord) -> list[dict[str, Any]]:
 def write_tables(folder: Path, records: Sequence[RoundRecord]) -> None:
     """rounds.csv and phases.csv of a run folder."""
     rounds = round_table(records)
-    write_table(folder / "rounds.csv", list(rounds[0]) if rounds else [*ROUND_FIELDS, *MORE_ROUND_FIELDS], rounds)
-    write_table(folder / "phases.csv", PHASE_FIELDS, phase_table(records))
-
-
-def write_table(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with these columns; None is an empty cell."""
-
-    def write(scratch: Path) -> None:
-        with scratch.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, header)
-            writer.writeheader()
-            writer.writerows(rows)
-
-    write_atomic(path, write)
+    header = list(rounds[0]) if rounds else [*ROUND_FIELDS, *MORE_ROUND_FIELDS]
+    write_csv(folder / "rounds.csv", header, [list(row.values()) for row in rounds])
+    write_csv(folder / "phases.csv", PHASE_FIELDS, [list(row.values()) for row in phase_table(records)])

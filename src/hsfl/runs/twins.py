@@ -44,7 +44,7 @@ TIMED = (
 def learning(config: RunConfig) -> str | None:
     """What decides what a run learns, as text: runs with the same text learn the same. None: nothing is known of its like."""
     row = METHODS.get(config.framework)
-    if row is None or row.source != "hsfl" or not row.copy_per_client or config.train.tau_s is not None:
+    if row is None or not row.built_in or not row.copy_per_client or config.train.tau_s is not None:
         return None
     flat = flatten(config.model_dump(mode="json"))
     return json.dumps({name: value for name, value in flat.items() if not name.startswith(TIMED)}, sort_keys=True)

@@ -83,7 +83,7 @@ def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
 
 
 def no_observer(client: int, num_samples: int) -> None:
-    pass
+    """An observer of batches that does nothing."""
 
 
 @dataclass

@@ -32,6 +32,7 @@ class Tally:
 
 
 def num_batches(images: Images, batch_size: int = TEST_BATCH) -> int:
+    """How many batches the images make."""
     return -(-len(images) // batch_size)
 
 

@@ -78,6 +78,7 @@ class Request:
 
 
 def find_file(path: str, data_dir: Path) -> Path:
+    """The file at a path, as given or within the data directory; an error where there is none."""
     given = Path(path).expanduser()
     found = given if given.is_file() else data_dir / given
     if not found.is_file():

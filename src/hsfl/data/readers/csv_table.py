@@ -20,6 +20,8 @@ WAY_OUT = "save it as text in UTF-8, a row for each sample under a header"
 
 @dataclass(frozen=True)
 class Table:
+    """The rows of a CSV file as text."""
+
     path: Path
     header: list[str]
     rows: list[list[str]]

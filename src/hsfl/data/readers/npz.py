@@ -23,6 +23,7 @@ WAY_OUT = "write it with np.savez(PATH, train_x=..., train_y=..., test_x=..., te
 
 
 def read(request: Request) -> Arrays:
+    """The arrays of an .npz file, everything checked; where it has no test samples, a part is held out."""
     path = request.file(request.path)
     stored = _stored(path)
     layout = next((names for names in LAYOUTS if set(names) <= stored.keys()), None)

@@ -4,18 +4,16 @@ This is the only list of frameworks. It imports no torch: the clock, the planner
 is named by its place and imported when it is needed. A framework of the user's is one more row (`hsfl.register_framework`).
 """
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hsfl import plugins
 from hsfl.errors import InputError, known
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-COMPARED = ("hsfl", "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
+PROPOSED = "hsfl"  # the paper's own framework, which the others are set against
+COMPARED = (PROPOSED, "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
+BUILT_IN = "hsfl"  # the source of the package's own rows
 Style = tuple[str, str, Any]  # colour, marker, dashes: any two differ for colour-blind eyes, and in black and white
 
 
@@ -73,7 +71,12 @@ class Method:
     copy_per_client: bool = False  # the main server keeps a copy of its side for each client and averages once a round
     own_policy: str = "even"  # the allocation that its authors chose
     timeline: Callable[..., Any] | None = None
-    source: str = "hsfl"  # or the file that registered it
+    source: str = BUILT_IN  # or the file that registered it
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the row is the package's own, and not a plugin's."""
+        return self.source == BUILT_IN
 
     @property
     def pools_data(self) -> bool:
@@ -109,125 +112,6 @@ def method(name: str) -> Method:
 def copy_per_client_names() -> list[str]:
     """Names of the frameworks in which the main server keeps a copy of its side for each client; policies allocate for these."""
     return [name for name, row in METHODS.items() if row.copy_per_client]
-
-
-NEEDED = {  # what a framework's class must have
-    "init": "init(self)",
-    "round": "round(self, state, kept, round_index)",
-    "models": "models(self, state)",
-    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.base.Base has it",
-    "extras": "extras(self), as hsfl.frameworks.base.Base has it",
-}
-FREE_STYLES: tuple[Style, ...] = (  # for frameworks that are registered: no two alike, and none like a built-in style
-    ("#117733", "h", (0, (8, 1.5, 1, 1.5))),
-    ("#AA4499", "p", (0, (4, 1.5, 4, 3))),
-    ("#332288", "8", (0, (10, 2, 1, 2, 1, 2))),
-    ("#AA7700", "d", (0, (2, 2, 6, 2))),
-    ("#44AA99", "X", (0, (1, 1, 5, 1))),
-    ("#CC6677", "H", (0, (6, 3, 2, 3))),
-)
-
-
-def register_framework(
-    name: str,
-    code: type[Any],
-    *,
-    title: str | None = None,
-    paper: str = "",
-    timing: Timing | Mapping[str, Any] | None = None,
-    timeline: Callable[..., Any] | None = None,
-    own_cuts: bool | None = None,
-    copy_per_client: bool | None = None,
-    own_policy: str = "even",
-    style: Style | None = None,
-    options: "type[BaseModel] | None" = None,
-) -> Method:
-    """Add a framework: the class that trains, and how its row differs from the row of the framework that it derives from.
-
-    If no parent of the class is a framework, the row is HSFL's where the class says `copy_per_client = True`; otherwise
-    clients work in parallel, each at its own pace.
-
-    title, paper, style: how tables and figures show the framework.
-    timing: some or all words of `Timing`. timeline: a function instead of these words, see `Method`.
-    own_cuts: whether every client has a cut of its own. copy_per_client: whether the main server keeps a copy per client.
-    own_policy: the allocation that `allocation.policy=own` stands for.
-    options: a pydantic model for `options.<name>`, which `Task.options` gives to the class.
-    """
-    _check_class(name, code)
-    rows: dict[str | type[Any], Method] = {row.code: row for row in METHODS.values()}
-    places = (place for kind in code.__mro__ for place in (kind, f"{kind.__module__}:{kind.__qualname__}"))
-    parent = next((rows[place] for place in places if place in rows), None)
-    if parent is None and getattr(code, "copy_per_client", False):
-        parent = METHODS["hsfl"]
-    row = Method(
-        name,
-        " ".join(str(title if title is not None else name).split()),
-        paper,
-        _timing(name, timing, parent.timing if parent is not None else Timing()),
-        code,
-        _free_style() if style is None else _checked_style(name, style),
-        _first(own_cuts, parent.own_cuts if parent is not None else False),
-        _first(copy_per_client, parent.copy_per_client if parent is not None else False),
-        own_policy,
-        timeline if timeline is not None or parent is None else parent.timeline,
-        plugins.source(),
-    )
-    plugins.add("framework", METHODS, name, row, options)
-    return row
-
-
-def _first(given: bool | None, usual: bool) -> bool:
-    return usual if given is None else bool(given)
-
-
-def _check_class(name: str, code: Any) -> None:
-    if not isinstance(code, type):
-        raise InputError(f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.base.Base")
-    for need, how in NEEDED.items():
-        if not callable(getattr(code, need, None)):
-            raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
-
-
-def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
-    """The words given, and the usual ones for the rest."""
-    if given is None:
-        return usual
-    words = asdict(given) if isinstance(given, Timing) else dict(given)
-    for word, value in words.items():
-        known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
-        if value not in WORDS[word]:
-            known(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
-    return Timing(**(asdict(usual) | words))
-
-
-def _free_style() -> Style:
-    taken = [row.style for row in METHODS.values()]
-    free = [style for style in FREE_STYLES if style not in taken]
-    return free[0] if free else FREE_STYLES[len(taken) % len(FREE_STYLES)]
-
-
-def _checked_style(name: str, style: Any) -> Style:
-    if (found := read_style(style)) is None:
-        raise InputError(f"framework {name!r} has style {style!r}; give colour, marker and dashes as {FREE_STYLES[0]}")
-    return found
-
-
-MARKERS = "xsv^DP<>*ohp8dXH"  # that figures and pages know
-
-
-def read_style(value: Any) -> Style | None:
-    """A style from plain data: a colour such as #117733, a marker, and "solid" or (0, (on, off, ...)); None if it is no style."""
-    try:
-        colour, marker, dashes = value
-        if dashes != "solid":
-            offset, lengths = dashes
-            dashes = (float(offset), tuple(float(length) for length in lengths))
-            if not 2 <= len(dashes[1]) <= 8 or len(dashes[1]) % 2 or not all(0 < length < 100 for length in dashes[1]):
-                return None
-        good = re.fullmatch(r"#[0-9a-fA-F]{6}", colour) and len(marker) == 1 and marker in MARKERS
-    except (TypeError, ValueError):
-        return None
-    return (colour, marker, dashes) if good else None
 
 
 for _row in (
@@ -279,7 +163,7 @@ for _row in (
         "PSL",
         "Jeon, Kim, Privacy-sensitive parallel split learning, 2020",
         Timing(server="whole", step="joint", batches="proportional", models_each_step=True),
-        "hsfl.frameworks.in_step:PSL",
+        "hsfl.frameworks.psl:PSL",
         ("#CC79A7", "P", (0, (2, 1))),
     ),
     Method(
@@ -304,7 +188,7 @@ for _row in (
         "CPSL",
         "Wu et al., Split Learning over Wireless Networks: Parallel Design and Resource Management, 2023",
         Timing(turns="clusters", server="whole", step="joint"),
-        "hsfl.frameworks.in_step:CPSL",
+        "hsfl.frameworks.cpsl:CPSL",
         ("#000000", "*", (0, (1, 3))),
         own_policy="cpsl",
     ),

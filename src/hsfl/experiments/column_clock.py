@@ -1,0 +1,66 @@
+"""How long the rounds of a column take on a fleet, as a run would take them, without data and without training.
+
+Legend: K clients.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hsfl.config import ModelConfig, RunConfig, with_changes
+from hsfl.data.facts import FACTS
+from hsfl.experiments.columns import Column
+from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.world import Given, World
+
+if TYPE_CHECKING:
+    from hsfl.models.state import Layout, UnitState
+    from hsfl.models.units import SplitModel
+
+Array = np.ndarray
+
+
+def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> list[float]:
+    """The seconds of every round, as a run of this column would take them: everyone takes part, nobody is dropped."""
+    config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
+    clock = column_clock(config, world, cuts, num_samples)
+    everyone = tuple(range(len(num_samples)))
+    return clock.rounds_s([everyone] * config.train.rounds)
+
+
+def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
+    """The clock of the config's framework. cuts: [K], as chosen for the column. num_samples: [K], as the clock charges them.
+
+    Only the framework's class knows how it uses the cuts, and what else the clock must know. So an object of the class is made,
+    with blank data.
+    """
+    import torch  # here, because it takes seconds to load
+
+    from hsfl.frameworks import find_framework
+    from hsfl.frameworks.base import Task
+    from hsfl.training.batches import Feed, Images
+
+    _, shape, num_classes = FACTS[config.data.name]
+    shape, options = config.model.input or shape, config.options.of(config.model.name)
+    model, layout, initial = _model(config.model, shape, num_classes, Given(options))
+    blank = Images(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (), ())
+    counts = np.rint(num_samples / config.network.sample_scale).astype(int)
+    feed = Feed(blank, [np.zeros(count, int) for count in counts], config.seed)
+    kind = find_framework(config.framework)
+    arranged = kind.arrange(config, world, min(cuts), num_samples)
+    made = kind(Task(config, model, layout, initial, feed, tuple(cuts), arranged))
+    return RoundClock(config, world, made.cuts, num_samples, made.extras())
+
+
+@lru_cache(maxsize=2)
+def _model(
+    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, own: Given
+) -> "tuple[SplitModel, Layout, UnitState]":
+    """The model with any weights, kept for the other columns and fleets, because drawing weights takes a second."""
+    from hsfl.models.state import Layout, read_state  # here, because they load torch
+    from hsfl.models.zoo import build
+
+    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=own.options)
+    return model, Layout.of(model), read_state(model)

@@ -1,0 +1,117 @@
+"""PSL: Jeon, Kim, "Privacy-sensitive parallel split learning" (2020).
+
+Clients go in step (`in_step`), and the weight gradients of their heads are averaged in every step, so that all heads stay the same.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from hsfl.frameworks.base import State, Task, join
+from hsfl.frameworks.in_step import InStep, Tensors, Work
+from hsfl.models.state import UnitState
+from hsfl.planning.round_clock import Extras
+from hsfl.training.step import Part
+
+
+class PSL(InStep):
+    """PSL: every client's batches are in proportion to its samples, so that all clients make equally many steps.
+
+    With `options.psl.cut_gradient` the gradient at the cut is averaged instead, position by position in the batch; clients
+    then keep heads of their own.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.own_heads = task.config.options.psl.cut_gradient
+        counts = [task.feed.num_samples(k) for k in range(task.num_clients)]
+        whole = task.num_clients * task.config.train.batch_size / sum(counts)
+        self.batch_sizes = [max(2, round(whole * n)) for n in counts]  # BatchNorm needs two
+
+    def extras(self) -> Extras:
+        return Extras(heads_travel=not self.own_heads)
+
+    def batch_size(self, client: int) -> int:
+        return self.batch_sizes[client]
+
+    def head_weight(self, client: int) -> float:
+        return self.batch_sizes[client]
+
+    def init(self) -> State:
+        initial = self.task.initial
+        if not self.own_heads:
+            return super().init()
+        return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
+
+    def work(self, state: State, round_index: int) -> Work:
+        own = {name: head for name, head in state.units.items() if name.startswith("head")}
+        return Work(round_index, self.task.lr(round_index), own_heads=own)
+
+    def head_bytes(self, client: int, trained: bool) -> int:
+        """Clients that trained have the parameters already, through the gradients; only BatchNorm's buffers travel."""
+        if self.own_heads:
+            return 0
+        whole = super().head_bytes(client, trained)
+        return whole - self._parameter_bytes(client) if trained else whole
+
+    def _parameter_bytes(self, client: int) -> int:
+        return sum(parameter.nbytes for parameter in self.heads[client].parameters())
+
+    def begin(self, work: Work, model: UnitState, clients: Sequence[int]) -> None:
+        super().begin(work, model, clients)
+        if self.own_heads:
+            for k in clients:
+                self.heads[k].begin(work.own_heads[f"head{k}"], work.lr)
+
+    def finish(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
+        if self.own_heads:
+            work.own_heads |= {f"head{k}": self.heads[k].state.clone() for k in clients}
+        return super().finish(work, model, clients)
+
+    def update_heads(
+        self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
+    ) -> None:
+        if self.own_heads:
+            gradients = _average_by_position(gradients)
+            return super().update_heads(work, clients, inputs, smashed, gradients)
+        if not all(smashed[k].requires_grad for k in gradients):
+            return  # no head has a weight to train
+        for k, gradient in gradients.items():
+            smashed[k].backward(gradient)
+        active = [self.heads[k] for k in gradients]
+        _average_gradients(active, [len(g) for g in gradients.values()], [self.heads[k] for k in clients])
+        work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in gradients))
+        work.link.count("client_edge_down", sum(self._parameter_bytes(k) for k in clients))
+        for k in clients:
+            self.heads[k].update()
+
+    def models(self, state: State) -> Iterable[UnitState]:
+        model = state.units["model"]
+        if not self.own_heads:
+            yield model
+        else:
+            for k, cut in enumerate(self.cuts):
+                yield join(state.units[f"head{k}"], model[cut : model.stop])
+
+
+def _average_gradients(givers: list[Part], weights: list[int], takers: list[Part]) -> None:
+    """Each taker's weight gradients become the givers' mean, weighted by samples in the batch."""
+    total = sum(weights)
+    means = []
+    for column in zip(*(part.parameters() for part in givers)):
+        grads = [parameter.grad for parameter in column if parameter.grad is not None]
+        means.append(sum(grad * (w / total) for grad, w in zip(grads, weights)) if grads else None)
+    for part in takers:
+        for parameter, mean in zip(part.parameters(), means):
+            parameter.grad = mean
+
+
+def _average_by_position(gradients: Tensors) -> Tensors:
+    """Sample i of every batch gets the mean gradient of samples i, weighted by the batches' sizes."""
+    longest = max(len(gradient) for gradient in gradients.values())
+    shape = (longest, *next(iter(gradients.values())).shape[1:])
+    first = next(iter(gradients.values()))
+    total, weight = first.new_zeros(shape), first.new_zeros(longest, *(1 for _ in shape[1:]))
+    for gradient in gradients.values():
+        total[: len(gradient)] += gradient * len(gradient)
+        weight[: len(gradient)] += len(gradient)
+    mean = total / weight
+    return {k: mean[: len(gradient)] for k, gradient in gradients.items()}

@@ -1,0 +1,135 @@
+"""Runs are summed up into a comparison: means over seeds for each label, and each label against the reference."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from hsfl.errors import InputError, known
+from hsfl.methods import PROPOSED
+from hsfl.report.comparison import Comparison, LabelResult, Pair
+from hsfl.report.curves import estimate, time_to_target_s
+from hsfl.report.runs import Run, read_runs
+
+HOW_ENDED = {  # statuses that need more words
+    "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
+}
+
+
+def check_target(target: float | None) -> None:
+    """An error unless the target is a test accuracy above 0 and at most 1; None is no target."""
+    if target is not None and not 0 < target <= 1:
+        raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
+
+
+def compare(
+    runs: Sequence[Run], target: float | None = None, reference: str | None = None, paired: bool = True
+) -> Comparison:
+    """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
+
+    `paired`: whether the labels are of one task, so that one may be set against another.
+    """
+    if not runs:
+        raise InputError("there are no runs to compare; give at least one")
+    check_target(target)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    if reference is None:
+        proposed = [label for label in labels if label.split(",", 1)[0] == PROPOSED]
+        reference = PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
+    known("label", reference, labels)
+    common_s = min(run.end_s for run in runs)
+    by_label = {label: [run for run in runs if run.label == label] for label in labels}
+    results = [_result(label, by_label[label], target, common_s) for label in labels]
+    pairs = [
+        _pair(by_label[reference], by_label[label], target, common_s)
+        for label in labels
+        if paired and label != reference and _common_seeds(by_label[reference], by_label[label])
+    ]
+    return Comparison(list(runs), target, common_s, reference, results, pairs, _notes(runs, results, pairs, target))
+
+
+def read_comparison(
+    out: str | Path, target: float | None = None, labels: Sequence[str] | None = None, reference: str | None = None
+) -> Comparison:
+    """The comparison in a folder."""
+    return compare(read_runs(out, labels), target, reference)
+
+
+def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:
+    times = [_time_to_target_s(run, target) for run in runs]
+    links = dict.fromkeys(link for run in runs for link in run.bytes)
+    return LabelResult(
+        label=label,
+        seeds=[run.seed for run in runs],
+        final_accuracy=estimate(run.last("test_accuracy") for run in runs),
+        best_accuracy=estimate(run.best("test_accuracy") for run in runs),
+        common_accuracy=estimate(run.accuracy_at(common_s) for run in runs),
+        final_balanced_accuracy=estimate(run.last("balanced_accuracy") for run in runs),
+        best_balanced_accuracy=estimate(run.best("balanced_accuracy") for run in runs),
+        rounds=estimate(len(run.records) for run in runs),
+        sim_time_s=estimate(run.sim_time_s for run in runs),
+        reached=sum(time is not None for time in times),
+        time_to_target_s=estimate(times),
+        drops=estimate(run.drops for run in runs),
+        drops_per_round=estimate(run.drops / len(run.records) if run.records else None for run in runs),
+        left_out=estimate(run.left_out for run in runs),
+        bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
+        total_bytes=estimate(sum(run.bytes.values()) for run in runs),
+    )
+
+
+def _time_to_target_s(run: Run, target: float | None) -> float | None:
+    return None if target is None else time_to_target_s(run.records, target)
+
+
+def _common_seeds(left: Iterable[Run], right: Iterable[Run]) -> list[int]:
+    return sorted({run.seed for run in left} & {run.seed for run in right})
+
+
+def _pair(reference: list[Run], other: list[Run], target: float | None, common_s: float) -> Pair:
+    seeds = _common_seeds(reference, other)
+    ours, theirs = ({run.seed: run for run in runs} for runs in (reference, other))
+
+    def each(what: Callable[[Run], float | None], join: Callable[[float, float], float | None]) -> list[float | None]:
+        values = [(what(ours[seed]), what(theirs[seed])) for seed in seeds]
+        return [None if a is None or b is None else join(a, b) for a, b in values]
+
+    return Pair(
+        reference=reference[0].label,
+        other=other[0].label,
+        seeds=seeds,
+        final_accuracy=estimate(each(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
+        common_accuracy=estimate(each(lambda run: run.accuracy_at(common_s), lambda a, b: a - b)),
+        speedup=estimate(each(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
+    )
+
+
+def _ratio(reference_s: float, other_s: float) -> float | None:
+    return other_s / reference_s if reference_s > 0 and other_s > 0 else None
+
+
+def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], target: float | None) -> list[str]:
+    """What a reader must know to read the numbers rightly."""
+    names = {run.label: run.name for run in runs}
+    notes = ["Mean over seeds ± half of the 95 % confidence interval (Student t)."]
+    if max(len(result.seeds) for result in results) < 2:
+        notes = ["One seed: no confidence interval; differences may be luck."]
+    for result in results:
+        ends = Counter(run.status for run in runs if run.label == result.label and not run.spent_its_time)
+        notes += [
+            f"{names[result.label]}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
+            for end, num in ends.items()
+        ]
+        if target is not None and 0 < result.reached < len(result.seeds):
+            notes.append(
+                f"{names[result.label]}: {result.reached} of {len(result.seeds)} seeds reached the target; "
+                "its time is the mean over those alone, so too short, and has no interval."
+            )
+    if any(pair.speedup.num < len(pair.seeds) for pair in pairs) and target is not None:
+        notes.append(
+            "A speed-up counts the seeds in which both reached the target; without an interval if not all did."
+        )
+    if any(result.drops.mean for result in results):
+        notes.append("Data sent count the clients that were kept; what a dropped one sent before tau is not in them.")
+    if len({tuple(result.seeds) for result in results}) > 1:
+        notes.append("The labels were not all run with the same seeds; pairs use those they share.")
+    return notes
