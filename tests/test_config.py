@@ -164,7 +164,8 @@ def test_absurd_values_are_words(text):
         ("a.json", b'{"train": null}', "config train is None but it is a section"),
         ("a.json", b'{"train": {"lr": NaN}}', "config train.lr is nan"),
         ("a.json", b"[" * 100_000, "a.json cannot be read as json"),
-        ("a.toml", b"\xff\xfe\x00", "neither a readable file nor a preset; presets: demo"),
+        ("a.toml", b"\xff\xfe\x00", "is no text in UTF-8; save it as UTF-8"),
+        ("a.yaml", b"train:\n  rounds: 3\n", "is YAML but a config is TOML: a line [train], and below it rounds = 20"),
         ("a.toml", b"sed = 3", "unknown config field 'sed'; did you mean 'seed'?"),
     ],
 )
@@ -177,7 +178,7 @@ def test_broken_files(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["dmo", "/nowhere/at/all.toml", "."])
+@pytest.mark.parametrize("source", ["dmo", "/nowhere/at/all.toml"])
 def test_no_such_config(source):
     with pytest.raises(InputError, match=r"neither a readable file nor a preset; presets: demo, paper-cifar10"):
         read_config(source)

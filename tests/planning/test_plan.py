@@ -27,6 +27,8 @@ from hsfl.planning.plan_clients import weights_of
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
 
+WIRED = [*SMALL[:2], *SMALL[4:]]  # measured links have no subchannels
+
 
 @pytest.fixture(scope="module")
 def cost_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,7 +63,7 @@ def test_a_plan_by_another_policy_says_that_policy_s_numbers(cost_file: Path, na
         ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"] if kind == "measured" else []
     )
     links += ["--set", "network.main_down_bps=2e7"] if kind == "measured" else []
-    words = ["plan", "--cost", cost_file, *SMALL, *links, "--json"]
+    words = ["plan", "--cost", cost_file, *(SMALL if kind == "ofdma" else WIRED), *links, "--json"]
     proposed, plan = hsfl(*words).json(), hsfl(*words, "--set", f"allocation.policy={name}").json()
     assert plan["policy"] == name
     assert plan["round_s"] == plan["baselines_s"][name]
@@ -125,7 +127,7 @@ def test_plan_of_shared_bands(cost_file: Path) -> None:
 
 def test_plan_for_measured_links(cost_file: Path) -> None:
     links = ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"]
-    words = ["plan", "--cost", cost_file, *SMALL, *links, "--set", "network.main_down_bps=2e7"]
+    words = ["plan", "--cost", cost_file, *WIRED, *links, "--set", "network.main_down_bps=2e7"]
     plan = hsfl(*words, "--json").json()
     assert plan["num_samples"] == 2
     assert plan["lower_bound_s"] <= plan["round_s"]

@@ -110,7 +110,9 @@ def test_ctrl_c_on_a_real_command(tmp_path):
         "environment.json",
         "model-best.safetensors",
         "model.safetensors",
+        "phases.csv",
         "report.html",
+        "rounds.csv",
         "rounds.jsonl",
         "summary.json",
     ]

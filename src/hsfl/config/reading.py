@@ -170,10 +170,17 @@ def read_tree(source: str) -> dict[str, Any]:
     path = Path(source)
     try:
         text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
     except (OSError, ValueError):
         raise InputError(
             f"config {source!r} is neither a readable file nor a preset; presets: {', '.join(presets())}"
         ) from None
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise InputError(
+            f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so, as "
+            f"{path.with_suffix('.toml')}"
+        )
     try:
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
