@@ -95,8 +95,8 @@ def _to_disk(path: Path) -> None:
 
 
 def clear_scratch(folder: Path) -> None:
-    """Remove the unfinished files that a killed process left in this folder and in the folders below it."""
-    for path in folder.rglob(f"{SCRATCH}*"):
+    """Remove the unfinished files that a killed process left in this folder. Folders below it may be other processes'."""
+    for path in folder.glob(f"{SCRATCH}*"):
         path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ from hsfl.errors import InputError
 from hsfl.files import write_atomic, write_json
 from hsfl.report.curves import Estimate
 from hsfl.runs.environment import environment
+from hsfl.runs.folder import holds_something
 
 SCALES = ("smoke", "quick", "full")
 Say = Callable[[str], None]
@@ -48,7 +49,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
             name = "scale" if "scale" in different else different[0]
             was, now = (json.dumps(of.get(name))[:40] for of in (stored, wanted))
             raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
-    elif folder.exists() and any(folder.iterdir()):
+    elif holds_something(folder):
         raise InputError(f"{folder} already holds something else; choose another --out")
     else:
         write_json(path, wanted)

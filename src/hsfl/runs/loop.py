@@ -83,6 +83,7 @@ def run(
     config = _settled(config, folder, resume, model)
     with folder.locked():
         going_on = _going_on(folder, config, resume, observer)
+        folder.clear_scratch()
         with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
             framework = find_framework(config.framework)(bench.task)
