@@ -110,6 +110,12 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))
 
 
+def check_ordinary(path: Path) -> None:
+    """Refuse a device, a named pipe or a folder where a file is to be read; reading from the first two may never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} cannot be read: it is no ordinary file; give the path of one")
+
+
 def read_content(path: Path) -> bytes:
     """The bytes of an ordinary file; a named pipe is refused, since reading from it may never end."""
     try:

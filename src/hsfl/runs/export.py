@@ -1,6 +1,7 @@
 """A run's model: tested again, which needs the run's data, or written for other programs, which needs the model alone."""
 
 import logging
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ def export_folder(
     known("--format", format, FORMATS)
     run = RunFolder(folder)
     stored = load_model(run, which, data_dir)
-    if to is not None and Path(to).resolve() in {p.resolve() for p in (run.last_model_path, run.best_model_path)}:
+    if to is not None and os.path.realpath(to) in map(os.path.realpath, (run.last_model_path, run.best_model_path)):
         raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]
     if format == "safetensors":
