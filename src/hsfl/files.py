@@ -162,17 +162,17 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_record(path: Path, kind: Any) -> Any:
+def read_record(path: Path, kind: Any, way_out: str = DAMAGED) -> Any:
     """A JSON file as the record `kind`, a dataclass whose annotations say what its fields may hold."""
-    return checked(read_content(path), kind, str(path))
+    return checked(read_content(path), kind, str(path), way_out)
 
 
-def checked(content: bytes | str, kind: Any, where: str) -> Any:
+def checked(content: bytes | str, kind: Any, where: str, way_out: str = DAMAGED) -> Any:
     """JSON as the record `kind`; whatever does not fit is one line that begins with `where` and names field and value."""
     try:
         return _adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
-        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {DAMAGED}") from None
+        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {way_out}") from None
 
 
 @cache
