@@ -10,6 +10,9 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, clear_scratch, is_scratch, write_atomic, write_json
+from hsfl.fleet import file as fleet_file
+from hsfl.fleet.writing import check_free
+from hsfl.network import history
 
 
 def text(words: str):  # type: ignore[no-untyped-def]
@@ -85,3 +88,27 @@ def test_what_a_killed_process_leaves_is_known_and_cleared(tmp_path: Path) -> No
     assert left.name.startswith(SCRATCH)
     clear_scratch(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["fleet.toml", "history.csv", "history.npz"])
+def test_a_named_pipe_is_not_read(tmp_path: Path, name: str) -> None:
+    """Reading from it would wait for a writer for ever, and /dev/full would give zeros until the memory is full."""
+    os.mkfifo(tmp_path / name)
+    for read in (
+        (history.read,) if name.startswith("history") else (fleet_file.read, lambda path: check_free(path, "a"))
+    ):
+        with pytest.raises(InputError, match="no ordinary file"):
+            read(tmp_path / name)
+
+
+def test_a_fleet_file_that_is_no_text_is_named_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot read the fleet"):
+        check_free(tmp_path / "fleet.toml", "a")
+
+
+def test_a_table_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
+    rows = "".join(f"{r},0,1e9,1,1\n" for r in range(20_000))
+    (tmp_path / "history.csv").write_text(f'round,client,cpu_hz,main_gain_0,edge_gain_0\n"{rows}')
+    with pytest.raises(InputError, match="cannot read the history"):
+        history.read(tmp_path / "history.csv")

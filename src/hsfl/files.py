@@ -96,8 +96,8 @@ def _to_disk(path: Path) -> None:
 
 
 def clear_scratch(folder: Path) -> None:
-    """Remove the unfinished files that a killed process left in this folder and in the folders below it."""
-    for path in folder.rglob(f"{SCRATCH}*"):
+    """Remove the unfinished files that a killed process left in this folder. Folders below it may be other processes'."""
+    for path in folder.glob(f"{SCRATCH}*"):
         path.unlink(missing_ok=True)
 
 
@@ -122,6 +122,12 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
     write_atomic(path, write)
     return path
+
+
+def check_ordinary(path: Path) -> None:
+    """Refuse a device, a named pipe or a folder where a file is to be read; reading from the first two may never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} cannot be read: it is no ordinary file; give the path of one")
 
 
 def read_content(path: Path) -> bytes:
@@ -170,17 +176,17 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_record(path: Path, kind: Any) -> Any:
+def read_record(path: Path, kind: Any, way_out: str = DAMAGED) -> Any:
     """A JSON file as the record `kind`, a dataclass whose annotations say what its fields may hold."""
-    return checked(read_content(path), kind, str(path))
+    return checked(read_content(path), kind, str(path), way_out)
 
 
-def checked(content: bytes | str, kind: Any, where: str) -> Any:
+def checked(content: bytes | str, kind: Any, where: str, way_out: str = DAMAGED) -> Any:
     """JSON as the record `kind`; whatever does not fit is one line that begins with `where` and names field and value."""
     try:
         return _adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
-        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {DAMAGED}") from None
+        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {way_out}") from None
 
 
 @cache

@@ -143,6 +143,8 @@ def test_compare_with_each_framework_s_own_choices(tmp_path: Path) -> None:
     labels = ["splitfed_v1,allocation.policy=splitfed", "cpsl,allocation.policy=cpsl", "cpsl,allocation.policy=own"]
     labels += ["sl,allocation.policy=own", "hsfl,allocation.policy=own"]
     chosen = [word for label in labels for word in ("-f", label)]
+    words = [word for word in words if word not in ("--set", "allocation.samples=3")]
+    words = [part for word in words for part in ("--set", word)]
     answer = hsfl("compare", *chosen, *words, "--set", "train.budget_s=1e9", "--out", tmp_path, "--quiet")
     assert answer.code == 0, answer
     records = {}

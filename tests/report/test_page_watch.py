@@ -83,7 +83,7 @@ def test_a_folder_that_goes_is_said_and_comes_back(port, under_way):
     assert ask(port, "/data")[0].status == 200
 
 
-@pytest.mark.parametrize("have", ["", "1:5", "2:2", "1:2,1:2", "x", "1:-1", "1:²"])
+@pytest.mark.parametrize("have", ["", "1:5", "2:2", "1:2,1:2", "x", "1:-1", "1:²", "1:" + "9" * 5000])
 def test_a_page_that_has_something_else_gets_all(have):
     run = {"gantt_every": 1, "num_rounds": 3, "rounds": {"round": [1, 2, 3]}}
     assert rest({"runs": [run]}, have)["runs"] == [run]
@@ -158,5 +158,23 @@ def test_the_usual_port_may_be_left_out(under_way):
         assert "127.0.0.1" not in handler._names()
         server.server_port = 80
         assert "127.0.0.1" in handler._names()
+    finally:
+        server.server_close()
+
+
+def test_a_connection_that_is_reset_is_nothing_to_tell_of(under_way, capsys):
+    server = make_server([under_way.path])
+    try:
+        for error in (BrokenPipeError(), ConnectionResetError()):
+            try:
+                raise error
+            except ConnectionError:
+                server.handle_error(None, ("127.0.0.1", 1))
+        assert capsys.readouterr().err == ""
+        try:
+            raise ValueError
+        except ValueError:
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert "ValueError" in capsys.readouterr().err
     finally:
         server.server_close()

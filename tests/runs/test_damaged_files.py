@@ -183,6 +183,23 @@ def test_cuts_that_the_run_cannot_have_are_named(folders: Path, tmp_path: Path, 
     assert "cuts.json" in refused(*commands(tmp_path / "run")[0])
 
 
+@pytest.mark.parametrize("cuts", ["[2, 1, 5]", "[1, 5, 2]"])
+def test_a_run_does_not_go_on_with_other_cuts(folders: Path, tmp_path: Path, cuts: str) -> None:
+    """They fit the devices, and the checkpoint holds as many numbers."""
+    shutil.copytree(folders / "run", tmp_path / "run")
+    (tmp_path / "run" / "cuts.json").write_text(f'{{"cuts": {cuts}}}')
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    assert "were made with cuts" in refused("run", "--resume", "--out", tmp_path / "run", "--set", "train.rounds=9")
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("speed", ["network.main_hz=1e-300", "network.main_hz=2e-293", "network.noise_w=1e300"])
+def test_rounds_longer_than_any_clock_are_refused_before_training(tmp_path: Path, speed: str) -> None:
+    """Their sums would be infinite, or more than a record may hold: the folder could not be read again."""
+    assert "takes endless time" in refused("run", *tiny_words(speed), "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_that_is_no_number_is_named(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "run", tmp_path / "run")
     path = tmp_path / "run" / "model.safetensors"

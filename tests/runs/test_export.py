@@ -98,6 +98,11 @@ def test_without_onnx_the_way_out_is_named(finished, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_link_to_itself_is_one_line(finished, tmp_path):
+    (tmp_path / "model").symlink_to(tmp_path / "model")
+    assert "cannot be written" in refused("export", finished, "--to", tmp_path / "model")
+
+
 def test_the_first_weights_are_not_needed_again(tmp_path):
     save_file(build("cnn", (1, 8, 8), 10, seed=8).state_dict(), tmp_path / "first.safetensors")
     config = tiny("train.rounds=1", f"model.init_weights={tmp_path / 'first.safetensors'}")

@@ -1,5 +1,6 @@
 """Nothing is lost: one holder of a folder, runs that stopped early, damaged files, states that are no numbers."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -10,16 +11,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tests.small_runs import tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_tensors
+from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.lock import LOCK
+from hsfl.runs.lock import LOCK, lock
 
 
 class Told(loop.Observer):
@@ -92,6 +94,22 @@ print(entered)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         assert int(out) > 0
+
+
+def test_a_lock_that_goes_between_opening_and_locking_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder before us removes the file that we have opened: a third one would lock another file."""
+    flock, path = fcntl.flock, tmp_path / LOCK
+
+    def late(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with lock(path), pytest.raises(InputError, match="another run is writing"), lock(path):
+        pass
 
 
 def test_an_error_before_the_first_round_leaves_no_folder(tmp_path: Path) -> None:
@@ -175,7 +193,8 @@ def test_a_resumed_run_keeps_the_cuts_that_it_began_with(tmp_path: Path, monkeyp
     def other(*_: object) -> tuple[int, ...]:
         raise AssertionError("the cuts are searched again")
 
-    monkeypatch.setattr(preparing, "choose_cuts", other)
+    for search in ("choose_cuts", "planned_cuts"):
+        monkeypatch.setattr(preparing, search, other)
     loop.run(tiny(*planned), tmp_path / "run", resume=True)
     assert [record.cuts for record in RunFolder(tmp_path / "run").rounds()] == [cuts] * 3
 
@@ -213,6 +232,25 @@ def test_nothing_that_is_no_number_is_saved(tmp_path: Path, optimizer: str) -> N
     for name in ("model.safetensors", "checkpoint/state.safetensors"):
         tensors, _ = load_tensors(tmp_path / "run" / name)
         assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("framework", ["hsfl", "cl"])  # sums of clients are checked as well; cl has none
+def test_weights_that_are_no_numbers_are_seen_where_the_loss_is_one(tmp_path: Path, framework: str) -> None:
+    """One step a client, whose loss comes before the step, and no test in the round."""
+    one_step = ("train.batch_size=64", "train.eval_every=3", "train.optimizer=sgd", "train.lr=1e300")
+    summary = loop.run(tiny(*one_step, f"framework={framework}"), tmp_path / "run")
+    assert (summary.status, summary.rounds) == ("diverged", 0)
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_replaces_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append("replace"), replace(old, new)))
+    save_tensors(tmp_path / "x", {"a": torch.zeros(2)})
+    assert seen == ["fsync", "replace", "fsync"]  # the file, its name, the folder
 
 
 def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:

@@ -221,6 +221,10 @@ def _check_folder(out: Path | None) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
+    if (out / "config.json").exists():
+        raise InputError(
+            f"--out {out} is the folder of a run, whose page the plan would replace; choose another folder"
+        )
     if not os.access(out, os.W_OK):
         raise InputError(f"--out {out} cannot be written to; choose another folder")
 

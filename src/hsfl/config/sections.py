@@ -121,7 +121,7 @@ class NetworkConfig(_Section):
     kind: Literal["ofdma", "measured"] = (
         "ofdma"  # ofdma: a radio that clients share; measured: links of known speed, such as Ethernet
     )
-    num_subchannels: int = Field(10, ge=1)  # of the radio, to each server
+    num_subchannels: int = Field(10, ge=1, le=10**6)  # of the radio, to each server
     subchannel_hz: float = Field(1e6, gt=0)  # the bandwidth of one of them
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
     fading: Literal["normal", "rayleigh"] = (

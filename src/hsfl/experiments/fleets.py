@@ -6,15 +6,15 @@ that are known from a folder of results are taken from there, and the rounds are
 """
 
 import csv
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.facts import FACTS
@@ -22,12 +22,13 @@ from hsfl.errors import InputError
 from hsfl.experiments.column_clock import rounds_s
 from hsfl.experiments.column_cuts import choose
 from hsfl.experiments.columns import COLUMNS, base_config
-from hsfl.experiments.shared import Say
-from hsfl.files import write_csv, write_json
+from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
+from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import model_cost, world_of
 from hsfl.runs.processes import in_processes, worthwhile
+from hsfl.runs.records import Index, Number, Positive
 
 Cuts = Mapping[str, Sequence[int]]  # by column
 STORAGES = {  # how max_cut comes about
@@ -73,13 +74,13 @@ class Answer:
     seed: int
     fleet: int
     storage: str
-    gap: float  # proven, of HSFL's planned cuts over all cuts, on the plan's samples
-    cuts: dict[str, list[int]]  # by column, [K]
-    round_s: dict[str, list[float]]  # by column, [C]
-    cpu_hz: list[float]  # [K]
-    max_cut: list[int]  # [K]
-    num_samples: list[float]  # [K] as the clock charges them
-    seconds: float
+    gap: Number  # proven, of HSFL's planned cuts over all cuts, on the plan's samples
+    cuts: dict[str, list[Index]]  # by column, [K]
+    round_s: dict[str, Annotated[list[Positive], Field(min_length=1)]]  # by column, [C]
+    cpu_hz: list[Positive]  # [K]
+    max_cut: list[Index]  # [K]
+    num_samples: list[Positive]  # [K] as the clock charges them
+    seconds: Positive
 
     def mean_s(self, column: str) -> float:
         return float(np.mean(self.round_s[column]))
@@ -141,6 +142,9 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     world = world_of(config, cost)
     num_samples = config.network.sample_scale * np.array(point.num_samples)
     chosen = {name: list(cuts) for name, cuts in (known or {}).items() if name in point.columns}
+    for name, cuts in chosen.items():
+        if len(cuts) != len(num_samples) or not all(1 <= cut <= cost.num_units for cut in cuts):
+            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the file of then back")
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:
@@ -158,10 +162,13 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
 def read_answer(folder: Path, point: Point) -> Answer:
     """The answer of a point, from the point's file in the folder."""
     path = folder / point.file
-    try:
-        return Answer(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
+    answer: Answer = read_record(path, Answer, AGAIN)
+    if (answer.data, answer.seed, answer.fleet, answer.storage) != point.key:
+        raise InputError(f"{path} is of another fleet; {AGAIN}")
+    lists: list[Sequence[float]] = [*answer.cuts.values(), answer.cpu_hz, answer.max_cut]
+    if any(len(each) != len(answer.num_samples) for each in lists):
+        raise InputError(f"{path} holds lists of different lengths; {AGAIN}")
+    return answer
 
 
 # ---- cuts that are kept with the results
@@ -185,8 +192,8 @@ def read_cuts(path: Path) -> dict[tuple[Any, ...], tuple[float, Cuts]]:
     try:
         for row in csv.DictReader(path.read_text().splitlines()):
             key = (row["data"], int(row["seed"]), int(row["fleet"]), row["storage"])
-            _, cuts = found.setdefault(key, (float(row["gap"]), {}))
+            _, cuts = found.setdefault(key, (finite(row["gap"]), {}))
             cuts[row["column"]] = [int(cut) for cut in row["cuts"].split()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path} cannot be read ({error}); delete it, and cuts are searched again") from None
     return dict(found)

@@ -4,7 +4,6 @@ Legend: S samples that a plan is made on, C channels drawn afresh. A *point* is 
 varied; it is solved once, and its answer is a small file, so that an interrupted study goes on where it was.
 """
 
-import json
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
-from hsfl.errors import InputError
-from hsfl.experiments.shared import Say, claim
-from hsfl.files import write_json
+from hsfl.experiments.shared import AGAIN, Say, claim
+from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 from hsfl.runs.processes import in_processes, worthwhile
+from hsfl.runs.records import Index, Number, Positive
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings
@@ -198,10 +198,34 @@ def _solver(name: str, settings: AllocationConfig) -> Any:
     return lambda scenario, cuts: solve_one(scenario, cuts, **words).round_s
 
 
+class Bound(TypedDict):
+    """What is known of the proposed cuts, on the plan's samples."""
+
+    mean_s: Positive
+    lower_bound_s: Positive
+    gap: Number
+    seconds: Positive
+
+
+class Rounds(TypedDict):
+    """The cuts of a policy [K], and its rounds on the plan's samples [S] and on fresh channels [C]."""
+
+    cuts: list[Index]
+    plan_s: list[Positive]
+    fresh_s: list[Positive]
+
+
+class Solved(TypedDict):
+    """The file of a point."""
+
+    name: str
+    seed: int
+    plan: Bound
+    rounds: dict[str, Rounds]  # by policy
+    seconds: Positive
+
+
 def read_point(folder: Path, name: str, seed: int) -> dict[str, Any]:
     """What the file of a point says. name: as `point_name` gives it. seed: of the fleet."""
     path = folder / "points" / name / f"seed-{seed}.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
+    return dict(read_record(path, Solved, AGAIN))

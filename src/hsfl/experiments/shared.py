@@ -1,6 +1,7 @@
 """What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,17 @@ from typing import Any
 from hsfl import plugins
 from hsfl.config import parse_config
 from hsfl.errors import InputError
-from hsfl.files import write_atomic, write_json
+from hsfl.files import read_record, write_atomic, write_json
 from hsfl.report.curves import Estimate
 from hsfl.runs.environment import environment
+from hsfl.runs.folder import holds_something
 
 SCALES = ("smoke", "quick", "full")
+UNREADABLE = (  # what a damaged CSV raises
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+    csv.Error,
+)
+AGAIN = "delete it and run the same command again"
 Say = Callable[[str], None]
 
 
@@ -47,7 +54,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
             name = "scale" if "scale" in different else different[0]
             was, now = (json.dumps(of.get(name))[:40] for of in (stored, wanted))
             raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
-    elif folder.exists() and any(folder.iterdir()):
+    elif holds_something(folder):
         raise InputError(f"{folder} already holds something else; choose another --out")
     else:
         write_json(path, wanted)
@@ -84,11 +91,15 @@ def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]
 
 
 def _stored(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); choose another --out") from None
-    return value if isinstance(value, dict) else {}
+    return dict(read_record(path, dict[str, Any], "choose another --out"))
+
+
+def finite(text: str) -> float:
+    """The number of a cell; ValueError where it is none, or not finite."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -28,7 +28,7 @@ from hsfl.experiments.fleets import (
     solve_points,
 )
 from hsfl.experiments.reclock import at_budget, budget_s
-from hsfl.experiments.shared import Say
+from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.experiments.traces import MakeObserver, Trace, find_trace
 from hsfl.files import write_csv, write_json
 from hsfl.frameworks import find_framework
@@ -164,6 +164,13 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
     )
     if not model_path.exists():
         return  # the twins were trained elsewhere: this column is trained from its first round
+    with folder.locked():  # another process may be here, too
+        if not folder.checkpoint_path.exists():
+            _write_shared(folder, config, trace, num_shared, model_path)
+
+
+def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared: int, model_path: Path) -> None:
+    """The shared rounds, and a checkpoint after them."""
     bench = prepare(config)
     bench.task.model.load_state_dict(load_file(model_path))
     task = replace(bench.task, initial=read_state(bench.task.model))
@@ -179,7 +186,7 @@ def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path
         record = make_record(framework, task, index, now_s, line, says, result, quality, wall_s=0.0)
         folder.append(record)
         now_s = record.sim_time_s
-    write_json(path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
+    write_json(folder.path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
     save_checkpoint(folder.checkpoint_path, framework.init(), Standing(num_shared), config)
 
 
@@ -189,13 +196,13 @@ def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
         return {}
     try:
         rows = [_parsed(row) for row in csv.DictReader(path.read_text().splitlines())]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it and run the same command again") from None
+    except UNREADABLE as error:
+        raise InputError(f"{path} cannot be read ({error}); {AGAIN}") from None
     return {(row.data, row.seed, row.column): row for row in rows}
 
 
 def _parsed(row: dict[str, str]) -> Row:
     """A row from its line of the CSV; an empty field is an unknown value."""
     kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int}
-    values: dict[str, Any] = {name: kinds.get(name, float)(text) if text else None for name, text in row.items()}
+    values: dict[str, Any] = {name: kinds.get(name, finite)(text) if text else None for name, text in row.items()}
     return Row(**values)

@@ -14,7 +14,7 @@ from typing import Any
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.experiments.columns import trace_config
-from hsfl.experiments.shared import Say
+from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import write_atomic
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
@@ -121,22 +121,26 @@ def read_trace(path: Path) -> Trace:
         if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
             raise ValueError("rounds do not count 1, 2, ...")
         num_samples = tuple(int(number) for number in about["num_samples"])
-        if len(num_samples) != config.fleet.num_clients:
-            raise ValueError(f"num_samples has {len(num_samples)} numbers")
+        if len(num_samples) != config.fleet.num_clients or min(num_samples) < 0:
+            raise ValueError(f"num_samples is {num_samples}")
         environment = dict(about["environment"])
-        return Trace(about["data"], about["trace"], config.seed, config, num_samples, rounds, environment)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a trace ({error}); delete it and run the same command again") from None
+        return Trace(str(about["data"]), str(about["trace"]), config.seed, config, num_samples, rounds, environment)
+    except UNREADABLE as error:
+        raise InputError(f"{path} is not a trace ({' '.join(str(error).split())}); {AGAIN}") from None
 
 
 def _round(row: dict[str, str]) -> TraceRound:
     numbers = {name: _value(row[name]) for name in FIELDS[1:5]}
     recall = tuple(_value(each) for each in row["recall"].split())
+    if wrong := [
+        part for part in (numbers["test_accuracy"], numbers["balanced_accuracy"], *recall) if not 0 <= (part or 0) <= 1
+    ]:
+        raise ValueError(f"round {row['round']} has {wrong[0]:g} where a fraction is expected")
     return TraceRound(round=int(row["round"]), recall=recall, **numbers)
 
 
 def _value(text: str) -> float | None:
-    return None if text == "-" else float(text)
+    return None if text == "-" else finite(text)
 
 
 def largest_difference(left: Trace, right: Trace) -> float:

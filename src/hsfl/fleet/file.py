@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import InputError, known
+from hsfl.files import check_ordinary
 from hsfl.fleet.quantities import parse, with_units
 
 QUANTITIES = {  # of a device, with its kind
@@ -92,6 +93,7 @@ def read(path: str | Path) -> FleetFile:
 
 def load(path: Path) -> dict[str, Any]:
     """The content of a fleet file, TOML or JSON, as a mapping; nothing in it is checked yet."""
+    check_ordinary(path)
     try:
         text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from hsfl.errors import InputError
+from hsfl.files import check_ordinary
 from hsfl.fleet import file as fleet_file
 from hsfl.fleet.quantities import say
 
@@ -39,7 +40,8 @@ def check_free(path: Path, name: str | None) -> None:
     """Refuse a fleet file that cannot be read or has this device already, before anything is measured. name: None is the main server."""
     if not path.exists():
         return
-    if path.read_text("utf-8-sig").strip() == "":
+    check_ordinary(path)
+    if not path.read_bytes().strip():
         return
     table = fleet_file.load(path)
     if "device" in table:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.errors import InputError
-from hsfl.files import check_unpacked, write_atomic
+from hsfl.files import check_ordinary, check_unpacked, write_atomic
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
 
@@ -43,6 +43,7 @@ def write(history: RoundDraw, path: str | Path) -> None:
 def read(path: str | Path, num_clients: int | None = None) -> RoundDraw:
     """Read a history from a .csv or .npz file. Errors name the file, the client and the value."""
     path = Path(path)
+    check_ordinary(path)
     arrays = _read_npz(path) if _kind(path) == "npz" else _read_csv(path)
     try:
         rates = Rates(*(arrays[name] for name in RATE_NAMES)) if RATE_NAMES[0] in arrays else None
@@ -118,7 +119,7 @@ def _read_csv(path: Path) -> dict[str, Array]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             header, *lines = list(csv.reader(file)) or [[]]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"cannot read the history {path}: {error}") from None
     while lines and not any(lines[-1]):  # blank lines at the end
         lines.pop()

@@ -77,10 +77,18 @@ def rest(data: dict[str, Any], have: str) -> dict[str, Any]:
 def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
     """The rounds that a page does not have; a page whose Gantt charts are of other rounds gets all rounds."""
     every, count = part[0], part[-1]
-    if every != str(run["gantt_every"] or 0) or not count.isdecimal() or int(count) > run["num_rounds"]:
+    known = every == str(run["gantt_every"] or 0) and count.isdecimal() and len(count) < 10
+    if not known or int(count) > run["num_rounds"]:
         return run
     first = max(int(count) - 1, 0)  # the last round again: only the last one is sure to have a chart
     return run | {"from": first, "rounds": {name: column[first:] for name, column in run["rounds"].items()}}
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that closes its page in the midst of an answer is nothing to tell of."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:
@@ -137,7 +145,7 @@ def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServ
         def log_message(self, format: str, *args: Any) -> None: ...
 
     try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
+        server = _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"port {port} cannot be used ({reason}); choose another --port, or leave it out") from None

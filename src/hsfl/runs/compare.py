@@ -11,7 +11,7 @@ from pathlib import Path
 from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.files import read_record, write_json
+from hsfl.files import clear_scratch, read_record, write_json
 from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
@@ -19,7 +19,7 @@ from hsfl.planning.world import make_world
 from hsfl.runs.contenders import contender
 from hsfl.runs.data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
-from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import choose_clients, make_clock, run
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
@@ -52,8 +52,33 @@ def compare(
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
         contender(base, label)
-    stored = _stored(out)
-    seen = read_data(base, dataset)
+    with RunFolder(out).locked():  # two comparisons with different settings would mix their runs
+        stored = _stored(out)
+        clear_scratch(out)
+        seen = read_data(base, dataset)
+        base = _begin(base, labels, out, num_seeds, stored, show, dataset, seen, model)
+        pieces = []
+        for seed in range(base.seed, base.seed + num_seeds):
+            seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
+            for label in labels:
+                config, path = contender(seeded, label), run_path(out, label, seed)
+                pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
+        leaders = _leaders(pieces, dataset, model) if train_once else {}
+        trained = [piece for piece in pieces if piece.path not in leaders]
+        run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
+        for piece in pieces:
+            if piece.path in leaders and not has_ended(piece):
+                leader = leaders[piece.path]
+                show.says(f"{piece.name} learns as {leader.name}, and is timed for itself")
+                take_over(leader.path, piece.config, piece.path, None, dataset, model)
+    return base
+
+
+def _begin(
+    base: RunConfig, labels: Sequence[str], out: Path, num_seeds: int, stored: CompareRecord | None, show: Show,
+    dataset: Dataset | None, seen: Dataset, model: SplitModel | None,
+) -> RunConfig:  # fmt: skip
+    """The base with its budget filled in; compare.json is written once everything fits. seen: the data as they are read."""
     ready = dataset or seen  # read once for all contenders of the first seed
     first = with_one_fleet(base, labels, seen, model)
     for label in labels[base.train.budget_s is None :]:
@@ -71,20 +96,6 @@ def compare(
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
-    pieces = []
-    for seed in range(base.seed, base.seed + num_seeds):
-        seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
-        for label in labels:
-            config, path = contender(seeded, label), run_path(out, label, seed)
-            pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
-    leaders = _leaders(pieces, dataset, model) if train_once else {}
-    trained = [piece for piece in pieces if piece.path not in leaders]
-    run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
-    for piece in pieces:
-        if piece.path in leaders and not has_ended(piece):
-            leader = leaders[piece.path]
-            show.says(f"{piece.name} learns as {leader.name}, and is timed for itself")
-            take_over(leader.path, piece.config, piece.path, None, dataset, model)
     return base
 
 
@@ -150,7 +161,7 @@ def _stored(out: Path) -> CompareRecord | None:
     """What compare.json says of the comparison in a folder; None if the folder is empty or not there."""
     path = out / "compare.json"
     if not path.exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if holds_something(out):
             raise InputError(f"{out} already holds something else; choose another --out")
         return None
     stored: CompareRecord = read_record(path, CompareRecord)

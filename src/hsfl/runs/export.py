@@ -1,6 +1,7 @@
 """A run's model: tested again, which needs the run's data, or written for other programs, which needs the model alone."""
 
 import logging
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,10 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> S
     if config.model.name == OWN_MODEL:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():
-        raise InputError(
-            f"{path} is missing: it is written when the run ends; let it finish, --resume it, or --which best"
-        )
+        other = next((name for name, there in paths.items() if there.exists()), None)
+        hint = f", or --which {other}" if other else ""
+        when = "when a round was tested" if which == "best" else "when the run ends"
+        raise InputError(f"{path} is missing: it is written {when}; let the run go on with --resume{hint}")
     shape, num_classes = _takes(folder, config)
     model = make_model(config, shape, num_classes)
     try:
@@ -105,7 +107,7 @@ def export_folder(
     known("--format", format, FORMATS)
     run = RunFolder(folder)
     stored = load_model(run, which, data_dir)
-    if to is not None and Path(to).resolve() in {p.resolve() for p in (run.last_model_path, run.best_model_path)}:
+    if to is not None and os.path.realpath(to) in map(os.path.realpath, (run.last_model_path, run.best_model_path)):
         raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]
     if format == "safetensors":

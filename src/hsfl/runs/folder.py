@@ -50,8 +50,11 @@ from hsfl.runs.records import (
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
 
-def _is_ours_to_clear(path: Path) -> bool:
-    return path.name == LOCK or is_scratch(path)
+def holds_something(path: Path) -> bool:
+    """Whether anything but a lock and unfinished files is at the path."""
+    if not path.is_dir():
+        return path.exists()
+    return any(each.name != LOCK and not is_scratch(each) for each in path.iterdir())
 
 
 class RunFolder:
@@ -74,7 +77,7 @@ class RunFolder:
         """Refuse a folder that holds anything but a lock and unfinished files, so that no run is overwritten."""
         self._check_no_file()
         with writing(self.path):
-            taken = self.path.exists() and any(not _is_ours_to_clear(path) for path in self.path.iterdir())
+            taken = holds_something(self.path)
         if taken:
             raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
 
@@ -82,6 +85,11 @@ class RunFolder:
         with writing(self.path):
             if self.path.exists() and not self.path.is_dir():
                 raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+
+    def clear_scratch(self) -> None:
+        """Remove unfinished files; only for who holds the lock and has seen that the folder is the run's."""
+        for name in ("", "checkpoint", "models", "export"):
+            clear_scratch(self.path / name)
 
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
@@ -136,7 +144,6 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         try:
             with lock(self.path / LOCK):
-                clear_scratch(self.path)
                 yield
         finally:
             with suppress(OSError):  # not empty

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -84,6 +85,7 @@ def run(
     config = _settled(config, folder, resume, model)
     with folder.locked():
         going_on = _going_on(folder, config, resume, observer)
+        folder.clear_scratch()
         with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
             framework = find_framework(config.framework)(bench.task)
@@ -194,10 +196,21 @@ def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
                 f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
         folder.keep_rounds(standing.rounds_done)
+        _check_cuts(folder, parts.framework.cuts)
         folder.write_config(config)
     else:
         folder.create(config, parts.engine.num_threads)
     return state, standing
+
+
+def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
+    """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
+    were searched again."""
+    if (before := folder.rounds()[-1:]) and before[0].cuts != list(cuts):
+        raise InputError(
+            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
+            f"{folder.cuts_path.name} of then back, or run again into a new folder"
+        )
 
 
 def _policy_notes(config: RunConfig) -> list[str]:

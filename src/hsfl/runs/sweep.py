@@ -12,12 +12,12 @@ import numpy as np
 
 from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.errors import InputError
-from hsfl.files import read_json, write_json
+from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.runs.compare import run_piece, with_one_fleet
 from hsfl.runs.contenders import contender
 from hsfl.runs.environment import check_inputs, input_digests
-from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.grid import Grid, check_contenders
 from hsfl.runs.loop import choose_clients, make_clock
 from hsfl.runs.many import Piece, Show, run_all
@@ -48,15 +48,17 @@ def sweep(
     """
     show = show or Show()
     check_contenders(grid, labels)
-    _check_same(out, base, grid, plan_only)
-    seeds = range(base.seed, base.seed + num_seeds)
-    pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed)]
-    is_done = _is_timed if plan_only else _has_ended
-    if not plan_only:
-        _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
-    write_json(out / FILE, _about(base, grid, labels, seeds, plan_only) | {"target": target})
-    show.says(_what_follows(base, plan_only))
-    run_all(pieces, time_piece if plan_only else run_piece, is_done, jobs, show)
+    with RunFolder(out).locked():  # two sweeps with different settings would mix their runs
+        _check_same(out, base, grid, plan_only)
+        clear_scratch(out)
+        seeds = range(base.seed, base.seed + num_seeds)
+        pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed)]
+        is_done = _is_timed if plan_only else _has_ended
+        if not plan_only:
+            _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
+        write_json(out / FILE, _about(base, grid, labels, seeds, plan_only) | {"target": target})
+        show.says(_what_follows(base, plan_only))
+        run_all(pieces, time_piece if plan_only else run_piece, is_done, jobs, show)
 
 
 def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Piece]:
@@ -107,7 +109,7 @@ def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None
     """Only a sweep of the same fields and settings goes on; more values, contenders and seeds may join."""
     path = out / FILE
     if not path.exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if holds_something(out):
             raise InputError(f"{out} already holds something else; choose another --out")
         return
     stored = read_json(path)
@@ -134,8 +136,7 @@ def _settings(config: RunConfig, grid: Grid) -> dict[str, Any]:
 
 def _has_ended(piece: Piece) -> bool:
     check_plugins(piece.path, piece.config)
-    summary = RunFolder(piece.path).summary_path
-    return summary.exists() and read_json(summary)["status"] in ENDED
+    return RunFolder(piece.path).ended().status in ENDED
 
 
 def _is_timed(piece: Piece) -> bool:
@@ -163,4 +164,5 @@ def time_piece(piece: Piece, observer: Observer) -> None:
             rounds[name].append(int(np.count_nonzero(who)))
     observer.run_ends()
     about = {"framework": config.framework, "status": status, "cuts": [int(cut) for cut in framework.cuts]}
+    clear_scratch(piece.path)
     write_json(piece.path / TIMING, about | rounds)
