@@ -152,7 +152,7 @@ def test_samples_of_measured_links_come_from_a_history(cost_file: Path, tmp_path
         plan = hsfl(
             *("plan", "--cost", cost_file, "--json", "--set", "fleet.num_clients=1", "--set", "fleet.max_cut=2"),
             *("--set", "fleet.min_cut=2", "--set", f"network.history={tmp_path / 'rounds.csv'}"),
-            *("--set", "network.kind=measured", "--set", "network.main_up_bps=1", "--set", "network.main_down_bps=1"),
+            *("--set", "network.kind=measured"),
         ).json()
         assert plan["num_samples"] == len(rows)
         means.append(plan["round_s"])

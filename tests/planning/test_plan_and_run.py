@@ -44,6 +44,8 @@ def test_the_mean_round_of_a_plan_is_that_of_the_run(policy: str, history: Path,
     assert run["rounds"] == 6
     assert rounds[0]["cuts"] == plan["cuts"]
     assert np.mean([each["round_s"] for each in rounds]) == pytest.approx(plan["round_s"], rel=2e-3)
+    words = [word for word in words if policy != "even" or word != "allocation.samples=6"]  # even searches nothing
+    words = [part for word in words if word != "--set" for part in ("--set", word)]
     assert hsfl("run", *words, "--out", tmp_path / "same").code == 0
     again = [json.loads(line) for line in (tmp_path / "same" / "rounds.jsonl").read_text().splitlines()]
     assert [each["cuts"] for each in again] == [each["cuts"] for each in rounds]

@@ -1,5 +1,6 @@
 """What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
 
+import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
