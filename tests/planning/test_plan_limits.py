@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hsfl.allocation import fitness as judging
 from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import exact
 from hsfl.allocation.samples import with_draws
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
@@ -88,3 +90,23 @@ def test_a_plan_that_was_stopped_says_so(tmp_path: Path) -> None:
     assert "note: the search for cuts was stopped" in answer.out
     assert any("was stopped" in note for note in json.loads((tmp_path / "plan" / "plan.json").read_text())["notes"])
     assert any("was stopped" in note for note in data_in(tmp_path / "plan" / "report.html")["plans"][0]["notes"])
+
+
+def test_recorded_rounds_are_solved_by_the_code_that_is_compiled(tmp_path: Path) -> None:
+    """numba compiles anew for arrays that lie otherwise in memory (a slice of recorded rounds): for minutes, and within the limit."""
+    scenario = random_scenario(np.random.default_rng(0), 3, 4)
+    odd = replace(scenario, main_gain=np.asfortranarray(scenario.main_gain), cpu_hz=np.repeat(scenario.cpu_hz, 2)[::2])
+    odd.cpu_hz.setflags(write=False)
+    for name in ("main_gain", "cpu_hz"):
+        assert not getattr(odd, name).flags.carray
+        assert getattr(odd.checked(), name).flags.carray
+    exact(scenario, np.ones(3, int))
+    before = len(stage_signatures())
+    exact(odd.checked(), np.ones(3, int))
+    assert len(stage_signatures()) == before
+
+
+def stage_signatures() -> list[object]:
+    from hsfl.allocation.stage import make_stage_compiled
+
+    return list(make_stage_compiled.signatures)  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ Legend: K clients, I subchannels, C cuts (num_units + 1).
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class Scenario:
         }
 
     def checked(self) -> "Scenario":
-        """The scenario itself, or an error: every length must agree, every number be usable, every client have a cut."""
+        """The scenario with plain arrays, or an error: every length must agree, every number be usable, every client have a cut."""
         _check_lengths(self)
         _check_numbers(self)
         _check_signals(self)
@@ -146,7 +146,13 @@ class Scenario:
                 f"{self.num_clients} clients share {self.num_subchannels} subchannels (channel.main_gain) but sharing "
                 'is "exclusive"; set sharing to "bandwidth" or give more subchannels'
             )
-        return self
+        return self._plain()
+
+    def _plain(self) -> "Scenario":
+        """With arrays that lie in memory in order and may be written to: for others numba would compile everything again."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        odd = {name: np.array(value) for name, value in arrays.items() if not value.flags.carray}
+        return replace(self, **odd) if odd else self
 
     def feasible_cuts(self, client: int) -> Array:
         """The cuts that C1 allows a client: from min_cut to the largest that it can hold."""
