@@ -66,6 +66,19 @@ def test_an_installed_package_is_not_imported_for_a_folder(
     assert "mine" in asked, "what the user types is looked up"
 
 
+@pytest.mark.parametrize(
+    ("file", "spec"),
+    [("my_method.py", "my_method.py"), ("my method.py", "'my method.py'"), ("my-package 1.0.2", "fedavgm")],
+)
+def test_the_advice_can_be_typed(here: Path, file: str, spec: str) -> None:
+    words = ("--plugin", "my_method.py", "--framework", "fedavgm", "--out", "a", "--quiet")
+    hsfl("run", *tiny_words("train.rounds=1"), *words)
+    plugins.unload()
+    path = here / "a/plugins.json"
+    write(path, path.read_text().replace('"my_method.py"', json.dumps(file)))
+    assert f"give it again: --plugin {spec}\n" in refused("evaluate", "a")
+
+
 def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:
     """Whatever somebody wrote there: no markup on the page or in Markdown, no mathematics in figures."""
     for name in ("fedavgm", "hsfl"):
