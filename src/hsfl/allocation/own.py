@@ -66,6 +66,8 @@ def _has(given: Mapping[str, Any], prefix: str) -> bool:
 def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
     """A value that the policy gave, as an array of this shape, or an error."""
     try:
+        if np.iscomplexobj(value):
+            raise TypeError
         array = np.asarray(value, float)
     except (TypeError, ValueError):
         raise InputError(f"policy {name!r} gives {what} that is no array of numbers; give shape {shape}") from None

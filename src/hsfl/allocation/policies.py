@@ -201,11 +201,15 @@ def register_policy(
     for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
     with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
     """
-    made = Policy(name, cuts, cycles, subchannels, power, allocate)
+    made, more = Policy(name, cuts, cycles, subchannels, power, allocate), () if options is None else ("options=",)
     if allocate is not None and not callable(allocate):
         raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
     if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
         raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
+    if callable(cuts):
+        plugins.check_call(f"policy {name!r}: cuts", cuts, "samples", *more)
+    if allocate is not None:
+        plugins.check_call(f"policy {name!r}: allocate", allocate, "scenario", "cuts", *more)
     plugins.add("policy", POLICIES, name, made, options)
 
 
