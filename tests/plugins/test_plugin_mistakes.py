@@ -194,3 +194,14 @@ def test_a_framework_that_fails_in_a_worker(here: Path) -> None:
     words = tiny_words("model.name=a", "fleet.cuts=1", "engine.name=workers", "engine.workers=1", "train.rounds=1")
     said = refused("run", *words, "--plugin", "my.py", "--quiet", "--out", "run")
     assert "plugin my.py, line 7: ZeroDivisionError: division by zero; correct it there" in said
+
+
+def test_what_a_policy_writes_into_its_scenario_changes_no_number(here: Path) -> None:
+    text = "import numpy as np\nimport hsfl\n\n\ndef {0}(s, cuts):\n    {1}\n    return dict(server_hz=np.full(3, s.main_hz / 3), "
+    text += "owner=np.arange(10) % 3)\n\n\nhsfl.register_policy('{0}', allocate={0})\n"
+    write(here / "my.py", text.format("a", "s.main_gain[:] = s.edge_gain[:] = 1e9") + text.format("b", "pass"))
+    for name in "ab":
+        words = tiny_words(f"allocation.policy={name}", "train.rounds=1")
+        hsfl("run", *words, "--plugin", "my.py", "--quiet", "--out", name)
+    first, second = (numbers(here / name)[0]["round_s"] for name in "ab")
+    assert first == second

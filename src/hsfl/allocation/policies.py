@@ -10,6 +10,7 @@ A decision that has no rule is optimal, given the rules.
     splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -79,7 +80,7 @@ class Policy:
         """Choose cuts [K], once for all rounds, on samples of the rounds."""
         settings = settings or CutSettings()
         if callable(self.cuts):
-            return _checked_cuts(self.name, samples[0], self.cuts(list(samples)))
+            return _checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples))))
         if self.cuts == "random":
             return rcls(samples[0], streams.stream(settings.seed, "rcls"))
         if self.cuts == "smallest":
