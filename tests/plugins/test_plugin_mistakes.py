@@ -205,3 +205,10 @@ def test_what_a_policy_writes_into_its_scenario_changes_no_number(here: Path) ->
         hsfl("run", *words, "--plugin", "my.py", "--quiet", "--out", name)
     first, second = (numbers(here / name)[0]["round_s"] for name in "ab")
     assert first == second
+
+
+def test_a_plan_takes_the_samples_of_a_data_set_of_ones_own(here: Path) -> None:
+    words = ["data.name=points", "model.name=gelu_mlp", "fleet.num_clients=4", "allocation.samples=1"]
+    changes = [word for change in words for word in ("--set", change)]
+    hsfl("plan", *changes, "--plugin", "my_data.py", "--plugin", "my_model.py", "--out", "plan")
+    assert "125 samples" in (here / "plan/plan.json").read_text()

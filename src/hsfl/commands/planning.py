@@ -71,7 +71,8 @@ def plan(
     samples_per_client: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The training samples of each client; by default 5000, or those of npz:PATH and csv:PATH."
+            min=1,
+            help="The training samples of each client; by default 5000, or those of npz:PATH, csv:PATH and a data set of your own.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep plan.json and a page in this folder.")] = None,
@@ -153,8 +154,11 @@ def _plan_fleet(
 
 
 def _survey(settings: "RunConfig") -> "Survey | None":
-    """Shape, classes and samples of a file of the user's own; None where the config names another data set."""
-    if settings.data.name.partition(":")[0] not in ("npz", "csv"):
+    """Shape, classes and samples of data of the user's own, from a file or a plugin; None where the config names another data set."""
+    from hsfl.plugins import REGISTERED
+
+    kind = settings.data.name.partition(":")[0]
+    if kind not in ("npz", "csv") and ("data set", kind) not in REGISTERED:
         return None
     from hsfl.runs.data import survey
 
