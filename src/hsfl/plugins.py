@@ -7,6 +7,7 @@ built-in names stand; this module remembers who registered what.
 """
 
 import hashlib
+import inspect
 import re
 import sys
 import traceback
@@ -57,6 +58,7 @@ class Registered:
 REGISTERED: dict[tuple[str, str], Registered] = {}  # by kind and name
 OPTIONS: dict[str, "type[BaseModel]"] = {}  # by name: the model that checks options.<name>
 LOADED: dict[str, Plugin] = {}  # by spec
+FILES: dict[str, Plugin] = {}  # by the file that was run, as tracebacks name it
 _loading: list[Plugin] = []
 
 
@@ -87,6 +89,17 @@ def _check_options(kind: str, name: str, options: Any, again: bool) -> None:
         raise InputError(f"{kind} {name!r} has options {options!r}; give a class that derives from pydantic.BaseModel")
     if (name in OPTIONS and not again) or _is_built_in("framework", name):  # frameworks have options of their own
         raise InputError(f"options.{name} is there already; choose another name for the {kind}")
+
+
+def check_call(what: str, function: Callable[..., Any], *words: str) -> None:
+    """Refuse a function that cannot be called with these arguments; `name=` stands for an argument that is given by name."""
+    named = {word.removesuffix("="): None for word in words if word.endswith("=")}
+    try:
+        inspect.signature(function).bind(*(word for word in words if not word.endswith("=")), **named)
+    except TypeError as error:
+        raise InputError(f"{what} is called with {', '.join(words)}, but {error}; change its arguments") from None
+    except ValueError:
+        pass  # a function without a signature, of a compiled module
 
 
 def source() -> str:
@@ -156,7 +169,15 @@ def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:
         raise InputError(_explain(error, plugin, file)) from error
     finally:
         _loading.pop()
-    LOADED[plugin.spec] = plugin
+    LOADED[plugin.spec] = FILES[file] = plugin
+
+
+def explain(error: BaseException) -> str | None:
+    """What went wrong later in the code of a plugin that is loaded, told in one line; None if no plugin was at work."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in FILES:
+            return _explain(error, FILES[frame.filename], frame.filename)
+    return None
 
 
 def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
@@ -232,3 +253,4 @@ def unload() -> None:
         registered.forget()
     REGISTERED.clear()
     LOADED.clear()
+    FILES.clear()

@@ -202,3 +202,22 @@ def test_missing_and_broken_files(tmp_path):
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(InputError, match="cannot read the cost table"):
         CostTable.load(tmp_path / "broken.json")
+
+
+class Looks(nn.Module):
+    """An LSTM that looks at values, which a tensor on the meta device does not have."""
+
+    def __init__(self, looks: bool) -> None:
+        super().__init__()
+        self.lstm, self.looks = nn.LSTM(2, 8, batch_first=True), looks
+
+    def forward(self, x):
+        assert not self.looks or x.detach().sum().item() == 0
+        return self.lstm(x)[0][:, -1]
+
+
+def test_an_lstm_costs_the_same_on_real_samples():
+    """On the CPU, torch computes an LSTM in one operation of mkldnn, in which no FLOPs are counted."""
+    assert measure(SplitModel([Looks(False)]), (12, 2), 4).client_forward_flops[1] == 12 * 2 * 4 * 8 * (2 + 8)
+    first, second = (measure(SplitModel([Looks(looks), nn.Linear(8, 4)]), (12, 2), 4) for looks in (False, True))
+    assert first.client_flops.tolist() == second.client_flops.tolist()

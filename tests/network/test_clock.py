@@ -253,12 +253,17 @@ def test_a_timeline_of_ones_own_is_asked(monkeypatch):
 
     def own(phases, num_batches, tau_s, **words):
         told.update(words, num_batches=num_batches)
-        return "a timeline"
+        return answer
 
     row = replace(METHODS["hsfl"], name="mine", timeline=own)
     monkeypatch.setitem(METHODS, "mine", row)
-    assert timeline("mine", None, 3.0, started="who") == "a timeline"
-    assert (told["num_batches"], told["started"]) == (3.0, "who")
+    phases = Phases(*np.ones((len(fields(Phases)), 2)))
+    answer = timeline("hsfl", phases, 3.0)
+    assert timeline("mine", phases, 3.0, started="who", cut_gradient=True) is answer
+    assert (told["num_batches"], told["started"], told["cut_gradient"]) == (3.0, "who", True)
+    answer = replace(answer, kept=answer.kept[:1])
+    with pytest.raises(InputError, match=r"timeline has round_s .*, kept \(1,\)"):
+        timeline("mine", phases, 3.0)
 
 
 def test_the_network_and_a_saved_table_need_no_torch():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hsfl import plugins
+from hsfl.config import read_config, with_changes
 from hsfl.errors import InputError
 from hsfl.report.comparing import read_comparison
 from hsfl.report.plots import learning_figure
@@ -45,6 +46,37 @@ def test_a_folder_never_runs_code(here: Path) -> None:
     assert RunFolder(here / "a").config().plugins == ()
     assert not mark.exists()
     assert not plugins.LOADED
+
+
+@pytest.mark.parametrize("field", ["framework", "model.name", "data.name", "allocation.policy"])
+def test_an_installed_package_is_not_imported_for_a_folder(
+    here: Path, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison or a sweep of a run's settings changes some of them; only the changed names are looked up."""
+    asked: list[str] = []
+    monkeypatch.setattr("hsfl.config.reading.find", asked.append)
+    monkeypatch.setattr("hsfl.plugins.find", asked.append)
+    section, _, name = field.rpartition(".")
+    write(here / "config.json", json.dumps({section: {name: "mine"}} if section else {name: "mine"}))
+    assert not with_changes(read_config("config.json"), ["train.rounds=3"]).plugins
+    refused("sweep", "config.json", "train.lr=0.1,0.2", "--plan-only", "--quiet", "--out", "sweep")
+    refused("compare", "config.json", "-f", "hsfl", "-f", "no_such", "--out", "both")
+    assert "mine" not in asked
+    with_changes(read_config("config.json"), [f"{field}=mine"])
+    assert "mine" in asked, "what the user types is looked up"
+
+
+@pytest.mark.parametrize(
+    ("file", "spec"),
+    [("my_method.py", "my_method.py"), ("my method.py", "'my method.py'"), ("my-package 1.0.2", "fedavgm")],
+)
+def test_the_advice_can_be_typed(here: Path, file: str, spec: str) -> None:
+    words = ("--plugin", "my_method.py", "--framework", "fedavgm", "--out", "a", "--quiet")
+    hsfl("run", *tiny_words("train.rounds=1"), *words)
+    plugins.unload()
+    path = here / "a/plugins.json"
+    write(path, path.read_text().replace('"my_method.py"', json.dumps(file)))
+    assert f"give it again: --plugin {spec}\n" in refused("evaluate", "a")
 
 
 def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hsfl import plugins
 from tests.plugins.files import TWICE, write
-from tests.small_runs import refused, tiny_words
+from tests.small_runs import hsfl, numbers, refused, tiny_words
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,15 @@ from tests.small_runs import refused, tiny_words
         ("import hsfl\nhsfl.register_policy('a', power='even', allocate=print)", "leave one of them out"),
         ("import hsfl\nhsfl.register_model('a', 3)", "model 'a' is made by 3; give a function"),
         ("import hsfl\nhsfl.register_dataset('a', None)", "data set 'a' is read by None; give a function"),
+        ("import hsfl\nhsfl.register_dataset('a', lambda: 1)", "data set 'a' is called with request, but too many positional arguments; change its arguments"),
+        ("import hsfl\nhsfl.register_model('a', lambda shape: 1)", "model 'a' is called with input_shape, num_classes, but too many"),
+        ("import hsfl\nhsfl.register_policy('a', allocate=lambda s: 1)", "policy 'a': allocate is called with scenario, cuts, but too many"),
+        ("import hsfl\nfrom pydantic import BaseModel\nhsfl.register_policy('a', cuts=lambda s: 1, options=BaseModel)", "is called with samples, options=, but got an unexpected keyword argument 'options'"),
+        (TWICE.format(base="HSFL", name="a", more=", timeline=3"), "framework 'a' has timeline 3; give a function, or leave it out"),
+        (TWICE.format(base="HSFL", name="a", more=", timeline=lambda phases: 1"), "timeline is called with phases, num_batches, tau_s, started=,"),
+        (TWICE.format(base="HSFL", name="a", more=", timing='joint'"), "framework 'a' has timing 'joint'; give a dict"),
+        (TWICE.format(base="HSFL", name="a", more=", own_policy=3"), "framework 'a' has own_policy 3; give the name of a policy"),
+        (TWICE.format(base="HSFL", name="a", more="").replace("pass", "def round(self, state): ..."), "framework 'a': round is called with self, state, kept, round_index, but too many"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> None:
@@ -77,6 +86,9 @@ def test_wrong_options_and_names(here: Path, change: str, message: str) -> None:
         ("{'server_hz': 0 * h, 'owner': o}", "leaves client 0 without server: its round never ends"),
         ("{'server_hz': h, 'owner': 0 * o}", "without smashed: its round never ends; give everyone cycles"),
         ("{'server_hz': h, 'ownr': o}", "'ownr' is unknown; did you mean owner?"),
+        ("{'server_hz': 1j * h, 'owner': o}", "policy 'a' gives server_hz that is no array of numbers; give shape (3,)"),
+        ("1 / 0", "plugin my.py, line 7: ZeroDivisionError: division by zero; correct it there"),
+        ("exit(0)", "plugin my.py, line 7: SystemExit: 0; correct it there"),
     ],
 )  # fmt: skip
 def test_a_policy_that_returns_nonsense(here: Path, gives: str, message: str) -> None:
@@ -134,3 +146,69 @@ def test_images_alone_for_models_of_images(here: Path) -> None:
     )
     wrong = ("--set", "model.name=mlp", "--set", "model.input=[1, 8, 8]")
     assert "model.input resizes images but points holds numbers" in refused("run", *words, *wrong, "--out", "run")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def round(self, state, kept, i): return 1 / 0", "plugin my.py, line 7: ZeroDivisionError: division by zero; correct it there"),
+        ("def round(self, state, kept, i): raise SystemExit", "plugin my.py, line 7: SystemExit; correct it there"),
+        ("def init(self): raise OSError('no such thing')", "plugin my.py, line 7: OSError: no such thing; correct it there"),
+        ("def round(self, state, kept, i): return state", "Twice.round gives a State; return a State and a RoundResult"),
+        ("def round(self, state, kept, i): pass", "Twice.round gives a NoneType; return a State and a RoundResult"),
+        ("def models(self, state): return []", "Twice.models gives no model; give one at least"),
+        ("def models(self, state): pass", "Twice.models gives a NoneType; return a list of whole models"),
+        ("def models(self, state): return [3]", "Twice.models gives a int among the models"),
+        ("def models(self, state): return [state.units['main']]", "join the holders' units with"),
+    ],
+)  # fmt: skip
+def test_a_framework_that_fails_while_it_trains(here: Path, body: str, message: str) -> None:
+    write(here / "my.py", TWICE.format(base="HSFL", name="a", more="").replace("pass", body))
+    words = ("--framework", "a", "--plugin", "my.py", "--quiet", "--out", "run")
+    assert message in refused("run", *tiny_words("train.rounds=1"), *words)
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        ("None", "framework 'a': timeline gives a NoneType; give an hsfl.network.clock.Timeline"),
+        (
+            "replace(timeline('hsfl', *a, **k), round_s=-1.0)",
+            "timeline has round_s -1, kept (3,) and end_s (9, 3); give 0",
+        ),
+    ],
+)
+def test_a_timeline_that_is_nonsense(here: Path, gives: str, message: str) -> None:
+    text = "from dataclasses import replace\nfrom hsfl.network.clock import timeline\n"
+    more = f", timeline=lambda *a, **k: {gives}"
+    write(here / "my.py", text + TWICE.format(base="HSFL", name="a", more=more))
+    assert message in refused("run", *tiny_words(), "--framework", "a", "--plugin", "my.py", "--out", "run")
+
+
+def test_a_framework_that_fails_in_a_worker(here: Path) -> None:
+    """A model's error crosses the border of a process as one line, too."""
+    model = "import hsfl\nfrom torch import nn\n\n\nclass Fails(nn.Module):\n    def forward(self, x):\n"
+    model += "        return 1 / 0 if x.requires_grad and not x.is_meta else x\n\n\n"
+    model += "hsfl.register_model('a', lambda s, n: [nn.Flatten(), nn.Linear(64, n), Fails()])\n"
+    write(here / "my.py", model)
+    words = tiny_words("model.name=a", "fleet.cuts=1", "engine.name=workers", "engine.workers=1", "train.rounds=1")
+    said = refused("run", *words, "--plugin", "my.py", "--quiet", "--out", "run")
+    assert "plugin my.py, line 7: ZeroDivisionError: division by zero; correct it there" in said
+
+
+def test_what_a_policy_writes_into_its_scenario_changes_no_number(here: Path) -> None:
+    text = "import numpy as np\nimport hsfl\n\n\ndef {0}(s, cuts):\n    {1}\n    return dict(server_hz=np.full(3, s.main_hz / 3), "
+    text += "owner=np.arange(10) % 3)\n\n\nhsfl.register_policy('{0}', allocate={0})\n"
+    write(here / "my.py", text.format("a", "s.main_gain[:] = s.edge_gain[:] = 1e9") + text.format("b", "pass"))
+    for name in "ab":
+        words = tiny_words(f"allocation.policy={name}", "train.rounds=1")
+        hsfl("run", *words, "--plugin", "my.py", "--quiet", "--out", name)
+    first, second = (numbers(here / name)[0]["round_s"] for name in "ab")
+    assert first == second
+
+
+def test_a_plan_takes_the_samples_of_a_data_set_of_ones_own(here: Path) -> None:
+    words = ["data.name=points", "model.name=gelu_mlp", "fleet.num_clients=4", "allocation.samples=1"]
+    changes = [word for change in words for word in ("--set", change)]
+    hsfl("plan", *changes, "--plugin", "my_data.py", "--plugin", "my_model.py", "--out", "plan")
+    assert "125 samples" in (here / "plan/plan.json").read_text()

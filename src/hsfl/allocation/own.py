@@ -3,6 +3,7 @@
 Legend: K clients, I subchannels.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -29,7 +30,7 @@ def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array)
     model's download is on the same subchannels, uplinks have full power, the servers' power is divided evenly among
     clients, and both are water-filled. The answer proves nothing: its bound is 0.
     """
-    said = allocate(scenario, cuts.copy())
+    said = allocate(copy.deepcopy(scenario), cuts.copy())  # what the function writes there must not change the round
     given = _given(name, said)
     for need in ("server_hz", "share" if "share" in given else "owner"):
         if need not in given:
@@ -66,6 +67,8 @@ def _has(given: Mapping[str, Any], prefix: str) -> bool:
 def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
     """A value that the policy gave, as an array of this shape, or an error."""
     try:
+        if np.iscomplexobj(value):
+            raise TypeError
         array = np.asarray(value, float)
     except (TypeError, ValueError):
         raise InputError(f"policy {name!r} gives {what} that is no array of numbers; give shape {shape}") from None

@@ -10,6 +10,7 @@ A decision that has no rule is optimal, given the rules.
     splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -79,7 +80,7 @@ class Policy:
         """Choose cuts [K], once for all rounds, on samples of the rounds."""
         settings = settings or CutSettings()
         if callable(self.cuts):
-            return _checked_cuts(self.name, samples[0], self.cuts(list(samples)))
+            return _checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples))))
         if self.cuts == "random":
             return rcls(samples[0], streams.stream(settings.seed, "rcls"))
         if self.cuts == "smallest":
@@ -201,11 +202,15 @@ def register_policy(
     for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
     with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
     """
-    made = Policy(name, cuts, cycles, subchannels, power, allocate)
+    made, more = Policy(name, cuts, cycles, subchannels, power, allocate), () if options is None else ("options=",)
     if allocate is not None and not callable(allocate):
         raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
     if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
         raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
+    if callable(cuts):
+        plugins.check_call(f"policy {name!r}: cuts", cuts, "samples", *more)
+    if allocate is not None:
+        plugins.check_call(f"policy {name!r}: allocate", allocate, "scenario", "cuts", *more)
     plugins.add("policy", POLICIES, name, made, options)
 
 

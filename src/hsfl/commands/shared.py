@@ -88,14 +88,22 @@ def one_line_errors() -> Iterator[None]:
     except MemoryError as error:
         _say_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
         raise typer.Exit(2) from None
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):
+    except (Exception, SystemExit) as error:
+        if (words := _words(error)) is None:
             raise
-        _say_error("not enough memory for this; choose smaller images, batches or models")
+        _say_error(words)
         raise typer.Exit(2) from None
-    except OSError as error:
-        _say_error(f"{error}; check the place and try again")
-        raise typer.Exit(2) from None
+
+
+def _words(error: BaseException) -> str | None:
+    """What to say of an error that is no mistake of this package; None if it is one, which is shown with its traceback."""
+    from hsfl.plugins import explain
+
+    if isinstance(error, RuntimeError) and "allocate memory" in str(error):
+        return "not enough memory for this; choose smaller images, batches or models"
+    if (words := explain(error)) is not None:
+        return words
+    return f"{error}; check the place and try again" if isinstance(error, OSError) else None
 
 
 def _say_error(text: str) -> None:

@@ -79,6 +79,7 @@ def sweep(
     console = err_console if as_json else out_console
     with one_line_errors():
         from hsfl.config import read_config
+        from hsfl.methods import method
         from hsfl.report.comparing import check_target
         from hsfl.report.figure import matplotlib
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
@@ -93,7 +94,7 @@ def sweep(
         source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
         settings = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(source, settings, plugin or ())
-        labels = frameworks or [base.framework]
+        labels = frameworks or [method(base.framework).name]  # a name that a folder's config.json has is not looked up
         grid = read_grid(base, fields)
         check_contenders(grid, labels)
         configs = [contender(point.config, label) for point in grid.points for label in labels]

@@ -78,11 +78,17 @@ def is_of_a_run(source: str | Path | None) -> bool:
 
 
 def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
-    """A copy of the config with changes such as "train.rounds=20" applied in turn."""
+    """A copy of the config with changes such as "train.rounds=20" applied in turn.
+
+    Installed plugins are looked up for the names in the changes alone: the config itself may come from a run folder.
+    """
     tree = config.model_dump(mode="json") | {"plugins": list(config.plugins)}
+    typed: dict[str, Any] = {}
     for change in changes:
         _apply(tree, change)
-    _load_plugins(tree, look=True)
+        _apply(typed, change)
+    load_all(config.plugins)
+    _load_plugins(typed, look=True)
     return parse_config(tree)
 
 

@@ -58,6 +58,7 @@ def register_dataset(
     """
     if not callable(read):
         raise InputError(f"data set {name!r} is read by {read!r}; give a function of one argument, the request")
+    plugins.check_call(f"data set {name!r}", read, "request")
     plugins.add("data set", READERS, name, OwnReader(name, read, normalise), options)
 
 

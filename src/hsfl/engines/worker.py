@@ -102,8 +102,9 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
         pass  # the parent is gone
     except (InputError, Diverged) as error:
         pipe.send(Failed(type(error).__name__, str(error)))
-    except Exception:
-        pipe.send(Failed("RuntimeError", traceback.format_exc()))
+    except (Exception, SystemExit) as error:
+        words = plugins.explain(error)
+        pipe.send(Failed("RuntimeError", traceback.format_exc()) if words is None else Failed("InputError", words))
 
 
 class Worker:

@@ -3,7 +3,7 @@
 A framework keeps working memory between rounds, but no number of a round depends on it: numbers come from the state and from keys.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import RunConfig
+from hsfl.errors import InputError
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
@@ -160,6 +161,36 @@ class Framework(Protocol):
     def models(self, state: State) -> Iterable[UnitState]:
         """The whole model, joined from its holders; a model for each client where clients keep heads of their own."""
         ...
+
+
+def checked_round(framework: Framework, answer: object) -> tuple[State, RoundResult]:
+    """What a framework's `round` gave, or an error that says what it should give."""
+    what = f"{type(framework).__name__}.round"
+    if not isinstance(answer, tuple) or list(map(type, answer)) != [State, RoundResult]:
+        raise InputError(f"{what} gives a {type(answer).__name__}; return a State and a RoundResult")
+    state, result = answer
+    if not isinstance(result.train_loss, float | int | None):
+        raise InputError(f"{what} gives train_loss {result.train_loss!r}; give a number, such as float(loss), or None")
+    return state, result
+
+
+def whole_models(framework: Framework, state: State) -> Iterator[UnitState]:
+    """The models that a framework's `models` gives, one at a time; an error where one of them lacks units, or where there is none."""
+    what, models, count = f"{type(framework).__name__}.models", framework.models(state), 0
+    if isinstance(models, UnitState) or not isinstance(models, Iterable):
+        raise InputError(f"{what} gives a {type(models).__name__}; return a list of whole models, or yield them")
+    for model in models:
+        if not isinstance(model, UnitState):
+            raise InputError(f"{what} gives a {type(model).__name__} among the models; give each as a UnitState")
+        if (model.start, model.stop) != (0, model.layout.num_units):
+            raise InputError(
+                f"{what} gives the units {model.start} to {model.stop} of {model.layout.num_units}; join the holders' "
+                "units with hsfl.frameworks.base.join"
+            )
+        count += 1
+        yield model
+    if count == 0:
+        raise InputError(f"{what} gives no model; give one at least")
 
 
 def join(*parts: UnitState) -> UnitState:

@@ -19,6 +19,9 @@ NEEDED = {  # what a framework's class must have
     "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.base.Base has it",
     "extras": "extras(self), as hsfl.frameworks.base.Base has it",
 }
+TIMELINE_ARGUMENTS = (  # of `network.clock.timeline`, without the name
+    "phases", "num_batches", "tau_s", "started=", "clusters=", "order=", "decoder_s=", "cut_gradient=",
+)  # fmt: skip
 FREE_STYLES: tuple[Style, ...] = (  # for frameworks that are registered: no two alike, and none like a built-in style
     ("#117733", "h", (0, (8, 1.5, 1, 1.5))),
     ("#AA4499", "p", (0, (4, 1.5, 4, 3))),
@@ -55,6 +58,12 @@ def register_framework(
     options: a pydantic model for `options.<name>`, which `Task.options` gives to the class.
     """
     _check_class(name, code)
+    if timeline is not None:
+        if not callable(timeline):
+            raise InputError(f"framework {name!r} has timeline {timeline!r}; give a function, or leave it out")
+        plugins.check_call(f"framework {name!r}: timeline", timeline, *TIMELINE_ARGUMENTS)
+    if not isinstance(own_policy, str | None):
+        raise InputError(f"framework {name!r} has own_policy {own_policy!r}; give the name of a policy")
     usual = _parent(code) or Method(name, name, "", Timing(), code, FREE_STYLES[0])
     row = Method(
         name,
@@ -87,12 +96,17 @@ def _check_class(name: str, code: Any) -> None:
     for need, how in NEEDED.items():
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
+    plugins.check_call(f"framework {name!r}: class {code.__name__}", code, "task")
+    for need, words in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
+        plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *words)
 
 
 def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
     """The words given, and the usual ones for the rest."""
     if given is None:
         return usual
+    if not isinstance(given, Timing | Mapping):
+        raise InputError(f'framework {name!r} has timing {given!r}; give a dict, such as {{"step": "joint"}}')
     words = asdict(given) if isinstance(given, Timing) else dict(given)
     for word, value in words.items():
         known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])

@@ -78,6 +78,8 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
     `options.<name>` as a third argument. First weights are drawn from the run's seed."""
     if not callable(make):
         raise InputError(f"model {name!r} is made by {make!r}; give a function of the input's shape and the classes")
+    words = ("input_shape", "num_classes", "options") if options is not None else ("input_shape", "num_classes")
+    plugins.check_call(f"model {name!r}", make, *words)
 
     def units(shape: Shape, num_classes: int, *, own: Any, **_: Any) -> SplitModel:
         made = make(shape, num_classes) if options is None else make(shape, num_classes, own)

@@ -44,9 +44,11 @@ def timeline(
     """
     row = method(name)
     if row.timeline is not None:
-        return row.timeline(
-            phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s
-        )
+        own = row.timeline(
+            phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s,
+            cut_gradient=cut_gradient,
+        )  # fmt: skip
+        return _checked(name, own, len(phases.model_up_s))
     if not tau_s > 0:
         raise InputError(f"tau_s is {tau_s}; it must be positive (leave it out to wait for everyone)")
     num_clients = len(phases.model_up_s)
@@ -61,6 +63,20 @@ def timeline(
     decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
     turns = _turns(row.timing, on, clusters)
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
+
+
+def _checked(name: str, own: object, num_clients: int) -> Timeline:
+    """The timeline that a framework's own function gave, or an error that says what is wrong with it."""
+    if not isinstance(own, Timeline):
+        raise InputError(
+            f"framework {name!r}: timeline gives a {type(own).__name__}; give an hsfl.network.clock.Timeline"
+        )
+    if np.shape(own.kept) != (num_clients,) or np.shape(own.end_s) != (len(PHASES), num_clients) or own.round_s < 0:
+        raise InputError(
+            f"framework {name!r}: timeline has round_s {own.round_s:g}, kept {np.shape(own.kept)} and end_s "
+            f"{np.shape(own.end_s)}; give 0 or more, ({num_clients},) and ({len(PHASES)}, {num_clients})"
+        )
+    return own
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Framework, State
+from hsfl.frameworks.base import Framework, State, checked_round
 from hsfl.methods import method
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
@@ -257,7 +257,7 @@ def _round(
         observer.warns(_nobody(config, line, round_index))
     num_samples = config.train.local_epochs * sum(task.feed.num_samples(k) for k in kept)
     observer.round_starts(round_index + 1, kept, num_samples)
-    after, result = framework.round(here.state, kept, round_index)
+    after, result = checked_round(framework, framework.round(here.state, kept, round_index))
     quality = None
     if last or (round_index + 1) % config.train.eval_every == 0:
         observer.evaluation_starts()

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from hsfl import plugins
 from hsfl.engines.cores import num_cores
+from hsfl.errors import InputError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +39,7 @@ def in_processes(
     lifeline, ours = fresh.Pipe(duplex=False)  # it breaks when this process closes it, or ends in any way
     given = (list(plugins.LOADED), lifeline if stoppable else None)
     with ProcessPoolExecutor(num_workers, fresh, _begin, given) as pool, ours, lifeline:
-        futures = [pool.submit(function, item) for item in items]
+        futures = [pool.submit(_call, function, item) for item in items]
         whole = False
         try:
             yield from (future.result() for future in as_completed(futures))
@@ -47,6 +48,16 @@ def in_processes(
             if not whole:
                 ours.close()
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _call(function: Callable[[T], R], item: T) -> R:
+    """The function's answer. An error in a plugin is told in one line here, because a traceback does not cross the border."""
+    try:
+        return function(item)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, InputError) or (words := plugins.explain(error)) is None:
+            raise
+        raise InputError(words) from error
 
 
 def _begin(specs: list[str], lifeline: Connection | None) -> None:

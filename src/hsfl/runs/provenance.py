@@ -3,6 +3,7 @@
 Nothing here loads a plugin: a folder can ask for a plugin, and only the user can give it.
 """
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
         if (kind, name) not in names_of(config):
             continue
         if (kind, name) not in plugins.REGISTERED:
-            raise InputError(f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {file}")
+            raise InputError(
+                f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {_spec(file, name)}"
+            )
         plugin = plugins.owner(kind, name)
         now = plugin.sha256 if plugin is not None else ""
         if sha256 != now:
@@ -61,6 +64,13 @@ def _recorded(folder: Path) -> list[tuple[str, str, str]]:
         return []
     record: PluginsRecord = read_record(path, PluginsRecord)
     return [(plugin.file, plugin.sha256, gives) for plugin in record.plugins for gives in plugin.gives]
+
+
+def _spec(file: str, name: str) -> str:
+    """What to type after --plugin: a file, or the name of the entry point where a package (its name and version) gave the thing."""
+    package, _, version = file.rpartition(" ")
+    installed = bool(package) and " " not in package and version[:1].isdigit() and not file.endswith(".py")
+    return shlex.quote(name if installed else file)
 
 
 def _short(sha256: str) -> str:
