@@ -151,7 +151,9 @@ class Scenario:
     def _plain(self) -> "Scenario":
         """With arrays that lie in memory in order and may be written to: for others numba would compile everything again."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        odd: dict[str, Any] = {name: np.array(value) for name, value in arrays.items() if not value.flags.carray}
+        odd: dict[str, Any] = {
+            name: np.array(value, order="C") for name, value in arrays.items() if not value.flags.carray
+        }
         return replace(self, **odd) if odd else self
 
     def feasible_cuts(self, client: int) -> Array:
