@@ -53,6 +53,11 @@ def cache_dir() -> str:
     return ""
 
 
+def is_cold() -> bool:
+    """Whether nothing is compiled yet for these sources, so that the first solve takes about a minute longer."""
+    return not any(Path(cache_dir()).rglob("*.nbi")) if cache_dir() else True
+
+
 class _CheckedFiles(IndexDataCacheFile):
     """The cache files of a function. Unpickling ignores what follows, so a checksum can stand at the end."""
 

@@ -17,6 +17,7 @@ from hsfl.commands.shared import (
     out_console,
     print_json,
     quoted,
+    say_compiling,
 )
 
 commands = typer.Typer()
@@ -75,6 +76,7 @@ def compare(
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
         from hsfl.report.comparing import check_target, read_comparison
+        from hsfl.report.gained import gained
         from hsfl.runs.contenders import contender
         from hsfl.runs.effects import check_effects
 
@@ -90,6 +92,8 @@ def compare(
         from hsfl.runs.many import Told
 
         matplotlib()  # before hours of training, not after
+        if not quiet:
+            say_compiling(console, [contender(base, label).allocation.policy for label in labels])
         try:
             comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
@@ -99,10 +103,13 @@ def compare(
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out) + write_figures(comparison, out)
     page = page_beside(out)
+    lines = gained(comparison)
     if as_json:
         files = [*written, *([page] if page is not None else [])]
-        print_json(comparison.to_json() | {"files": [str(path) for path in files]})
+        print_json(comparison.to_json() | {"gained": lines} | {"files": [str(path) for path in files]})
         return
     out_console.print(comparison.to_rich())
+    for line in lines:
+        out_console.print(line, soft_wrap=True, highlight=False)
     out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
     say_page(page)

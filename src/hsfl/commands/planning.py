@@ -22,6 +22,7 @@ from hsfl.commands.shared import (
     out_console,
     print_json,
     quoted,
+    say_compiling,
 )
 from hsfl.errors import InputError
 from hsfl.formats import giga, percent, seconds, significant, took
@@ -132,6 +133,8 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
 
     _check_sharing(settings, world)
     _check_folder(out)
+    if err_console.is_terminal:
+        say_compiling(err_console, ["proposed"])
     with err_console.status("choosing cuts ...") as status:
         answer = make_plan(
             settings, world, seen.num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))

@@ -20,6 +20,7 @@ from hsfl.commands.shared import (
     out_console,
     print_json,
     quoted,
+    say_compiling,
 )
 from hsfl.errors import InputError
 from hsfl.formats import percent
@@ -80,6 +81,8 @@ def run(
 
         folder = out or new_folder(settings)
         console = err_console if as_json else out_console
+        if not quiet:
+            say_compiling(console, [settings.allocation.policy])
         summary = loop.run(settings, folder, resume, observer(console, quiet))
     page = page_beside(folder)
     if as_json:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,6 +127,17 @@ def _finite(value: Any) -> Any:
 def quoted(text: str) -> str:
     """The text as a TOML string."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def say_compiling(console: Console, policies: Iterable[str]) -> None:
+    """Tell people why the first use of the optimiser takes longer, where one of the policies needs it."""
+    if any(policy != "even" for policy in policies) and find_spec("numba") is not None:
+        from hsfl.allocation.compiled import is_cold  # here, because numba takes seconds to load
+
+        if is_cold():
+            console.print(
+                "the optimiser is compiled first, once after an installation: about a minute", highlight=False
+            )
 
 
 def need_plan_extra() -> None:

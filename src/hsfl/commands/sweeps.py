@@ -17,6 +17,7 @@ from hsfl.commands.shared import (
     out_console,
     print_json,
     quoted,
+    say_compiling,
 )
 
 commands = typer.Typer()
@@ -105,6 +106,8 @@ def sweep(
         from hsfl.runs.many import Told  # here, because torch takes seconds to load, and a typo should not wait for it
         from hsfl.runs.sweep import sweep as make_sweep
 
+        if not quiet:
+            say_compiling(console, [config.allocation.policy for config in configs])
         try:
             make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, Told(console, quiet))
         except KeyboardInterrupt:

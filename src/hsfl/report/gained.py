@@ -1,0 +1,81 @@
+"""What a comparison says in a few lines: how long a round takes, how far everyone comes, and how much sooner the reference does."""
+
+import math
+from statistics import fmean
+
+from hsfl.formats import percent, seconds, significant
+from hsfl.report.comparison import Comparison
+from hsfl.report.curves import time_to_target_s
+
+
+def gained(comparison: Comparison) -> list[str]:
+    """Up to three sentences about the reference and the others; none where there is nothing to set it against."""
+    others = [label for label in comparison.labels if label != comparison.reference]
+    if not others or not comparison.pairs:
+        return []
+    sentences = [_rounds(comparison, others), _accuracies(comparison, others), _sooner(comparison, others)]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _short(comparison: Comparison, label: str) -> str:
+    """The framework's name, or all of the label where two labels are of one framework."""
+    names = [comparison.name(each).split(",")[0] for each in comparison.labels]
+    name = comparison.name(label)
+    return name.split(",")[0] if names.count(name.split(",")[0]) == 1 else name
+
+
+def _round_s(comparison: Comparison, label: str) -> float:
+    """The mean round in simulated seconds, over all runs of the label; NaN where none was made."""
+    made = [run.sim_time_s / len(run.records) for run in comparison.runs_of(label) if run.records]
+    return fmean(made) if made else math.nan
+
+
+def _rounds(comparison: Comparison, others: list[str]) -> str:
+    own_s = _round_s(comparison, comparison.reference)
+    if not own_s > 0:
+        return ""
+    parts = []
+    for label in others:
+        round_s = _round_s(comparison, label)
+        if round_s > 0:
+            name = _short(comparison, label)
+            parts.append(f"{seconds(round_s, 3)} with {name} ({significant(round_s / own_s, 3)} times as long)")
+    name = _short(comparison, comparison.reference)
+    return f"A round takes {seconds(own_s, 3)} with {name}, {', '.join(parts)}." if parts else ""
+
+
+def _accuracies(comparison: Comparison, others: list[str]) -> str:
+    by_label = {result.label: result.common_accuracy.mean for result in comparison.results}
+    own = by_label[comparison.reference]
+    if own is None:
+        return ""
+    parts = [f"{_short(comparison, label)} {_share(by_label[label])}" for label in others]
+    name = _short(comparison, comparison.reference)
+    return f"After {seconds(comparison.common_s, 3)} {name} has an accuracy of {percent(own, 1)}, {', '.join(parts)}."
+
+
+def _share(value: float | None) -> str:
+    return "no model yet" if value is None else percent(value, 1)
+
+
+def _sooner(comparison: Comparison, others: list[str]) -> str:
+    """When the reference had what the others have at the end, in the seeds in which it had it."""
+    ours, parts = {run.seed: run for run in comparison.runs_of(comparison.reference)}, []
+    for label in others:
+        times = []
+        for run in comparison.runs_of(label):
+            last = run.last("test_accuracy")
+            if run.seed in ours and last is not None:
+                own_s = time_to_target_s(ours[run.seed].records, last)
+                their_s = time_to_target_s(run.records, last)
+                times += [(own_s, their_s)] if own_s and their_s else []
+        if times:
+            own_s, their_s = (fmean(values) for values in zip(*times))
+            parts.append(
+                f"that of {_short(comparison, label)} after {seconds(own_s, 3)} instead of {seconds(their_s, 3)}"
+            )
+    return (
+        f"{_short(comparison, comparison.reference)} had the last accuracy of the others: {', '.join(parts)}."
+        if parts
+        else ""
+    )
