@@ -5,6 +5,7 @@ Whoever needs less takes less: testing a model takes `read_data`, `make_images` 
 """
 
 import copy
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,9 @@ from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.training.batches import Feed, Images, resized
+
+BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # all its kinds
+MOST_LEFT = 0.1  # of BatchNorm's first statistics
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def prepare(
     cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, cuts)
-    return Bench(task, test, dataset.classes, world, num_samples, tuple(data_notes(config, dataset)), plan_note)
+    notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices))
+    return Bench(task, test, dataset.classes, world, num_samples, notes, plan_note)
 
 
 def _cuts(
@@ -164,6 +169,27 @@ def _check_settings(config: RunConfig) -> None:
             f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
             "leave it out for all"
         )
+
+
+def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray]) -> list[str]:
+    """Whether so few steps leave BatchNorm's running statistics near their first values, which spoils every test.
+
+    A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that.
+    """
+    rates = [layer.momentum for layer in model.modules() if isinstance(layer, BatchNorm) and layer.momentum]
+    if not rates:
+        return []
+    train = config.train
+    samples = sum(map(len, indices)) if method(config.framework).pools_data else float(np.median([*map(len, indices)]))
+    steps = train.local_epochs * math.ceil(samples / train.batch_size)
+    left = (1 - max(rates)) ** (steps * train.rounds)
+    if left < MOST_LEFT:
+        return []
+    return [
+        f"{steps} step{'s' if steps > 1 else ''} a round for {train.rounds} rounds leave {left:.0%} of BatchNorm's first statistics in the model, "
+        "which is then tested with them and looks worse than it learned; lower train.batch_size, make more rounds, or set "
+        "model.norm=group"
+    ]
 
 
 def _check_policy(config: RunConfig) -> None:

@@ -1,0 +1,37 @@
+"""Few steps leave BatchNorm's statistics near their first values, and the run says so."""
+
+import pytest
+import torch
+from tests.small_runs import hsfl, tiny, tiny_words
+from torch import nn
+
+from hsfl.runs.prepare import prepare
+
+
+def left_after(steps: int) -> float:
+    """How much of its first running mean a BatchNorm keeps, by doing it."""
+    layer = nn.BatchNorm1d(1)
+    layer.running_mean = torch.ones(1)
+    for _ in range(steps):
+        layer(torch.tensor([[-1.0], [1.0]]))  # of mean 0
+    return float(layer.running_mean)
+
+
+@pytest.mark.parametrize(("batch_size", "rounds", "warned"), [(256, 3, True), (256, 30, False), (4, 6, False)])
+def test_the_share_that_is_left_is_said(batch_size: int, rounds: int, warned: bool) -> None:
+    notes = prepare(tiny(f"train.batch_size={batch_size}", f"train.rounds={rounds}")).notes
+    steps = -(-20 // batch_size) * rounds
+    assert (left_after(steps) > 0.1) == warned
+    assert bool(notes) == warned
+    if warned:
+        assert (
+            f"1 step a round for {rounds} rounds leave {left_after(steps):.0%} of BatchNorm's first statistics"
+            in notes[0]
+        )
+
+
+def test_who_has_no_batch_norm_hears_nothing(tmp_path) -> None:
+    words = ("train.batch_size=256", "train.rounds=1")
+    assert prepare(tiny(*words, "model.norm=group")).notes == ()
+    said = hsfl("run", *tiny_words(*words), "--out", tmp_path / "run")
+    assert "set model.norm=group" in " ".join((said.out + said.err).split())
