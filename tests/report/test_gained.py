@@ -10,7 +10,7 @@ from tests.small_runs import hsfl, numbers, tiny_words
 def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     words = ["compare", *tiny_words("train.rounds=4"), "-f", "hsfl", "-f", "splitfed_v1", "-f", "fl", "--quiet"]
     shown = hsfl(*words, "--out", tmp_path)
-    lines = gained(read_comparison(tmp_path))
+    lines = gained(read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"]))
     assert all(line in shown.out for line in lines)
     assert hsfl(*words, "--out", tmp_path, "--json").json()["gained"] == lines
     means = {}

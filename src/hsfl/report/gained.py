@@ -39,7 +39,8 @@ def _rounds(comparison: Comparison, others: list[str]) -> str:
         round_s = _round_s(comparison, label)
         if round_s > 0:
             name = _short(comparison, label)
-            parts.append(f"{seconds(round_s, 3)} with {name} ({significant(round_s / own_s, 3)} times as long)")
+            times = significant(round_s / own_s, 3)
+            parts.append(f"{seconds(round_s, 3)} with {name} ({'as' if times == '1' else f'{times} times as'} long)")
     name = _short(comparison, comparison.reference)
     return f"A round takes {seconds(own_s, 3)} with {name}, {', '.join(parts)}." if parts else ""
 
