@@ -141,11 +141,6 @@ RULES = (
         lambda c: c.data.partition == "shards",
         "it is for data.partition = shards; set that, or leave it out",
     ),
-    Rule(
-        _names("data", "min_samples"),
-        lambda c: c.data.partition != "given",
-        "the data say who holds what; leave it out",
-    ),
     Rule(_names("data", "split"), lambda c: c.data.name == "ham10000", "it is for ham10000; leave it out"),
     Rule(
         _names("model", "stem"),
