@@ -54,10 +54,13 @@ class CPSL(InStep):
             clients = [k for k in cluster if k in kept]
             if clients:
                 low, high = sorted((cut, self.cuts[clients[0]]))
-                work.link.carry("edge_main", model[low:high])  # units that change sides between clusters
+                moved = model[low:high]  # units that change sides between clusters
+                if (arrived := work.link.carry("edge_main", moved)) is not moved:
+                    model = model.clone()
+                    model[low:high].copy_(arrived)
                 model = self.turn(work, model, clients)
                 for k in clients:
-                    work.link.carry("client_edge_down", model[0 : self.cuts[k]])
+                    work.link.count("client_edge_down", model[0 : self.cuts[k]].num_bytes)
                 cut = self.cuts[clients[0]]
         return State({"model": model}), work.result()
 

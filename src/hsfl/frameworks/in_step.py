@@ -87,15 +87,19 @@ class InStep(Base):
             self.tail.begin(model[cut : self.task.num_units], work.lr)
             work.tail_start = cut
         for k in clients:
-            self.heads[k].begin(model[0:cut], work.lr)
+            self.heads[k].begin(self.arrived(work, "client_edge_down", model[0:cut]), work.lr)
 
     def finish(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
         before = model[0 : self.cuts[clients[0]]]
         total = PartialSum.zero(before, sum(map(self.head_weight, clients)))
         for k in clients:
-            total.add(self.heads[k].state, self.head_weight(k))
+            total.add(self.arrived(work, "client_edge_up", self.heads[k].state), self.head_weight(k))
             work.link.count("client_edge_up", self.head_bytes(k, trained=True))
         return join(total.mean(before), self.tail.state)
+
+    def arrived(self, work: Work, route: str, head: UnitState) -> UnitState:
+        """A head as it comes out of the link; its bytes are counted at the end of the round."""
+        return work.link.arrive(route, head)
 
     def head_weight(self, client: int) -> float:
         return self.task.feed.num_samples(client)

@@ -21,6 +21,7 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.rng import stream, torch_seed
 from hsfl.training.aggregate import PartialSum
+from hsfl.training.link import Link
 from hsfl.training.step import Part, StepKey
 
 DECODER_CHANNELS = 16
@@ -48,13 +49,13 @@ class LocFedMix(InStep):
         return State({"model": self.task.initial.clone(), "decoder": self.decoder_initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        before = state.units["decoder"]
+        before, link = state.units["decoder"], Link()  # their bytes are counted with the heads
         for k in kept:
-            self.decoders[k].begin(before, self.task.lr(round_index))
+            self.decoders[k].begin(link.arrive("client_edge_down", before), self.task.lr(round_index))
         after, result = super().round(state, kept, round_index)
         total = PartialSum.zero(before, sum(map(self.head_weight, kept)))
         for k in kept:
-            total.add(self.decoders[k].state, self.head_weight(k))
+            total.add(link.arrive("client_edge_up", self.decoders[k].state), self.head_weight(k))
         return State(after.units | {"decoder": total.mean(before)}), result
 
     def head_bytes(self, client: int, trained: bool) -> int:

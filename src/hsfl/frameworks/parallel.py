@@ -105,7 +105,7 @@ class CopyPerClient(Base):
         for k in clients:
             data, cut = task.data(k), self.cuts[k]
             client = Client(data, self.head_part, task.num_units)
-            client.receive(heads.give(k, cut), lr)
+            client.receive(heads.give(k, cut, link), lr)
             session = main.open(cut, lr)
             head, own = client.train(session, round_index, link)
             losses.merge(own)
@@ -133,7 +133,7 @@ class CopyPerClient(Base):
             swap(main, edge, self.min_cut, self.max_cut, link)
             units["edge"] = edge.close()
             for cut in (cut for k, cut in enumerate(self.cuts) if k not in self.task.away):
-                link.carry("client_edge_down", units["edge"][0:cut])  # dropped clients get the new head too
+                link.count("client_edge_down", units["edge"][0:cut].num_bytes)  # dropped clients get the new head too
         units["main"] = main.close()
         return State(units), RoundResult(losses.mean, losses.num_samples, link.bytes)
 
@@ -153,8 +153,8 @@ class _EdgeHeads:
         self.kept: dict[int, UnitState] = {}  # no client keeps its head
         self.edge = EdgeServer(state.units["edge"], total)
 
-    def give(self, client: int, cut: int) -> UnitState:
-        return self.edge.head(cut)
+    def give(self, client: int, cut: int, link: Link) -> UnitState:
+        return link.arrive("client_edge_down", self.edge.head(cut))  # its bytes were counted when it was made
 
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
         """Take a trained head. The client counts as soon as both servers have its side."""
@@ -171,7 +171,7 @@ class _OwnHeads:
         self.state = state
         self.kept: dict[int, UnitState] = {}
 
-    def give(self, client: int, cut: int) -> UnitState:
+    def give(self, client: int, cut: int, link: Link) -> UnitState:
         return self.state.units[f"head{client}"]
 
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:

@@ -9,6 +9,7 @@ from hsfl.frameworks.base import State, Task, join
 from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
+from hsfl.training.link import Link
 from hsfl.training.step import Part
 
 
@@ -52,6 +53,10 @@ class PSL(InStep):
         whole = super().head_bytes(client, trained)
         return whole - self._parameter_bytes(client) if trained else whole
 
+    def arrived(self, work: Work, route: str, head: UnitState) -> UnitState:
+        """Heads that clients keep do not travel."""
+        return head if self.own_heads else super().arrived(work, route, head)
+
     def _parameter_bytes(self, client: int) -> int:
         return sum(parameter.nbytes for parameter in self.heads[client].parameters())
 
@@ -76,8 +81,10 @@ class PSL(InStep):
             return  # no head has a weight to train
         for k, gradient in gradients.items():
             smashed[k].backward(gradient)
-        active = [self.heads[k] for k in gradients]
-        _average_gradients(active, [len(g) for g in gradients.values()], [self.heads[k] for k in clients])
+        active, takers = [self.heads[k] for k in gradients], [self.heads[k] for k in clients]
+        _arrive(work.link, "client_edge_up", active)
+        _average_gradients(active, [len(g) for g in gradients.values()], takers)
+        _arrive(work.link, "client_edge_down", takers)
         work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in gradients))
         work.link.count("client_edge_down", sum(self._parameter_bytes(k) for k in clients))
         for k in clients:
@@ -90,6 +97,14 @@ class PSL(InStep):
         else:
             for k, cut in enumerate(self.cuts):
                 yield join(state.units[f"head{k}"], model[cut : model.stop])
+
+
+def _arrive(link: Link, route: str, parts: list[Part]) -> None:
+    """The weight gradients of these parts as they come out of the link."""
+    for part in parts:
+        for parameter in part.parameters():
+            if parameter.grad is not None:
+                parameter.grad = link.arrive(route, parameter.grad)
 
 
 def _average_gradients(givers: list[Part], weights: list[int], takers: list[Part]) -> None:

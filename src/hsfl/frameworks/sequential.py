@@ -71,7 +71,9 @@ class SL(Base):
                 client_backward(self.head, smashed, gradient)
             losses.add(loss, len(y))
         for route in ("client_edge_down", "client_edge_up"):
-            link.carry(route, self.head.state)
+            sent = self.head.state
+            if (arrived := link.carry(route, sent)) is not sent:
+                sent.copy_(arrived)
             link.count(route, self.handed_bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:

@@ -40,10 +40,17 @@ class Link:
     def carry(self, route: str, load: Load) -> Load:
         """The load as it arrives at the other end. route: a field of `LinkBytes`."""
         self.count(route, load.nbytes if isinstance(load, Tensor) else load.num_bytes)
+        return self.arrive(route, load)
+
+    def arrive(self, route: str, load: Load) -> Load:
+        """The load as it comes out at the other end: unchanged here; a codec or a wire takes this place.
+
+        Called alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round, and is used in the next.
+        """
         return load
 
     def count(self, route: str, num_bytes: int) -> None:
-        """Count bytes of a load that is not carried here, because it has arrived already or travels many times."""
+        """Count bytes of a load that arrives elsewhere, later or many times."""
         setattr(self.bytes, route, getattr(self.bytes, route) + num_bytes)
 
 
