@@ -150,6 +150,7 @@ def test_cpsl_s_straggler_is_who_ends_last(seed: int) -> None:
 def test_words_for_another_cut() -> None:
     assert other_cut_words("cut 2", 9.0, 12.0) == "With cut 2 the round would take 9 s instead of 12 s."
     assert other_cut_words("cut 2", 12.0, 9.0).startswith("No other cut is faster: with cut 2, the best of them,")
+    assert "cut 2, allocated anew, the best of them," in other_cut_words("cut 2, allocated anew,", 12.0, 9.0)
     assert "as long" in other_cut_words("cut 2", 9.0, 9.0)
 
 

@@ -4,15 +4,17 @@ from pathlib import Path
 
 from hsfl.report.comparing import read_comparison
 from hsfl.report.gained import gained
+from hsfl.report.page_data import page_data, read_sources
 from tests.small_runs import hsfl, numbers, tiny_words
 
 
 def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     words = ["compare", *tiny_words("train.rounds=4"), "-f", "hsfl", "-f", "splitfed_v1", "-f", "fl", "--quiet"]
     shown = hsfl(*words, "--out", tmp_path)
-    lines = gained(read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"]))
+    lines = gained(read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"]))  # in the order that was asked for
     assert all(line in shown.out for line in lines)
     assert hsfl(*words, "--out", tmp_path, "--json").json()["gained"] == lines
+    assert page_data(read_sources([tmp_path]))["tables"]["gained"] == lines  # on the page, too
     means = {}
     for name in ("hsfl", "splitfed_v1", "fl"):
         records = numbers(tmp_path / name / "seed-0")

@@ -143,7 +143,7 @@ def evaluate(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Test the model of a run on the test images."""
+    """Test the model of a run on the test samples."""
     with one_line_errors():
         from hsfl.runs.export import evaluate_folder
 

@@ -281,7 +281,7 @@ def other_cut_words(at: str, other_s: float, now_s: float, what: str = "the roun
         return f"With {at} {what} would last as long, {other_s:.4g} s."
     if change < 0:
         return f"With {at} {what} would take {other_s:.4g} s instead of {now_s:.4g} s."
-    return f"No other cut is faster: with {at}, the best of them, {what} would take {other_s:.4g} s instead of {now_s:.4g} s."
+    return f"No other cut is faster: with {at.rstrip(',')}, the best of them, {what} would take {other_s:.4g} s instead of {now_s:.4g} s."
 
 
 def why_planned(client: int, who: str, held: Held, gains: Array | None, now_s: float, rounds: dict[int, float]) -> Why:

@@ -60,7 +60,7 @@ def _share(value: float | None) -> str:
 
 
 def _sooner(comparison: Comparison, others: list[str]) -> str:
-    """When the reference had what the others have at the end, in the seeds in which it had it."""
+    """When the reference reached what the others have at the end, in the seeds in which it did."""
     ours, parts = {run.seed: run for run in comparison.runs_of(comparison.reference)}, []
     for label in others:
         times = []
@@ -76,7 +76,7 @@ def _sooner(comparison: Comparison, others: list[str]) -> str:
                 f"that of {_short(comparison, label)} after {seconds(own_s, 3)} instead of {seconds(their_s, 3)}"
             )
     return (
-        f"{_short(comparison, comparison.reference)} had the last accuracy of the others: {', '.join(parts)}."
+        f"{_short(comparison, comparison.reference)} reached the last accuracy of the others: {', '.join(parts)}."
         if parts
         else ""
     )

@@ -14,6 +14,7 @@ from hsfl.files import read_record
 from hsfl.report.comparing import compare
 from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
+from hsfl.report.gained import gained
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_slots import slots
 from hsfl.report.page_sweep import sweep_part
@@ -293,7 +294,7 @@ def _points(band: Band) -> dict[str, list[Any]] | None:
 
 
 def _tables(sources: Sources) -> dict[str, Any] | None:
-    """The comparison's tables and notes, where there is something to compare."""
+    """What was gained in words, the comparison's tables and its notes, where there is something to compare."""
     if len(sources.runs) < 2:
         return None
     tasks = _tasks(sources)
@@ -309,4 +310,4 @@ def _tables(sources: Sources) -> dict[str, Any] | None:
         {"title": name, "header": header, "rows": rows, "notes": subset_notes(subset) if name.startswith(SENT) else []}
         for name, header, rows in compared.tables()
     ]
-    return {"tables": tables, "notes": notes}
+    return {"gained": gained(compared), "tables": tables, "notes": notes}

@@ -41,6 +41,7 @@ function drawOverview(data) {
   else words.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
   if (data.sharing.length) words.append(h("p", { id: "sharing" }, data.sharing.join(" ")));
   if (data.tables) {
+    headline.append(...data.tables.gained.map((line) => h("p", { "data-key": "gained" }, line)));
     for (const { title, header, rows, notes } of data.tables.tables) {
       headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows), ...notes.map((note) => h("p", { class: "note" }, note)));
     }
@@ -50,7 +51,7 @@ function drawOverview(data) {
   const total = Object.values(first.bytes).reduce((a, b) => a + b, 0);
   headline.append(h("dl", { class: "cards" },
     card("Best accuracy", percent(first.best_accuracy), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
-    card("Last accuracy", percent(first.last_accuracy), "on the test images", "last_accuracy"),
+    card("Last accuracy", percent(first.last_accuracy), "on the test samples", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
     card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
     card("Data sent", sized(total), first.subset ? "training on a subset" : null, "bytes"),
