@@ -76,7 +76,7 @@ def test_a_plan_by_another_policy_says_that_policy_s_numbers(cost_file: Path, na
 
 
 def test_a_plan_says_what_it_leaves_aside(cost_file: Path) -> None:
-    words = ["plan", "--cost", cost_file, *SMALL, "--json"]
+    words = ["plan", "--cost", cost_file, *SMALL, "--set", "allocation.policy=proposed", "--json"]
     assert hsfl(*words).json()["notes"] == []
     notes = hsfl(*words, "--set", "train.tau_s=1e-3", "--set", "fleet.cuts=[1,1,1]").json()["notes"]
     assert "fleet.cuts is not used" in notes[0]

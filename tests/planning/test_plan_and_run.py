@@ -122,3 +122,32 @@ def test_run_alone_is_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
     assert runs._settings(None, [], [], None, None, False) == package.read_config("demo")
     assert "--resume needs --out" in refused("run", "--resume")
+
+
+def test_what_a_plan_decides_cannot_be_typed_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"policy": "even", "cuts": [1, 2, 2]}')
+    words = ["run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"]
+    for setting in ("fleet.cuts=[1,1,1]", "allocation.policy=even"):
+        assert "has no effect beside --plan" in refused(*words, "--set", setting)
+    assert "framework fl has none; set framework=hsfl" in refused(*words, "--framework", "fl")
+
+
+def test_a_plan_says_what_a_run_does_otherwise() -> None:
+    words = [*settings(), "allocation.samples=1"]
+    plan = package.plan(None, [*words, "framework=sl", "train.clients_per_round=2"])
+    assert plan.policy == "proposed"
+    told = (
+        "framework is sl but a plan is of HSFL",
+        "allocation.policy is not set",
+        "a plan takes all clients to take part",
+    )
+    assert all(any(note.startswith(start) for note in plan.notes) for start in told)
+    plan = package.plan(None, [*words, "allocation.policy=proposed"])
+    assert not any(note.startswith(told) for note in plan.notes)
+
+
+def test_a_config_that_is_given_is_planned_as_the_words_it_was_read_from() -> None:
+    words = [*settings(), "allocation.samples=1"]
+    for more in ([], ["allocation.policy=even"]):
+        given, read = package.plan(tiny(*words[-1:], *more)), package.plan(None, [*words, *more])
+        assert (given.policy, given.cuts, given.round_s) == (read.policy, read.cuts, read.round_s)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.small_runs import refused, tiny, tiny_words
+from torch import nn
 
 import hsfl
 from hsfl.config import RunConfig, flatten, read_config
@@ -26,6 +27,7 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("allocation.samples=5", ["allocation.policy=proposed"], "fleet.cuts=planned"),
     ("allocation.gap=0.01", [], "allocation.policy=proposed"),
     ("fleet.storage_bits=[1e8,1e9]", ["fleet.max_cut=5"], "leave one of the two out"),
+    ("fleet.storage=parameters", [], "fleet.storage_bits"),
     ("fleet.one_cut=2", [], "one cut for all"),
     ("train.tau_s=5", ["framework=sl"], "drops nobody"),
     ("options.cpsl.clusters=3", [], "options of cpsl"),
@@ -120,3 +122,29 @@ def test_a_typo_waits_for_no_torch_and_no_numba(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("error: ")
+
+
+def test_a_sweep_over_the_default_is_no_excuse_and_contenders_answer_for_their_own_settings(tmp_path: Path) -> None:
+    said = refused(
+        "sweep", "data.alpha=0.1,0.5", *tiny_words(), "--plan-only", "--out", tmp_path / "s"
+    )  # 0.5 is the default
+    assert "data.alpha = 0.1 has no effect" in said
+    for label in ("hsfl,train.momentum=0.5", "hsfl,options.cpsl.clusters=3"):
+        words = ["-f", label, "-f", "cpsl", "--out", tmp_path / "c"]
+        assert "has no effect" in refused("compare", *tiny_words(), *words)
+        assert "has no effect" in refused("sweep", "train.lr=0.1,0.2", *tiny_words(), *words)
+        with pytest.raises(InputError, match="has no effect"):
+            hsfl.compare(tiny(), [label, "cpsl"], tmp_path / "c")
+
+
+def test_an_older_spelling_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text("[options]\ncpsl_clusters = 3\n")
+    with pytest.raises(InputError, match=r"options.cpsl.clusters = 3 has no effect"):
+        check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
+
+
+@pytest.mark.parametrize("setting", ["model.norm=group", "model.dropout=0.3", "model.init_weights=w.safetensors"])
+def test_a_model_that_was_given_takes_no_settings_of_models(setting: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(InputError, match=r"has no effect: the model was given itself"):
+        hsfl.run(tiny(), tmp_path / "run", [setting, "fleet.cuts=1"], model=model)

@@ -15,7 +15,7 @@ from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, wi
 from hsfl.data.datasets import Dataset
 from hsfl.data.given import digest
 from hsfl.errors import InputError
-from hsfl.runs.effects import check_effects
+from hsfl.runs.effects import check_contenders_effects, check_effects
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
@@ -33,9 +33,13 @@ class Chosen:
     source: str | Path | None = None  # where the config was read; None where it was given itself
     words: tuple[str, ...] = ()  # the settings that were changed
 
-    def check(self, configs: Sequence[RunConfig], planning: bool = False) -> None:
-        """Refuse settings that do nothing in any of the configs that follow from this one."""
-        check_effects(self.source, self.words, configs, planning)
+    def check(self, planning: bool = False) -> None:
+        """Refuse settings that do nothing in the config."""
+        check_effects(self.source, self.words, [self.config], planning)
+
+    def check_contenders(self, labels: Sequence[str]) -> None:
+        """Refuse settings that do nothing for any of the contenders, and those of a contender that do nothing for itself."""
+        check_contenders_effects(self.source, self.words, [self.config], labels)
 
 
 def choose(

@@ -36,7 +36,7 @@ def plan(
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """
     chosen = choose(config, settings, data, model, plugins, sections)
-    chosen.check([chosen.config], planning=True)
+    chosen.check(planning=True)
     if cost is not None and chosen.model is not None:
         raise InputError("a model and a cost table are given; leave one of them out")
     seen = expect(

@@ -19,7 +19,6 @@ from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
-from hsfl.runs.contenders import contender
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
@@ -75,7 +74,7 @@ def run(
     report: write `report.html` into the folder, as the command does.
     """
     chosen = choose(config, settings, data, model, plugins, sections)
-    chosen.check([chosen.config])
+    chosen.check()
     folder, watching = new_folder(chosen.config) if out is None else Path(out), _observer(observer, progress)
     summary = loop.run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
     return Result(**asdict(summary), folder=folder, report=_page(folder, watching) if report else None)
@@ -112,7 +111,7 @@ def compare(
     if figures:
         matplotlib()  # before hours of training, not after
     chosen = choose(config, settings, data, model, plugins, sections)
-    chosen.check([contender(chosen.config, label) for label in labels])
+    chosen.check_contenders(labels)
     comparing.compare(
         chosen.config,
         labels,

@@ -109,7 +109,7 @@ def _settings(
         made = read_plan(plan)
         if config is None and made.config is None:
             raise InputError(f"{plan} holds no config; give CONFIG, or a plan.json that hsfl plan --out wrote")
-        settings = as_planned(read_config(config or made.config, words, plugins), made)
+        settings = as_planned(read_config(config or made.config, words, plugins), made, words)
         check_effects(config, words, [settings])
         return settings
     if going_on is not None and config is None:

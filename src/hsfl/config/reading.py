@@ -80,9 +80,10 @@ def is_of_a_run(source: str | Path | None) -> bool:
 def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
     """A copy of the config with changes such as "train.rounds=20" applied in turn.
 
-    Installed plugins are looked up for the names in the changes alone: the config itself may come from a run folder.
+    Installed plugins are looked up for the names in the changes alone: the config itself may come from a run folder. What nobody
+    set stays so, since a plan asks whether somebody set the policy.
     """
-    tree = config.model_dump(mode="json") | {"plugins": list(config.plugins)}
+    tree = config.model_dump(mode="json", exclude_unset=True) | {"plugins": list(config.plugins)}
     typed: dict[str, Any] = {}
     for change in changes:
         _apply(tree, change)

@@ -13,6 +13,7 @@ from hsfl.allocation.cut_methods import OnProgress
 from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
+from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.optimised import limit_note, plan_cuts
@@ -142,11 +143,25 @@ def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes = fleet_notes(config)
+    notes, train, row = fleet_notes(config), config.train, method(config.framework)
+    if row.name != PROPOSED and not row.own_cuts:
+        notes.append(
+            f"framework is {row.name} but a plan is of {method(PROPOSED).title}, with a cut for each client; hsfl sweep --plan-only "
+            f"times the rounds of {row.name}"
+        )
+    if "policy" not in config.allocation.model_fields_set:
+        notes.append(
+            "allocation.policy is not set, so this is a plan for proposed, which hsfl run --plan runs; hsfl run alone shares evenly"
+        )
+    if train.clients_per_round is not None or train.drop_rate:
+        notes.append(
+            "a plan takes all clients to take part in every round, but train.clients_per_round or train.drop_rate leaves some "
+            "out: a run's rounds will be shorter"
+        )
     if config.fleet.cuts not in ("max_cut", "planned"):
         notes.append("fleet.cuts is not used: a plan chooses the cuts")
     longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
-    tau_s = config.train.tau_s
+    tau_s = train.tau_s
     if tau_s is not None and longest_s > tau_s:
         notes.append(
             f"training takes {seconds(longest_s, 4)} in the first sample, longer than train.tau_s = {tau_s:g}: a run will leave "

@@ -27,6 +27,7 @@ from hsfl.errors import InputError, known
 from hsfl.methods import method
 from hsfl.models.recipes import MODELS
 from hsfl.network.channel import RATE_NAMES
+from hsfl.runs.contenders import contender, split_label
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ RULES = (
         _names("fleet", "storage_bits"),
         lambda c: c.fleet.max_cut is None,
         "fleet.max_cut says how much each client holds; leave one of the two out",
+    ),
+    Rule(
+        _names("fleet", "storage"),
+        lambda c: c.fleet.max_cut is None and (c.fleet.storage_bits is not None or c.fleet.file is not None),
+        "no storage decides how much a client holds; give fleet.storage_bits or fleet.file, or leave it out",
     ),
     Rule(
         _names("network", " ".join(RATE_NAMES)),
@@ -143,6 +149,11 @@ RULES = (
     ),
     Rule(_names("data", "split"), lambda c: c.data.name == "ham10000", "it is for ham10000; leave it out"),
     Rule(
+        _names("model", "norm stem dropout init_weights"),
+        lambda c: c.model.name != OWN_MODEL,
+        "the model was given itself, and is trained as it is; leave it out",
+    ),
+    Rule(
         _names("model", "stem"),
         lambda c: c.model.name in MODELS and MODELS[c.model.name].stem,
         "this model has no stem that shrinks images; leave it out",
@@ -185,38 +196,51 @@ def _check_names(config: RunConfig) -> None:
         known("data set", kind, READERS, plugins.WAY_OUT)
 
 
+def check_contenders_effects(
+    source: str | Path | None,
+    changes: Iterable[str],
+    points: Sequence[RunConfig],
+    labels: Iterable[str],
+    planning: bool = False,
+) -> None:
+    """As `check_effects`, for contenders at every point; a contender's own settings must do something in its own runs."""
+    made = {label: [contender(point, label) for point in points] for label in labels}
+    check_effects(source, changes, [config for configs in made.values() for config in configs], planning)
+    for label, configs in made.items():
+        check_effects(None, split_label(label)[1:], configs, planning)
+
+
 def _check(name: str, configs: Sequence[RunConfig], planning: bool) -> None:
-    reasons = [_no_effect(name, config, planning) for config in configs]
-    if configs and all(reason is not None for reason in reasons):
-        value = flatten(configs[0].model_dump(mode="json")).get(name)
+    """A config in which the setting has its default says nothing about it."""
+    given = [config for config in configs if not _is_default(name, config)]
+    reasons = [_no_effect(name, config, planning) for config in given]
+    if given and all(reason is not None for reason in reasons):
+        value = flatten(given[0].model_dump(mode="json")).get(name)
         raise InputError(f"{name} = {value!r} has no effect: {reasons[0]}")
 
 
 def _no_effect(name: str, config: RunConfig, planning: bool) -> str | None:
-    """Why a setting does nothing in this config; None where it does something, or has its default."""
+    """Why a setting does nothing in this config; None where it does something."""
     section, _, rest = name.partition(".")
     if section == "options":
         return _other_framework(rest, config)
-    if _value(config, name) == _value(RunConfig(), name):
-        return None
     rules = [rule for rule in RULES if name in rule.names and not rule.works(config)]
     if planning and name in SEARCHED:
         rules = [rule for rule in rules if "allocation.policy" not in rule.why and "fleet.cuts" not in rule.why]
     return rules[0].why if rules else None
 
 
-def _value(config: RunConfig, name: str) -> Any:
-    section, _, field = name.partition(".")
-    return getattr(getattr(config, section), field, None) if field else getattr(config, section, None)
+def _is_default(name: str, config: RunConfig) -> bool:
+    """Whether a setting has its default. The options of a plugin have none here."""
+    usual = flatten(RunConfig().model_dump(mode="json"))
+    return name in usual and flatten(config.model_dump(mode="json"))[name] == usual[name]
 
 
 def _other_framework(rest: str, config: RunConfig) -> str | None:
     """Why the options of a framework do nothing: another framework runs."""
-    of, _, field = rest.partition(".")
+    of = rest.partition(".")[0]
     if of == config.framework or of not in type(config.options).model_fields:
         return None  # the options of a plugin may be of its policy, model or data
-    if getattr(getattr(config.options, of), field, None) == getattr(getattr(RunConfig().options, of), field, None):
-        return None
     return f"these are options of {of} but the framework is {config.framework}; leave them out"
 
 
@@ -226,7 +250,7 @@ def _own_config(source: str | Path | None) -> tuple[list[RunConfig], set[str]]:
     if source is None or str(source) in presets() or is_of_a_run(source):
         return [], set()
     tree: Mapping[str, Any] = read_tree(str(source))
-    names = set(flatten({name: part for name, part in tree.items() if name != "plugins"}))
+    names = {set_name(name) for name in flatten({name: part for name, part in tree.items() if name != "plugins"})}
     try:
         return [parse_config(tree)], names
     except InputError:

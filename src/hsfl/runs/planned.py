@@ -1,17 +1,21 @@
 """`hsfl run --plan plan.json`: the cuts and the policy of a plan, in the plan's config or another one."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from hsfl.config import RunConfig, with_changes
+from hsfl.config import RunConfig, set_name, with_changes
 from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
+from hsfl.methods import method
 from hsfl.runs.records import Index
+
+DECIDED = ("fleet.cuts", "allocation.policy")  # by a plan
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,18 @@ def read_plan(path: Path) -> PlannedCuts:
     return PlannedCuts(plan.policy, plan.cuts, config)
 
 
-def as_planned(config: RunConfig, plan: PlannedCuts) -> RunConfig:
-    """The config with the plan's policy and cuts. Where the policy has a rule for cuts, the rule gives them again."""
+def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()) -> RunConfig:
+    """The config with the plan's policy and cuts. Where the policy has a rule for cuts, the rule gives them again.
+
+    changes: settings that were typed beside the plan; those that the plan decides are refused.
+    """
+    typed = {set_name(change) for change in changes}
+    if both := [name for name in DECIDED if name in typed]:
+        raise InputError(f"{both[0]} has no effect beside --plan, which decides it; leave one of them out")
+    if not method(config.framework).own_cuts:
+        raise InputError(
+            f"a plan gives every client its own cut but framework {config.framework} has none; set framework=hsfl, or leave out --plan"
+        )
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
 
     config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
