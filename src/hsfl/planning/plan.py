@@ -13,6 +13,7 @@ from hsfl.allocation.cut_methods import OnProgress
 from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
+from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.optimised import limit_note, plan_cuts
@@ -142,9 +143,7 @@ def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes = fleet_notes(config)
-    if config.fleet.cuts not in ("max_cut", "planned"):
-        notes.append("fleet.cuts is not used: a plan chooses the cuts")
+    notes = [*fleet_notes(config), *_run_note(config)]
     longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
     tau_s = config.train.tau_s
     if tau_s is not None and longest_s > tau_s:
@@ -153,6 +152,26 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
             "clients out until the others can keep it"
         )
     return notes
+
+
+def _run_note(config: RunConfig) -> list[str]:
+    """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
+    row, policy_name = method(config.framework), planned_policy(config)
+    as_hsfl = row.own_cuts and row.copy_per_client and row.timeline is None
+    rows = (
+        ("framework", config.framework, config.framework if as_hsfl else PROPOSED),
+        ("allocation.policy", config.allocation.policy, policy_name),
+        ("fleet.cuts", config.fleet.cuts, "planned"),
+    )
+    others = [(name, has, planned) for name, has, planned in rows if has != planned]
+    if not others:
+        return []
+    is_now = " and ".join(f"{name} is {list(has) if isinstance(has, tuple) else has}" for name, has, _ in others)
+    wanted = ", ".join(f"{name}={planned}" for name, _, planned in others)
+    keep = "keep the plan with --out DIR and give hsfl run --plan DIR/plan.json, or " if as_hsfl else ""
+    return [
+        f"a run of this config is not the run that is planned, since its {is_now}; to run as planned, {keep}set {wanted}"
+    ]
 
 
 def device_table(
