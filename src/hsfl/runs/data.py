@@ -13,6 +13,7 @@ from hsfl.data.partition import partition
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
+from hsfl.runs.holders import by_device, holder_note
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
             f"data.client_file is {data.client_file!r} but data.partition is {data.partition!r}, which does not look at it; "
             "set data.partition=given, or leave the file out"
         )
+    if data.partition == "given":
+        dataset = by_device(config, dataset)
     return partition(
         dataset.train_y,
         config.fleet.num_clients,
@@ -98,8 +101,11 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
 
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
     """What a person should know who has said who holds what."""
-    if dataset.clients is None or config.data.partition == "given":
+    if dataset.clients is None:
         return []
+    if config.data.partition == "given":
+        note = holder_note(config, dataset)
+        return [note] if note else []
     return [
         f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
         "anew; set data.partition=given to keep them where they are"
