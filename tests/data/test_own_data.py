@@ -378,25 +378,3 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("hsfl.data.readers.npz.MOST_BYTES", 1000)
     with pytest.raises(InputError, match=r"a\.npz unpacks to .* GiB, at most"):
         load(f"npz:{tmp_path / 'a.npz'}")
-
-
-def test_devices_get_the_samples_of_their_name(tmp_path: Path) -> None:
-    """The fleet file lists them in another order than the alphabet."""
-    from tests.small_runs import tiny
-
-    from hsfl.runs.data import data_notes, divide, read_data
-
-    device = '[[device]]\nname = "{}"\ncpu = "1GHz"\npower = "1W"\nmax_cut = 5\n'
-    (tmp_path / "fleet.toml").write_text("".join(map(device.format, ("west", "north", "south"))))
-    x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 3
-    holders = np.array(["north", "south", "west"])[np.arange(30) // 10]
-    data = dataset(x, y, x, y, clients=holders)
-    words = ("data.partition=given", "data.limit=null", "data.limit_test=null", "data.image_size=null", "data.name=own")
-    config = tiny(*words, f"fleet.file={tmp_path / 'fleet.toml'}")
-    seen = read_data(config, data)
-    parts = divide(config, seen)
-    assert [part.min() // 10 for part in parts] == [2, 0, 1]
-    assert data_notes(config, seen) == []
-    (tmp_path / "fleet.toml").write_text("".join(map(device.format, ("west", "north", "sud"))))
-    assert [part.min() // 10 for part in divide(config, seen)] == [0, 1, 2]
-    assert "client 'south' is no device" in data_notes(config, seen)[0]

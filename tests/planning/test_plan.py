@@ -76,11 +76,19 @@ def test_a_plan_by_another_policy_says_that_policy_s_numbers(cost_file: Path, na
 
 
 def test_a_plan_says_what_it_leaves_aside(cost_file: Path) -> None:
-    words = ["plan", "--cost", cost_file, *SMALL, "--set", "allocation.policy=proposed", "--json"]
-    assert hsfl(*words).json()["notes"] == []
-    notes = hsfl(*words, "--set", "train.tau_s=1e-3", "--set", "fleet.cuts=[1,1,1]").json()["notes"]
-    assert "fleet.cuts is not used" in notes[0]
-    assert "longer than train.tau_s = 0.001" in notes[1]
+    words = ["plan", "--cost", cost_file, *SMALL, "--json"]
+    planned = [*words, "--set", "allocation.policy=proposed", "--set", "fleet.cuts=planned"]
+    assert hsfl(*planned).json()["notes"] == []
+    notes = hsfl(*planned, "--set", "train.tau_s=1e-3").json()["notes"]
+    assert "longer than train.tau_s = 0.001" in notes[0]
+    (note,) = hsfl(*words).json()["notes"]  # the run of the same config shares evenly
+    assert "since its allocation.policy is even and fleet.cuts is max_cut; to run as planned, keep the plan" in note
+    assert note.endswith("or set allocation.policy=proposed, fleet.cuts=planned")
+    (note,) = hsfl(*planned, "--set", "framework=fl", "--set", "fleet.cuts=[1,1,1]").json()["notes"]
+    assert (
+        "its framework is fl and fleet.cuts is [1, 1, 1]; to run as planned, set framework=hsfl, fleet.cuts=planned"
+        in note
+    )
 
 
 def test_weights_are_what_a_second_of_a_client_costs_the_round() -> None:

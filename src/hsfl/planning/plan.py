@@ -143,23 +143,12 @@ def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes, train, row = fleet_notes(config), config.train, method(config.framework)
-    if row.name != PROPOSED and not row.own_cuts:
-        notes.append(
-            f"framework is {row.name} but a plan is of {method(PROPOSED).title}, with a cut for each client; hsfl sweep --plan-only "
-            f"times the rounds of {row.name}"
-        )
-    if "policy" not in config.allocation.model_fields_set:
-        notes.append(
-            "allocation.policy is not set, so this is a plan for proposed, which hsfl run --plan runs; hsfl run alone shares evenly"
-        )
+    notes, train = [*fleet_notes(config), *_run_note(config)], config.train
     if train.clients_per_round is not None or train.drop_rate:
         notes.append(
             "a plan takes all clients to take part in every round, but train.clients_per_round or train.drop_rate leaves some "
             "out: a run's rounds will be shorter"
         )
-    if config.fleet.cuts not in ("max_cut", "planned"):
-        notes.append("fleet.cuts is not used: a plan chooses the cuts")
     longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
     tau_s = train.tau_s
     if tau_s is not None and longest_s > tau_s:
@@ -168,6 +157,26 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
             "clients out until the others can keep it"
         )
     return notes
+
+
+def _run_note(config: RunConfig) -> list[str]:
+    """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
+    row, policy_name = method(config.framework), planned_policy(config)
+    as_hsfl = row.own_cuts and row.copy_per_client and row.timeline is None
+    rows = (
+        ("framework", config.framework, config.framework if as_hsfl else PROPOSED),
+        ("allocation.policy", config.allocation.policy, policy_name),
+        ("fleet.cuts", config.fleet.cuts, "planned"),
+    )
+    others = [(name, has, planned) for name, has, planned in rows if has != planned]
+    if not others:
+        return []
+    is_now = " and ".join(f"{name} is {list(has) if isinstance(has, tuple) else has}" for name, has, _ in others)
+    wanted = ", ".join(f"{name}={planned}" for name, _, planned in others)
+    keep = "keep the plan with --out DIR and give hsfl run --plan DIR/plan.json, or " if as_hsfl else ""
+    return [
+        f"a run of this config is not the run that is planned, since its {is_now}; to run as planned, {keep}set {wanted}"
+    ]
 
 
 def device_table(

@@ -1,6 +1,5 @@
 """A config's data: read or given, limited, and divided among the clients. No torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from hsfl.data.given import digest, fitted
 from hsfl.data.partition import partition
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
-from hsfl.fleet import file as fleet_file
 from hsfl.rng import stream
+from hsfl.runs.holders import by_device, holder_note
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,9 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
             f"data.client_file is {data.client_file!r} but data.partition is {data.partition!r}, which does not look at it; "
             "set data.partition=given, or leave the file out"
         )
-    parts = partition(
+    if data.partition == "given":
+        dataset = by_device(config, dataset)
+    return partition(
         dataset.train_y,
         config.fleet.num_clients,
         data.partition,
@@ -96,20 +97,6 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
         clients=dataset.clients,
         client_names=dataset.client_names,
     )
-    if data.partition == "given" and _same_names(names := device_names(config), dataset.client_names):
-        parts = [parts[dataset.client_names.index(name)] for name in names]
-    return parts
-
-
-def device_names(config: RunConfig) -> list[str]:
-    """The names of the devices in the fleet file; none where the file gives none."""
-    if config.fleet.file is None:
-        return []
-    return [device.name for device in fleet_file.read(config.fleet.file).devices]
-
-
-def _same_names(devices: Sequence[str], clients: Sequence[str]) -> bool:
-    return bool(devices) and sorted(devices) == sorted(clients)
 
 
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
@@ -117,14 +104,8 @@ def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
     if dataset.clients is None:
         return []
     if config.data.partition == "given":
-        names, clients = device_names(config), dataset.client_names
-        if not names or _same_names(names, clients) or not set(names) & set(clients):
-            return []
-        lone = next(name for name in clients if name not in names)
-        return [
-            f"the data's client {lone!r} is no device of {config.fleet.file}, so clients and devices are matched in order and not "
-            "by name; call them alike"
-        ]
+        note = holder_note(config, dataset)
+        return [note] if note else []
     return [
         f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
         "anew; set data.partition=given to keep them where they are"

@@ -1,0 +1,46 @@
+"""Data and fleet that both name the machines: a device trains on its own samples, or an error or a note says otherwise."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hsfl
+from hsfl.config import read_config
+from hsfl.errors import InputError
+from hsfl.runs.data import data_notes, divide
+
+MACHINES = np.repeat(["archive", "laboratory", "ward"], [4, 8, 12])
+
+
+def config(tmp_path: Path, *devices: str):
+    tables = [f'[[device]]\nname = "{name}"\ncompute = "1 GFLOP/s"\npower = "1W"\n' for name in devices]
+    (tmp_path / "fleet.toml").write_text("\n".join(tables))
+    return read_config(None, [f"fleet.file={tmp_path / 'fleet.toml'}", "data.partition=given"])
+
+
+def data(clients=MACHINES):
+    x = np.random.default_rng(0).normal(size=(24, 3))
+    return hsfl.dataset(x, np.arange(24) % 2, x, np.arange(24) % 2, clients=clients)
+
+
+def test_a_device_gets_the_samples_of_its_name(tmp_path: Path) -> None:
+    settings = config(tmp_path, "ward", "archive", "laboratory")
+    assert [len(part) for part in divide(settings, data())] == [12, 4, 8]
+    assert data_notes(settings, data()) == []
+
+
+def test_a_name_that_only_one_of_them_knows(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'laboratory' holds samples but is no device of .*fleet.toml"):
+        divide(config(tmp_path, "ward", "archive", "labratory"), data())
+    with pytest.raises(InputError, match=r"'porter' is a device of .*fleet.toml but holds no samples"):
+        divide(config(tmp_path, "ward", "archive", "laboratory", "porter"), data())
+
+
+def test_other_names_are_taken_in_order_and_said(tmp_path: Path) -> None:
+    settings = config(tmp_path, "north", "south", "west")
+    assert [len(part) for part in divide(settings, data())] == [4, 8, 12]
+    (note,) = data_notes(settings, data())
+    assert "in order: archive is north, laboratory is south, ward is west; give both the same names" in note
+    numbered = data(np.repeat([1, 2, 10], [4, 8, 12]))
+    assert data_notes(settings, numbered) == []
