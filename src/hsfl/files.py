@@ -5,6 +5,7 @@ import json
 import os
 import reprlib
 import secrets
+import shutil
 import stat
 import tempfile
 import zipfile
@@ -31,7 +32,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-SCRATCH = ".hsfl-scratch-"  # the names of unfinished files begin like this
+SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders of such, begin like this
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False) -> None:
@@ -96,9 +97,12 @@ def _to_disk(path: Path) -> None:
 
 
 def clear_scratch(folder: Path) -> None:
-    """Remove the unfinished files that a killed process left in this folder. Folders below it may be other processes'."""
+    """Remove the unfinished files that a killed process left in this folder. Other folders below it may be other processes'."""
     for path in folder.glob(f"{SCRATCH}*"):
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def is_scratch(path: Path) -> bool:

@@ -217,6 +217,15 @@ def test_a_named_pipe_in_a_folder_does_not_hang(folders: Path, tmp_path: Path) -
     assert "no ordinary file" in refused("report", tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint/state.safetensors"])
+def test_a_named_pipe_in_the_place_of_tensors_does_not_hang(folders: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folders / "run", tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    os.mkfifo(tmp_path / "run" / name)
+    with pytest.raises(InputError, match="no ordinary file"):
+        load_tensors(tmp_path / "run" / name)
+
+
 def test_a_test_set_without_images_is_refused_before_training(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "set" / name).mkdir(parents=True)

@@ -20,7 +20,7 @@ from hsfl.files import SCRATCH
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.compare import run_or_resume
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.folder import RunFolder, holds_something
 from hsfl.runs.lock import LOCK, lock
 
 
@@ -74,7 +74,7 @@ def test_a_lock_that_was_removed_counts_for_nothing(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.folder import RunFolder, holds_something
 from hsfl.errors import InputError
 folder, mark, end = RunFolder(sys.argv[1]), Path(sys.argv[2]), time.time() + 2.0
 entered = 0
@@ -161,6 +161,25 @@ loop.run(tiny("log.checkpoint_every=100"), {str(tmp_path / "run")!r}, observer=K
     assert not (tmp_path / "run" / "checkpoint").exists()
     run_or_resume(tiny("log.checkpoint_every=100"), tmp_path / "run", loop.Observer())
     assert same_model(tmp_path / "run", whole)
+
+
+def test_what_a_kill_amid_tensors_leaves_is_cleared(tmp_path: Path) -> None:
+    """The process dies when its file reaches 1000 bytes, while safetensors writes to a file with a name of its own choice."""
+    code = f"""
+import resource, signal, torch
+from pathlib import Path
+from hsfl.runs.checkpoint import save_tensors
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+save_tensors(Path({str(tmp_path / "model.safetensors")!r}), {{"weight": torch.zeros(10_000)}})
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGXFSZ
+    assert list(tmp_path.iterdir())
+    assert not holds_something(tmp_path)
+    RunFolder(tmp_path).clear_scratch()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lost_connection_is_as_ctrl_c(tmp_path: Path) -> None:
@@ -250,7 +269,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_replaces_the_old_one(
     monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("fsync"), fsync(handle)))
     monkeypatch.setattr(os, "replace", lambda old, new: (seen.append("replace"), replace(old, new)))
     save_tensors(tmp_path / "x", {"a": torch.zeros(2)})
-    assert seen == ["fsync", "replace", "fsync"]  # the file, its name, the folder
+    assert seen == ["replace", "fsync", "replace", "fsync"]  # out of the scratch folder; the file, its name, the folder
 
 
 def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:

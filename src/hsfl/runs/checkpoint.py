@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.files import checked, write_atomic
+from hsfl.files import SCRATCH, check_ordinary, checked, write_atomic
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
@@ -28,13 +30,22 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     notes = {**(metadata or {}), CHECKSUM: checksum(whole, metadata or {})}
     try:
-        write_atomic(path, lambda scratch: save_file(whole, scratch, notes), durable=True)
+        write_atomic(path, lambda scratch: _save_apart(scratch, whole, notes), durable=True)
     except SafetensorError as error:  # what a full disk becomes in safetensors
         raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
 
 
+def _save_apart(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Let safetensors write in a scratch folder: it makes a file with a name of its own choice first, which would stay for ever
+    if the process were killed then."""
+    with TemporaryDirectory(prefix=SCRATCH, dir=path.parent) as folder:
+        save_file(tensors, Path(folder) / "tensors", notes)
+        os.replace(Path(folder) / "tensors", path)
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and notes of a safetensors file. A file with a wrong checksum is refused; files of older versions have no checksum."""
+    check_ordinary(path)
     with safe_open(path, "pt") as file:
         notes = file.metadata() or {}
     tensors = load_file(path)
