@@ -119,7 +119,13 @@ def test_a_sequential_is_split_into_its_parts() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (nn.Sequential(nn.Linear(5, 4)), r"the model does not take samples of \(6,\): .*; change its first unit"),
+        (nn.Sequential(nn.Linear(5, 4)), r"the model does not take samples of \(6,\): .*; change unit 0"),
+        (
+            nn.Sequential(nn.Linear(6, 5), nn.Linear(6, 4)),
+            r"the model does not take samples of \(6,\); unit 1 gets \(5,\): .*; change unit 1",
+        ),
+        (nn.Sequential(nn.Linear(6, 9)), r"gives \(9,\) numbers for a sample, but there are 4 classes"),
+        (nn.Sequential(nn.Flatten()), r"the model has no parameters"),
         (nn.Sequential(nn.Linear(6, 3)), r"gives \(3,\) numbers for a sample, but there are 4 classes"),
         (nn.Sequential(nn.LSTM(6, 4)), r"gives \(\) numbers for a sample"),
         (nn.Sequential(nn.Conv2d(1, 1, 3)), r"the model does not take samples of \(6,\)"),

@@ -126,6 +126,13 @@ def test_bad_histories_are_one_line_errors(tmp_path, text, words):
     assert "\n" not in str(error.value)
 
 
+def test_one_absurd_number_makes_no_table_of_rows_squared(tmp_path):
+    rows = [f"{r},0,1,1,1" for r in range(1499)]
+    (tmp_path / "history.csv").write_text("\n".join([GAINS, *rows, "1499,1499,1,1,1"]))
+    with pytest.raises(InputError, match=r"has 1500 rows for 1500 rounds of 1500 clients"):
+        history.read(tmp_path / "history.csv")
+
+
 def test_a_spreadsheets_history(tmp_path):
     """A byte order mark, Windows line ends and blank lines at the end."""
     drawn, path = draw_rounds(FLEET, Ofdma(num_subchannels=2), 1, range(2)), tmp_path / "history.csv"

@@ -18,7 +18,9 @@ from hsfl.models.zoo import MODELS
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 from tests.plugins.files import BLOCKS, COMMANDS, twice, write
-from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny
+from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, refused, tiny
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/scenario.json"
 
 # --- the document
 
@@ -96,6 +98,17 @@ def test_a_policy_in_a_run_and_in_a_plan(here: Path) -> None:
     plan = hsfl("plan", "my.toml", *words, "--set", "allocation.policy=by_speed", "--input", "1,8,8", "--json").json()
     assert plan["policy"] == "by_speed"
     assert plan["baselines_s"]["by_speed"] >= plan["baselines_s"]["proposed"] * (1 - 1e-6)
+
+
+def test_options_of_a_model_in_cost_and_of_a_policy_in_allocate(here: Path) -> None:
+    words = ("cost", "gelu_mlp", "--plugin", "my_model.py", "--input", "12,2", "--json")
+    small, usual = (hsfl(*words, *more).json() for more in (("--set", "options.gelu_mlp.width=4"), ()))
+    assert small["model_bits"][1] == 32 * (12 * 2 * 4 + 4)
+    assert usual["model_bits"][1] == 32 * (12 * 2 * 32 + 32)
+    assert "has no effect here; give options.gelu_mlp.FIELD" in refused(*words, "--set", "train.rounds=3")
+    words = ("allocate", EXAMPLE, "--plugin", "my_policy.py", "--solver", "by_speed", "--json")
+    few, all_slow = (hsfl(*words, "--set", f"options.by_speed.slow={part}").json()["cuts"] for part in (0, 1))
+    assert sum(few) > sum(all_slow)
 
 
 def test_columns_of_the_table_are_contenders(here: Path) -> None:

@@ -1,10 +1,14 @@
 """Few steps leave BatchNorm's statistics near their first values, and the run says so."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
+from hsfl.runs.loop import run
 from hsfl.runs.prepare import prepare
 
 
@@ -30,8 +34,20 @@ def test_the_share_that_is_left_is_said(batch_size: int, rounds: int, warned: bo
         )
 
 
-def test_who_has_no_batch_norm_hears_nothing(tmp_path) -> None:
+def test_who_has_no_batch_norm_hears_nothing(tmp_path: Path) -> None:
     words = ("train.batch_size=256", "train.rounds=1")
     assert prepare(tiny(*words, "model.norm=group")).notes == ()
     said = hsfl("run", *tiny_words(*words), "--out", tmp_path / "run")
     assert "set model.norm=group" in " ".join((said.out + said.err).split())
+
+
+@pytest.mark.parametrize("framework", ["hsfl", "fl", "cl", "sl", "cpsl"])
+def test_steps_are_those_that_a_run_makes(framework: str, tmp_path: Path) -> None:
+    config = tiny(f"framework={framework}", "train.batch_size=256", "train.rounds=2")
+    (note,) = prepare(config).notes
+    run(config, tmp_path / "run")
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    (made,) = {int(tensor) for name, tensor in weights.items() if name.endswith("num_batches_tracked")}
+    assert note.startswith(
+        f"{made // 2} step{'s' if made > 2 else ''} a round for 2 rounds leave {left_after(made):.0%}"
+    )

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 
+from hsfl.plugins import OPTIONS, REGISTERED
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 from hsfl.runs.twins import learning, take_over
 
@@ -35,6 +38,31 @@ def test_who_learns_alike() -> None:
     assert learning(tiny("train.lr=0.1")) != learning(tiny())
     assert learning(tiny("seed=2")) != learning(tiny())
     assert learning(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning(tiny())
+
+
+def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Width(BaseModel):
+        width: int = 8
+
+    monkeypatch.setitem(OPTIONS, "own_cnn", Width)
+    for kind, alike in (("model", False), ("policy", True)):
+        monkeypatch.setitem(REGISTERED, (kind, "own_cnn"), "a file")
+        some = {learning(tiny("options.fl.needs_storage=true", f"options.own_cnn.width={width}")) for width in (8, 9)}
+        assert (len(some) == 1) is alike
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [(["train.eval_every=2", "train.rounds=4"], "budget"), (["train.lr=1e6", "train.optimizer=sgd"], "diverged")],
+)
+def test_how_a_run_that_takes_over_ends(settings: list[str], status: str, tmp_path: Path) -> None:
+    words = ["compare", *tiny_words(*settings), "-f", "hsfl", "-f", "fl", "--quiet"]
+    assert hsfl(*words, "--train-once", "--out", tmp_path / "once").code == 0
+    assert hsfl(*words, "--out", tmp_path / "each").code == 0
+    once, each = (RunFolder(tmp_path / folder / "fl" / "seed-0") for folder in ("once", "each"))
+    assert once.ended().status == each.ended().status == status
+    tested = [[row.test_accuracy is None for row in folder.rounds()] for folder in (once, each)]
+    assert tested[0] == tested[1]  # the last round is tested, whichever it is
 
 
 def test_a_comparison_that_trains_once(tmp_path: Path) -> None:

@@ -102,5 +102,7 @@ def test_mistakes_of_measure(tmp_path: Path) -> None:
     assert "--up is '100Mbsp'; its unit 'Mbsp' is unknown" in refused(*QUICK, "--up", "100Mbsp")
     assert "--name x describes a client, but --server" in refused(*QUICK, "--server", "--name", "x")
     assert "--name is ''; give up to 60" in refused(*QUICK, "--name", "")
+    assert "x.txt; a fleet file is .toml or .json" in refused(*QUICK, "-o", tmp_path / "x.txt")
+    assert not (tmp_path / "x.txt").exists()
     (tmp_path / "broken.toml").write_text("[[device]\n")
     assert "cannot read the fleet" in refused(*QUICK, "-o", tmp_path / "broken.toml")

@@ -28,23 +28,24 @@ def allocate(
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     gap: float = DEFAULT_GAP,
     seed: int = 0,
+    options: Any = None,
 ) -> Allocation:
     """Allocate one round.
 
     scenario: the round in explicit numbers, or the path of its JSON file. cuts: a cut for each client; without them, the
     solver's own rule for cuts is followed (a baseline may have one), or cuts are chosen with the scenario as the only sample.
     solver: exact, paper, scip or the name of a policy. time_limit_s: seconds in all. gap: the relative distance to the optimum
-    that is small enough. seed: for the choice of cuts.
+    that is small enough. seed: for the choice of cuts. options: those of a config, for policies that a plugin registered.
     """
     scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
     check_settings(time_limit_s, gap)
     if seed < 0:
         raise InputError(f"seed is {seed}; give 0 or more")
-    solve = solver_named(solver)
+    solve = solver_named(solver, options)
     if cuts is not None:
         return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
     choice = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
-    ruled = _cuts_by_rule(solver, scenario, seed)
+    ruled = _cuts_by_rule(solver, scenario, seed, options)
     chosen = choice.cuts if ruled is None else ruled
     answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - choice.seconds))
     bound_s = None  # the choice's bound is for rounds with all clients
@@ -53,11 +54,11 @@ def allocate(
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=choice.seconds + answer.seconds)
 
 
-def _cuts_by_rule(solver: str, scenario: Scenario, seed: int) -> Array | None:
+def _cuts_by_rule(solver: str, scenario: Scenario, seed: int, options: Any) -> Array | None:
     """The cuts [K] of a solver that has a rule for cuts; else None."""
     if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
         return None
-    return policy(solver).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
+    return policy(solver, options).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
 
 
 def check_settings(time_limit_s: float, gap: float) -> None:
@@ -68,13 +69,13 @@ def check_settings(time_limit_s: float, gap: float) -> None:
         raise InputError(f"gap is {gap}; give a fraction from 0 to below 1, such as 0.001")
 
 
-def solver_named(name: str) -> Solver:
+def solver_named(name: str, options: Any = None) -> Solver:
     """A solver by name, as a function (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
     own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve}
     if name in own:
         return own[name]
     try:
-        return policy(name).allocate
+        return policy(name, options).allocate
     except InputError:
         rules = ", ".join(POLICIES)
         raise InputError(f"solver is {name!r}; choose exact, paper, scip or a baseline's rule: {rules}") from None

@@ -10,7 +10,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from hsfl.commands.shared import Plugins, load_plugins, need_plan_extra, one_line_errors, out_console, print_json
+from hsfl.commands.shared import (
+    Options,
+    Plugins,
+    need_plan_extra,
+    one_line_errors,
+    out_console,
+    print_json,
+    read_options,
+)
 from hsfl.errors import InputError
 from hsfl.formats import brief, giga, seconds, took
 
@@ -109,6 +117,7 @@ def allocate_command(
         float, typer.Option(help="Stop the search at this proven distance to the optimum, relative.")
     ] = 1e-3,
     seed: Annotated[int, typer.Option(help="The seed of the search for cuts, 0 or more.")] = 0,
+    changes: Options = None,
     plugin: Plugins = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this file, too.")] = None,
@@ -119,9 +128,9 @@ def allocate_command(
         from hsfl.allocation.scenario import Scenario
         from hsfl.allocation.solvers import allocate
 
-        load_plugins(plugin)
+        options = read_options(changes, plugin, solver.split("+"))
         one_round = Scenario.read(scenario)
-        answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed)
+        answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed, options)
         if out is not None:
             answer.write(out)
     if json_:

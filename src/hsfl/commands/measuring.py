@@ -66,6 +66,8 @@ def measure(
         own = name if name is not None else platform.node() or "device"
         _check(own, server, name, up, down)
         if out is not None:
+            if out.suffix not in (".toml", ".json"):
+                raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
             writing.check_free(out, None if server else own)
         from hsfl.config import read_config
         from hsfl.files import write_atomic

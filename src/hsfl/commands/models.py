@@ -1,16 +1,18 @@
 """`hsfl cost`."""
 
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import Json, Plugins, load_plugins, one_line_errors, out_console, print_json
+from hsfl.commands.shared import Json, Options, Plugins, one_line_errors, out_console, print_json, read_options
 from hsfl.errors import InputError
 from hsfl.formats import significant, size
 
 commands = typer.Typer()
+MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 
 
 @commands.command(
@@ -22,12 +24,16 @@ def cost(
         str, typer.Argument(help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registers.")
     ] = "resnet18",
     input: Annotated[
-        str, typer.Option(help="Channels, height and width of an image; one number for a model that takes vectors.")
+        str,
+        typer.Option(
+            help="The numbers of a sample's shape: channels, height and width of an image, one for vectors, two for series."
+        ),
     ] = "3,32,32",
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     batch_size: Annotated[int, typer.Option(help="The size of the mini-batch for which memory is counted.")] = 256,
     norm: Annotated[str, typer.Option(help="The norm layers: batch, group or none.")] = "batch",
     stem: Annotated[str, typer.Option(help="imagenet, or cifar, which keeps small images large.")] = "imagenet",
+    changes: Options = None,
     plugin: Plugins = None,
     save: Annotated[Path | None, typer.Option(help="Write the table to this file, for hsfl plan --cost.")] = None,
     as_json: Json = False,
@@ -40,9 +46,9 @@ def cost(
         for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", classes, 10**6)):
             if not 1 <= value <= most:
                 raise InputError(f"{name} is {value}; choose 1..{most}")
-        load_plugins(plugin)
+        options = read_options(changes, plugin, [model]).of(model)
         shape = read_shape(input)
-        split_model = build(model, shape, classes, norm, stem)
+        split_model = build(model, shape, classes, norm, stem, options=options)
         table = measure(split_model, shape, batch_size)
         if save is not None:
             table.save(save)
@@ -68,12 +74,11 @@ def cost(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """The shape of a sample from words: 3,32,32 or 3x32x32 for images, one number for vectors."""
+    """The shape of a sample from words: 3,32,32 or 3x32x32 for images; other samples have one number or more."""
     try:
         sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
-        channels, height, width = sizes if len(sizes) != 1 else (1, 1, *sizes)
     except ValueError:
         raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
-    if not (1 <= channels <= 1024 and 1 <= height <= 4096 and 1 <= width <= 4096):
-        raise InputError(f"--input is {text!r}; choose 1..1024 channels and sides of 1..4096")
+    if not all(1 <= size <= MOST_SIDE for size in sizes) or prod(sizes) > MOST_NUMBERS:
+        raise InputError(f"--input is {text!r}; choose sides of 1..{MOST_SIDE}, {MOST_NUMBERS:,} numbers at most")
     return sizes

@@ -77,6 +77,27 @@ def load_plugins(files: list[str] | None) -> list[str]:
     return files or []
 
 
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="options.NAME.FIELD=VALUE",
+        help="An option of what a plugin registered under this name; may be given many times.",
+    ),
+]
+
+
+def read_options(changes: list[str] | None, files: list[str] | None, names: Iterable[str]) -> Any:
+    """The options of a config with these changes, which must be of the names that are used. files: plugins, loaded first."""
+    from hsfl.config import read_config, set_name
+
+    wanted = tuple(f"options.{name}." for name in names)
+    for change in changes or []:
+        if not set_name(change).startswith(wanted):
+            raise InputError(f"--set {change} has no effect here; give {wanted[0]}FIELD=VALUE, or leave it out")
+    return read_config(None, changes or [], files or ()).options
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """End a command with one line and exit code 2, without a traceback, where the input is wrong."""

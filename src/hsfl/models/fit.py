@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
+from hsfl.models.units import SplitModel
 
 
 def example(shape: tuple[int, ...]) -> Tensor:
@@ -15,16 +16,23 @@ def example(shape: tuple[int, ...]) -> Tensor:
 
 def check_fits(model: nn.Module, samples: Tensor, num_classes: int) -> None:
     """Try a copy of the model, in evaluation mode, on samples [n, ...]; what the model raises becomes an error of one line."""
-    try:
-        with torch.no_grad():
-            answer = copy.deepcopy(model).eval()(samples)
-    except Exception as error:  # a model of one's own may raise anything
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(
-            f"the model does not take samples of {tuple(samples.shape[1:])}: {reason}; change its first unit"
-        ) from None
+    if not any(True for _ in model.parameters()):
+        raise InputError("the model has no parameters, so there is nothing to train; give it a layer with weights")
+    answer, units = samples, copy.deepcopy(model).eval()
+    for name, unit in zip(units.unit_names, units.units) if isinstance(units, SplitModel) else [("", units)]:
+        before = tuple(getattr(answer, "shape", ()))[1:]
+        try:
+            with torch.no_grad():
+                answer = unit(answer)
+        except Exception as error:  # a model of one's own may raise anything
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            where = f"; unit {name} gets {before}" if before != tuple(samples.shape[1:]) else ""
+            raise InputError(
+                f"the model does not take samples of {tuple(samples.shape[1:])}{where}: {reason}; change "
+                f"{f'unit {name}' if name else 'it'}"
+            ) from None
     shape = tuple(getattr(answer, "shape", ()))
-    if len(shape) != 2 or shape[1] < num_classes:
+    if len(shape) != 2 or shape[1] != num_classes:
         raise InputError(
             f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} classes; change its last unit"
         )

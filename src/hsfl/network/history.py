@@ -24,6 +24,7 @@ Array = np.ndarray
 GAIN_NAMES = ("main_gain", "edge_gain")
 KEYS = ("round", "client")
 MOST_BYTES = 2**30  # of the arrays in an npz file
+MOST_GAPS = 1000  # rows of a CSV that could be, for each that is there
 
 
 def play(history: RoundDraw, round: int) -> RoundDraw:
@@ -174,6 +175,12 @@ def _check_complete(path: Path, keys: Array) -> tuple[int, int]:
             "without gaps"
         )
     whole = keys.astype(int)
+    num_rounds, num_clients = whole.max(axis=0) + 1
+    if num_rounds * num_clients > MOST_GAPS * len(keys):  # one absurd number, told before a table of that size is made
+        raise InputError(
+            f"{path} has {len(keys)} rows for {num_rounds} rounds of {num_clients} clients; every client must be once in every "
+            "round, numbered from 0"
+        )
     count = np.zeros(whole.max(axis=0) + 1, int)
     np.add.at(count, (whole[:, 0], whole[:, 1]), 1)
     if (count != 1).any():

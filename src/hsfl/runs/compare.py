@@ -101,7 +101,7 @@ def _begin(
 
 def _leaders(pieces: Sequence[Piece], dataset: Dataset | None, model: SplitModel | None) -> dict[Path, Piece]:
     """For each run that takes over what another one learned, that other run: of those that learn the same, the one with most
-    rounds."""
+    rounds. A run whose last round the other one does not test is trained itself."""
     groups: dict[str, list[tuple[int, Piece]]] = {}
     for piece in pieces:
         if (key := learning(piece.config)) is not None:
@@ -109,8 +109,11 @@ def _leaders(pieces: Sequence[Piece], dataset: Dataset | None, model: SplitModel
             groups.setdefault(key, []).extend([] if rounds is None else [(rounds, piece)])
     leaders: dict[Path, Piece] = {}
     for group in groups.values():
-        _, leader = max(group, key=lambda each: each[0], default=(0, None))
-        leaders |= {piece.path: leader for _, piece in group if leader is not None and piece is not leader}
+        most, leader = max(group, key=lambda each: each[0], default=(0, None))
+        for rounds, piece in group:
+            tested = rounds == most or rounds % piece.config.train.eval_every == 0
+            if leader is not None and piece is not leader and tested:
+                leaders[piece.path] = leader
     return leaders
 
 

@@ -174,14 +174,16 @@ def _check_settings(config: RunConfig) -> None:
 def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray]) -> list[str]:
     """Whether so few steps leave BatchNorm's running statistics near their first values, which spoils every test.
 
-    A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that.
+    A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that; where clients take turns, all their
+    steps count.
     """
     rates = [layer.momentum for layer in model.modules() if isinstance(layer, BatchNorm) and layer.momentum]
     if not rates:
         return []
-    train = config.train
-    samples = sum(map(len, indices)) if method(config.framework).pools_data else float(np.median([*map(len, indices)]))
-    steps = train.local_epochs * math.ceil(samples / train.batch_size)
+    train, row = config.train, method(config.framework)
+    samples = sum(map(len, indices)) if row.pools_data else float(np.median([*map(len, indices)]))
+    turns = {"alone": train.clients_per_round or len(indices), "clusters": config.options.cpsl.clusters}
+    steps = train.local_epochs * math.ceil(samples / train.batch_size) * turns.get(row.timing.turns, 1)
     left = (1 - max(rates)) ** (steps * train.rounds)
     if left < MOST_LEFT:
         return []

@@ -11,7 +11,9 @@ from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import Path
 
+from hsfl import plugins
 from hsfl.config import RunConfig, flatten
+from hsfl.config.sections import FRAMEWORK_OPTIONS
 from hsfl.data.datasets import Dataset
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
@@ -37,7 +39,7 @@ TIMED = (
     "fleet.one_cut",
     "engine.",
     "log.",
-    "options.",
+    *(f"options.{name}." for name in FRAMEWORK_OPTIONS),  # where they change more, `rounds_within_budget` says so
 )  # change the clock alone
 
 
@@ -46,8 +48,11 @@ def learning(config: RunConfig) -> str | None:
     row = METHODS.get(config.framework)
     if row is None or not row.built_in or not row.copy_per_client or config.train.tau_s is not None:
         return None
+    policies = tuple(f"options.{name}." for kind, name in plugins.REGISTERED if kind == "policy")
     flat = flatten(config.model_dump(mode="json"))
-    return json.dumps({name: value for name, value in flat.items() if not name.startswith(TIMED)}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in flat.items() if not name.startswith(TIMED + policies)}, sort_keys=True
+    )
 
 
 def rounds_within_budget(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> int | None:
@@ -79,7 +84,7 @@ def take_over(
             folder.begin_anew()  # it takes seconds, so a stopped one begins anew
         bench = prepare(config, dataset, model)
         framework = find_framework(config.framework)(bench.task)
-        records = _timed(bench, framework, source.rounds())
+        records, status = _timed(bench, framework, source)
         folder.create(config)
         folder.write_cuts(bench.task.cuts, bench.plan_note)
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
@@ -90,20 +95,23 @@ def take_over(
             observer.round_ends(record)
         observer.run_ends()
         write_tables(out, records)
-        status = "finished" if len(records) == config.train.rounds else "budget"
         write_json(folder.summary_path, asdict(summarise(folder, config, status)))
 
 
-def _timed(bench: Bench, framework: Framework, learned: Sequence[RoundRecord]) -> list[RoundRecord]:
-    """What was learned in each round, with the seconds and bytes of the framework, until its budget is spent."""
+def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[RoundRecord], str]:
+    """What was learned in each round, with the seconds and bytes of the framework, and how the run ends: with its rounds, with its
+    budget, or where the training that it takes over ended."""
     config, clock, now_s = bench.task.config, make_clock(bench, framework), 0.0
-    records: list[RoundRecord] = []
-    for index, row in enumerate(learned[: config.train.rounds]):
+    records, learned = list[RoundRecord](), source.rounds()
+    for index in range(config.train.rounds):
         chosen = choose_clients(config, index)
         line, says = clock.round(index, chosen)
-        assert list(row.kept) == [k for k in chosen if line.kept[k]], "the same clients, and nobody dropped"
         if config.train.budget_s is not None and now_s + line.round_s > config.train.budget_s:
-            break
+            return records, "budget"
+        if index == len(learned):
+            return records, source.ended().status
+        row = learned[index]
+        assert list(row.kept) == [k for k in chosen if line.kept[k]], "the same clients, and nobody dropped"
         quality = None
         if row.test_accuracy is not None:
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
@@ -111,7 +119,7 @@ def _timed(bench: Bench, framework: Framework, learned: Sequence[RoundRecord]) -
         record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
         records.append(replace(record, why=why_record(clock, index, chosen)))
         now_s = record.sim_time_s
-    return records
+    return records, "finished"
 
 
 def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int]) -> LinkBytes:
