@@ -282,3 +282,15 @@ def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
     loop.run(settings(), tmp_path / "run")
     assert time.monotonic() - began < 60
     assert not (tmp_path / "run" / LOCK).exists()
+
+
+def test_a_run_that_ended_never_begins_anew(whole: Path, tmp_path: Path) -> None:
+    """Its checkpoint and its summary are gone: the models and rounds that are there stay."""
+    shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    (tmp_path / "run" / "summary.json").unlink()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"state\.safetensors"):
+        loop.run(RunFolder(tmp_path / "run").config(), tmp_path / "run", resume=True)
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before

@@ -113,7 +113,8 @@ def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observe
     if folder.config_path.exists() or resume:
         check_same_run(folder.config(), config, folder.path)
         check_inputs(folder.environment().inputs, config, folder.path)
-    if folder.checkpoint_path.exists() or folder.summary_path.exists():  # a run that ended had a checkpoint
+    ended = (folder.summary_path, folder.last_model_path)  # a run that ended had a checkpoint, so it never begins anew
+    if any(path.exists() for path in (folder.checkpoint_path, *ended)):
         return True
     if folder.config_path.exists():
         observer.warns(f"the run in {folder.path} had stopped before its first checkpoint; it begins anew")
