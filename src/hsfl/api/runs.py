@@ -20,6 +20,7 @@ from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
 from hsfl.runs.contenders import contender
+from hsfl.runs.effects import check_labels
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
@@ -112,7 +113,9 @@ def compare(
     if figures:
         matplotlib()  # before hours of training, not after
     chosen = choose(config, settings, data, model, plugins, sections)
-    chosen.check([contender(chosen.config, label) for label in labels])
+    contenders = [(label, contender(chosen.config, label)) for label in labels]
+    chosen.check([own for _, own in contenders])
+    check_labels(contenders)
     comparing.compare(
         chosen.config,
         labels,

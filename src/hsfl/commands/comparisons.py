@@ -78,13 +78,15 @@ def compare(
         from hsfl.report.comparing import check_target, read_comparison
         from hsfl.report.gained import gained
         from hsfl.runs.contenders import contender
-        from hsfl.runs.effects import check_effects
+        from hsfl.runs.effects import check_effects, check_labels
 
         labels = frameworks or list(COMPARED)
         check_target(target)
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
-        check_effects(config, words, [contender(base, label) for label in labels])
+        contenders = [(label, contender(base, label)) for label in labels]
+        check_effects(config, words, [own for _, own in contenders])
+        check_labels(contenders)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures

@@ -86,7 +86,7 @@ def sweep(
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
         from hsfl.report.sweep_figure import write_sweep_figures
         from hsfl.runs.contenders import contender
-        from hsfl.runs.effects import check_effects
+        from hsfl.runs.effects import check_effects, check_labels
         from hsfl.runs.grid import check_contenders, read_grid
 
         check_target(target)
@@ -98,10 +98,12 @@ def sweep(
         labels = frameworks or [method(base.framework).name]  # a name that a folder's config.json has is not looked up
         grid = read_grid(base, fields)
         check_contenders(grid, labels)
-        configs = [contender(point.config, label) for point in grid.points for label in labels]
+        contenders = [(label, contender(point.config, label)) for point in grid.points for label in labels]
+        configs = [own for _, own in contenders]
         check_effects(source, settings, configs, plan_only)
         for field in grid.fields:
             check_effects(None, [f"{field}="], configs, plan_only)
+        check_labels(contenders, plan_only)
         matplotlib()
         from hsfl.runs.many import Told  # here, because torch takes seconds to load, and a typo should not wait for it
         from hsfl.runs.sweep import sweep as make_sweep

@@ -27,6 +27,7 @@ from hsfl.errors import InputError, known
 from hsfl.methods import method
 from hsfl.models.recipes import MODELS
 from hsfl.network.channel import RATE_NAMES
+from hsfl.runs.contenders import split_label
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,18 @@ def check_effects(
         _check(name, [*configs, *alone], planning=True)  # the same file may serve hsfl plan
 
 
+def check_labels(contenders: Iterable[tuple[str, RunConfig]], planning: bool = False) -> None:
+    """Refuse settings of a contender's own (`hsfl,train.momentum=0.5`) that do nothing in any of the contender's configs."""
+    by_label: dict[str, list[RunConfig]] = {}
+    for label, config in contenders:
+        by_label.setdefault(label, []).append(config)
+    for label, configs in by_label.items():
+        try:
+            check_effects(None, split_label(label)[1:], configs, planning)
+        except InputError as error:
+            raise InputError(f"{label}: {error}") from None
+
+
 def _check_names(config: RunConfig) -> None:
     """Names that nobody has registered, told before anything is loaded for them."""
     kind = config.data.name.partition(":")[0]
@@ -191,9 +204,12 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check(name: str, configs: Sequence[RunConfig], planning: bool) -> None:
-    reasons = [_no_effect(name, config, planning) for config in configs]
-    if configs and all(reason is not None for reason in reasons):
-        value = flatten(configs[0].model_dump(mode="json")).get(name)
+    """Configs in which the setting has its default prove nothing: of 0.1 and 0.9 in a sweep one may be the default."""
+    usual = _value(RunConfig(), name)
+    told = [config for config in configs if _value(config, name) != usual]
+    reasons = [_no_effect(name, config, planning) for config in told]
+    if told and all(reason is not None for reason in reasons):
+        value = flatten(told[0].model_dump(mode="json")).get(name)
         raise InputError(f"{name} = {value!r} has no effect: {reasons[0]}")
 
 
@@ -211,8 +227,10 @@ def _no_effect(name: str, config: RunConfig, planning: bool) -> str | None:
 
 
 def _value(config: RunConfig, name: str) -> Any:
-    section, _, field = name.partition(".")
-    return getattr(getattr(config, section), field, None) if field else getattr(config, section, None)
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def _other_framework(rest: str, config: RunConfig) -> str | None:
