@@ -48,6 +48,7 @@ def test_measure_the_machines(hospital: Path) -> None:
     small = ["--seconds", "0.1", "--set", "model.name=mlp", "--set", "train.batch_size=8"]
     said = typed(COMMANDS[0], *small).out
     assert "compute: training reaches" in said
+    assert said.startswith("mlp at 1x32x32, batches of 8")  # samples as the config's data have them
     assert "wrote device 'ward-1' to fleet.toml" in said
     text = (hospital / "fleet.toml").read_text()
     (device,) = fleet_file.read("fleet.toml").devices
@@ -60,12 +61,27 @@ def test_measure_the_machines(hospital: Path) -> None:
     assert "has a [main_server] already" in refused(*COMMANDS[1], *small)
 
 
+def test_measure_trains_samples_of_the_config_s_data(hospital: Path) -> None:
+    (hospital / "rows.csv").write_text("a,b,kind\n" + "".join(f"{i},{-i},{i % 3}\n" for i in range(30)))
+    words = ["measure", "--seconds", "0.1", "--set", "data.name=csv:rows.csv", "--set", "data.target_column=kind"]
+    words += ["--set", "model.name=mlp", "--set", "train.batch_size=8"]
+    assert typed(words).out.startswith("mlp at 2, batches of 8")
+    (hospital / "rows.csv").unlink()
+    elsewhere = typed(words)  # a server holds no data
+    assert elsewhere.out.startswith("mlp at 3x32x32, batches of 8")
+    assert (
+        "warning: samples of 3x32x32 in 10 classes are trained, since those of the config cannot be read"
+        in elsewhere.err
+    )
+
+
 def test_plan(hospital: Path) -> None:
     shown = typed(COMMANDS[2]).out
     assert all(name in shown for name in NAMES)
     assert " ends last" in shown or " has most weight" in shown
     assert "the best of them, the mean round would take" in shown
     assert "the paper's" not in shown  # the main server was measured
+    assert "; a main server of 400 Gcycles/s.\n" in shown.split("\n\n")[0] + "\n"  # as the fleet file has it
     typed(COMMANDS[3])
     plan = json.loads((hospital / "plan" / "plan.json").read_text())
     assert [client["name"] for client in plan["clients"]] == NAMES

@@ -9,6 +9,7 @@ from hsfl.allocation.cut_methods import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
+from hsfl.planning.described import described
 from hsfl.planning.plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page_words import describe_plan
@@ -49,7 +50,7 @@ def plan(
     )
     world = world_of(chosen.config, cost) if cost is not None else _world(chosen, seen.shape, seen.num_classes)
     answer = make_plan(chosen.config, world, seen.num_samples, progress)
-    assumed = describe_plan(chosen.config, seen.num_samples.tolist(), seen.data)
+    assumed = describe_plan(described(chosen.config), seen.num_samples.tolist(), seen.data)
     return replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
 
 

@@ -23,9 +23,11 @@ from hsfl.fleet.quantities import parse, say
 from hsfl.formats import size
 
 if TYPE_CHECKING:
+    from hsfl.config import RunConfig
     from hsfl.training.speed import Speed
 
 commands = typer.Typer()
+SHAPE, CLASSES = (3, 32, 32), 10  # of a sample, where no data set is named
 UNSTEADY = 0.25  # spread above which other work was likely in the way
 
 
@@ -41,9 +43,12 @@ def measure(
     changes: Changes = None,
     model: Annotated[str | None, typer.Option(help="A model's name; short for --set model.name=NAME.")] = None,
     input: Annotated[
-        str | None, typer.Option(help="Channels, height and width of an image; else model.input, else 3,32,32.")
+        str | None,
+        typer.Option(help="Channels, height and width of an image; else those of the config's data, else 3,32,32."),
     ] = None,
-    classes: Annotated[int, typer.Option(min=2, max=10**6, help="Number of classes.")] = 10,
+    classes: Annotated[
+        int | None, typer.Option(min=2, max=10**6, help="Number of classes; else those of the config's data, else 10.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to train.")] = 5.0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The fleet file, .toml or .json; made or added to.")
@@ -77,7 +82,7 @@ def measure(
         words = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
         settings = read_config(config, words, plugin or ())
         part, train = settings.model, settings.train
-        shape = read_shape(input) if input is not None else tuple(part.input or (3, 32, 32))
+        shape, classes = _sample(settings, config is not None, None if input is None else read_shape(input), classes)
         options = settings.options.of(part.name)
         made = build(part.name, shape, classes, part.norm, part.stem, dropout=part.dropout, options=options)
         with err_console.status(f"training {part.name} for {seconds:g} s ..."):
@@ -100,6 +105,30 @@ def measure(
     else:
         who = "the main server" if server else f"device {own!r}"
         out_console.print(f"wrote {who} to {out}", soft_wrap=True, highlight=False)
+
+
+def _sample(
+    settings: "RunConfig", has_config: bool, shape: tuple[int, ...] | None, classes: int | None
+) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample and the number of classes: as asked for, else those of the config's data; usual ones without a config."""
+    shape = shape or settings.model.input
+    if shape is not None and classes is not None:
+        return tuple(shape), classes
+    if not has_config and not settings.data.model_fields_set:
+        return tuple(shape or SHAPE), classes or CLASSES
+    from hsfl.runs.data import sample_facts
+
+    try:
+        own_shape, own_classes = sample_facts(settings)
+    except InputError as error:  # a server holds no data
+        own_shape, own_classes = SHAPE, CLASSES
+        err_console.print(
+            f"warning: samples of 3x32x32 in 10 classes are trained, since those of the config cannot be read ({error}); "
+            "--input and --classes give others",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return tuple(shape or own_shape), classes or own_classes
 
 
 def _check(own: str, server: bool, name: str | None, up: str | None, down: str | None) -> None:

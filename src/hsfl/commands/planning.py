@@ -127,6 +127,7 @@ def _plan_device(
 def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path | None, as_json: bool) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.files import write_json
+    from hsfl.planning.described import described
     from hsfl.planning.plan import make_plan
     from hsfl.report.page_words import describe_plan
     from hsfl.runs.inputs import keep_inputs
@@ -139,7 +140,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
         answer = make_plan(
             settings, world, seen.num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))
         )
-    assumed = describe_plan(settings, seen.num_samples.tolist(), seen.data)
+    assumed = describe_plan(described(settings), seen.num_samples.tolist(), seen.data)
     answer = replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
     page = None
     if out is not None:

@@ -100,7 +100,9 @@ def _main_server(config: RunConfig) -> str:
     unless = (
         " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
     )
-    return f"a main server of {si(hz)}cycles/s{unless}"
+    per_cycle = config.network.flops_per_cycle
+    each = "" if per_cycle == 1 else f" of {per_cycle:.4g} FLOPs each"
+    return f"a main server of {si(hz)}cycles/s{each}{unless}"
 
 
 def _allocation(config: RunConfig) -> str:

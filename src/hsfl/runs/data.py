@@ -7,7 +7,7 @@ import numpy as np
 
 from hsfl.config import OWN_DATA, DataConfig, RunConfig
 from hsfl.data.datasets import Dataset, find_data_dir, load
-from hsfl.data.facts import FACTS
+from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
 from hsfl.data.partition import partition
 from hsfl.data.readers.base import FileSettings
@@ -145,6 +145,21 @@ def expect(
     return replace(seen, shape=shape or seen.shape, num_classes=num_classes or seen.num_classes, num_samples=counts)
 
 
+def sample_facts(config: RunConfig) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample as the model takes it and the number of classes; a built-in data set need not be here."""
+    facts = FACTS.get(config.data.name)
+    if facts is not None:
+        return _known_shape(config, facts), facts.num_classes
+    dataset = read_data(config)
+    return tuple(config.model.input or dataset.image_shape), dataset.num_classes
+
+
+def _known_shape(config: RunConfig, facts: Facts) -> tuple[int, ...]:
+    channels, *sides = facts.shape
+    sides = sides if config.data.image_size is None else [config.data.image_size] * 2
+    return tuple(config.model.input or (channels, *sides))
+
+
 def _words(name: str, shape: tuple[int, ...], num_classes: int | None) -> str:
     return f"{name} (samples of {'x'.join(map(str, shape))} in {num_classes} classes)"
 
@@ -158,9 +173,7 @@ def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
         if facts is None:
             raise
         why = str(error)
-    channels, *sides = facts.shape
-    sides = sides if config.data.image_size is None else [config.data.image_size] * 2
-    shape = config.model.input or (channels, *sides)
+    shape = _known_shape(config, facts)
     num_train = min(config.data.limit or facts.num_train, facts.num_train)
     counts = np.full(config.fleet.num_clients, config.network.sample_scale * num_train / config.fleet.num_clients)
     note = (
