@@ -30,6 +30,8 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("fleet.storage=parameters", [], "fleet.storage_bits"),
     ("fleet.one_cut=2", [], "one cut for all"),
     ("train.tau_s=5", ["framework=sl"], "drops nobody"),
+    ("train.drop_rate=0.5", ["framework=cl"], "no client can be away"),
+    ("train.clients_per_round=2", ["framework=cl"], "no client can be away"),
     ("options.cpsl.clusters=3", [], "options of cpsl"),
     ("options.cpsl_clusters=3", [], "options of cpsl"),
     ("data.alpha=0.1", [], "dirichlet"),

@@ -133,6 +133,11 @@ RULES = (
         "the framework drops nobody: its clients wait for each other, or there are none; leave it out",
     ),
     Rule(
+        _names("train", "clients_per_round drop_rate"),
+        lambda c: not method(c.framework).pools_data,
+        "the data are on the server, and no client can be away; leave it out",
+    ),
+    Rule(
         _names("fleet", "one_cut"),
         lambda c: method(c.framework).timing.cut == "any" and not method(c.framework).own_cuts,
         "it is for frameworks with one cut for all clients; set fleet.cuts, or leave it out",

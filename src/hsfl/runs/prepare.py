@@ -15,6 +15,7 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
+from hsfl.formats import count
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.methods import copy_per_client_names, method
@@ -188,7 +189,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray])
     if left < MOST_LEFT:
         return []
     return [
-        f"{steps} step{'s' if steps > 1 else ''} a round for {train.rounds} rounds leave {left:.0%} of BatchNorm's first statistics in the model, "
+        f"{count(steps, 'step')} a round for {count(train.rounds, 'round')} leave {left:.0%} of BatchNorm's first statistics in the model, "
         "which is then tested with them and looks worse than it learned; lower train.batch_size, make more rounds, or set "
         "model.norm=group"
     ]
