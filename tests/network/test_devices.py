@@ -126,7 +126,10 @@ def test_bad_fleet_files(tmp_path, table, words):
 
 
 def test_missing_and_broken_fleet_files(tmp_path):
-    with pytest.raises(InputError, match="cannot read the fleet"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot read the fleet .*there is no such file; correct fleet.file, or write it with hsfl measure",
+    ):
         devices.read(tmp_path / "none.json", COST)
     (tmp_path / "broken.toml").write_text("cpu_hz = ")
     with pytest.raises(InputError, match="cannot read the fleet"):

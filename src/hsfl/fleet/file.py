@@ -97,6 +97,10 @@ def load(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8-sig")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except FileNotFoundError:
+        raise InputError(
+            f"cannot read the fleet {path}: there is no such file; correct fleet.file, or write it with hsfl measure -o {path}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read the fleet {path}: {error}") from None
     if not isinstance(table, dict):
