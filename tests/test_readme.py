@@ -47,7 +47,7 @@ def small(words: list[str]) -> list[str]:
 
 def _case(words: list[str]) -> Any:
     """A parameter of the test; what takes long even so is for the slow tests."""
-    long = [pytest.mark.slow] if words[0] == "measure" or "my.toml" in words else []
+    long = [pytest.mark.slow] if words[0] in ("measure", "compare", "sweep") or "my.toml" in words else []
     return pytest.param(words, id=" ".join(words)[:60], marks=long)
 
 

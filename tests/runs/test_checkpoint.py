@@ -159,7 +159,7 @@ SPOILS = {
     "empty": (lambda path: path.write_bytes(b""), "does not hold a checkpoint"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "does not hold a checkpoint"),
     "noise": (lambda path: path.write_bytes(b"\x07" * 5000), "does not hold a checkpoint"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "does not hold a checkpoint"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is no ordinary file"),
     "without standing": (without_progress, "no 'config' in it"),
     "without tensors": (without_tensors, "no 'floats/main' in it"),
     "of another seed": (foreign("seed=4"), "was run with seed = 4, not 0"),

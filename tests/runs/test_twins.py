@@ -16,7 +16,13 @@ LEARNED = ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "rec
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
-@pytest.mark.parametrize("setting", ["train.local_epochs=2", "train.drop_rate=0.4", "fleet.min_cut=0"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "train.drop_rate=0.4",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("train.local_epochs=2", "fleet.min_cut=0")),
+    ],
+)
 def test_taking_over_equals_training(name: str, setting: str, tmp_path: Path) -> None:
     cuts = "fleet.cuts=[0,2,5]" if setting == "fleet.min_cut=0" else "fleet.cuts=[1,2,5]"
     words = (setting, cuts, "train.rounds=3", "model.norm=none", "train.optimizer=sgd")
@@ -53,7 +59,10 @@ def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("settings", "status"),
-    [(["train.eval_every=2", "train.rounds=4"], "budget"), (["train.lr=1e6", "train.optimizer=sgd"], "diverged")],
+    [
+        pytest.param(["train.eval_every=2", "train.rounds=4"], "budget", marks=pytest.mark.slow),
+        (["train.lr=1e6", "train.optimizer=sgd"], "diverged"),
+    ],
 )
 def test_how_a_run_that_takes_over_ends(settings: list[str], status: str, tmp_path: Path) -> None:
     words = ["compare", *tiny_words(*settings), "-f", "hsfl", "-f", "fl", "--quiet"]
@@ -65,6 +74,7 @@ def test_how_a_run_that_takes_over_ends(settings: list[str], status: str, tmp_pa
     assert tested[0] == tested[1]  # the last round is tested, whichever it is
 
 
+@pytest.mark.slow  # the parts are above
 def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
     labels = ["hsfl", "splitfed_v1", "fl", "sl", "fsl,options.fsl.average=server"]
     words = [word for label in labels for word in ("-f", label)]
