@@ -51,7 +51,7 @@ def test_a_setting_without_effect_is_refused(setting: str, beside: list[str], re
 
 
 def test_the_devices_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\ncpu = "1GHz"\npower = "1W"\nmax_cut = 2\n' * 1)
+    (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\ncpu = "1GHz"\npower = "1W"\nmax_cut = 2\n')
     words = tiny_words("fleet.num_clients=1", "fleet.cuts=1", f"fleet.file={tmp_path / 'fleet.toml'}")
     for setting in ("fleet.cpu_hz=[1e9,2e9]", "fleet.flops_per_cycle=4"):
         said = refused("run", *words, "--set", setting, "--out", tmp_path / "run")

@@ -18,7 +18,7 @@ from hsfl.network.channel import RoundDraw
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.optimised import limit_note, plan_cuts
 from hsfl.planning.plan_clients import ClientPlan
-from hsfl.planning.plan_rounds import PlanRounds, Task, plan_rounds
+from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches
 
@@ -57,7 +57,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     settings = config.allocation.model_copy(update={"policy": "proposed"})
     proposed = plan_cuts(world, settings, config.train.batch_size, num_batches, config.fleet.min_cut, progress)
     chosen = policy(name, config.options)
-    rounds = plan_rounds(Task(config, settings, chosen, world, num_batches, proposed.cuts))
+    rounds = plan_rounds(PlanTask(config, settings, chosen, world, num_batches, proposed.cuts))
     clients = [replace(client, name=world.fleet.name(client.client)) for client in rounds.clients(rounds.cuts)]
     means = rounds.baselines_s()
     hangs = _why(world, clients, config.train.batch_size * num_batches, config.fleet.min_cut, rounds)
@@ -95,13 +95,18 @@ def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds) -> str | N
     began, tried, now_s = time.monotonic(), {}, rounds.mean_s(cuts)
     for k, cut in moves:
         if time.monotonic() - began < OTHER_CUTS_S / 2:
-            tried[k, cut] = rounds.mean_s(np.where(np.arange(len(cuts)) == k, cut, cuts))
+            tried[k, cut] = rounds.mean_s(_moved(cuts, k, cut))
     k, cut = min(tried, key=lambda move: tried[move])
     name, longer = world.fleet.name(k), percent(tried[k, cut] / now_s - 1, 2, sign=True)
-    before, after = (rounds.clients(each)[k].seconds for each in (cuts, np.where(np.arange(len(cuts)) == k, cut, cuts)))
+    before, after = (rounds.clients(each)[k].seconds for each in (cuts, _moved(cuts, k, cut)))
     most = max(after, key=lambda phase: after[phase] - before[phase])
     why = f"its {most.replace('_', ' ')} would take {seconds(after[most], 3)} instead of {seconds(before[most], 3)}"
     return f"{says}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {why}"
+
+
+def _moved(cuts: Array, client: int, cut: int) -> Array:
+    """The cuts [K] with another cut for one client."""
+    return np.where(np.arange(len(cuts)) == client, cut, cuts)
 
 
 def _why(world: World, clients: list[ClientPlan], num_samples: Array, min_cut: int, rounds: PlanRounds) -> Why:
@@ -115,7 +120,7 @@ def _why(world: World, clients: list[ClientPlan], num_samples: Array, min_cut: i
     for cut in sorted(others, key=lambda cut: abs(cut - one.cut)):
         if time.monotonic() - began > OTHER_CUTS_S:
             break
-        tried[cut] = rounds.mean_s(np.where(np.arange(len(cuts)) == k, cut, cuts))
+        tried[cut] = rounds.mean_s(_moved(cuts, k, cut))
     gain = _owned_gain(held.phase, one, rounds.first)
     return why_planned(k, f"{one.name} (cut {one.cut}) {hangs}", held, gain, now_s, tried)
 

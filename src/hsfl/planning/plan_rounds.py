@@ -42,7 +42,7 @@ class PlanRounds(Protocol):
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanTask:
     """What a plan is made for, and the cuts of the proposed policy, [K]."""
 
     config: RunConfig
@@ -53,13 +53,13 @@ class Task:
     proposed: Array
 
 
-def plan_rounds(task: Task) -> PlanRounds:
+def plan_rounds(task: PlanTask) -> PlanRounds:
     """The rounds to plan on, under the task's policy."""
     rounds = MeasuredPlan(task) if isinstance(task.world.links, Measured) else RadioPlan(task)
     return EvenPlan(task, rounds) if task.chosen.name == "even" else rounds
 
 
-def _draws(task: Task) -> RoundDraw:
+def _draws(task: PlanTask) -> RoundDraw:
     """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
     return sample_draws(task.world, task.settings.samples).sample(slice(task.settings.samples))
 
@@ -67,7 +67,7 @@ def _draws(task: Task) -> RoundDraw:
 class RadioPlan:
     """Rounds over a radio, which the policy's rules or the exact solver allocate."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: PlanTask) -> None:
         world, settings, config = task.world, task.settings, task.config
         self._settings, self._chosen, self._num_batches = settings, task.chosen, task.num_batches
         self._seed, self._proposed = world.seed, task.proposed
@@ -115,7 +115,7 @@ class RadioPlan:
 class MeasuredPlan:
     """Rounds over measured links: there is no radio to divide, only cuts and the main server's cycles."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: PlanTask) -> None:
         self._batch_size, self._world, self._num_batches = task.config.train.batch_size, task.world, task.num_batches
         self._chosen, self._proposed = task.chosen.with_radio(), task.proposed
         draws = _draws(task)
@@ -155,7 +155,7 @@ class MeasuredPlan:
 class EvenPlan:
     """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
 
-    def __init__(self, task: Task, others: RadioPlan | MeasuredPlan) -> None:
+    def __init__(self, task: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
         self._batch_size, self._world, self._num_batches = task.config.train.batch_size, task.world, task.num_batches
         self._draws, self._others = _draws(task), others
         self.cuts = np.array(fastest_cuts(task.world, self._batch_size, task.num_batches, task.config.fleet.min_cut))

@@ -37,6 +37,7 @@ class Rule:
     names: tuple[str, ...]
     works: Callable[[RunConfig], bool]
     why: str
+    of_runs: bool = False  # a plan searches cuts and allocates, whatever the config says of a run
 
 
 def _names(section: str, fields: str) -> tuple[str, ...]:
@@ -96,11 +97,13 @@ RULES = (
         _names("allocation", "samples cuts plan_time_limit_s population patience"),
         lambda c: c.fleet.cuts == "planned",
         "no cuts are searched; set fleet.cuts=planned, or leave it out",
+        of_runs=True,
     ),
     Rule(
         _names("allocation", "samples cuts plan_time_limit_s population patience gap time_limit_s sharing"),
         lambda c: c.allocation.policy != "even",
         "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
+        of_runs=True,
     ),
     Rule(
         _names("allocation", "population"),
@@ -169,8 +172,6 @@ RULES = (
         "everything is trained in one process; set engine.name=workers, or leave it out",
     ),
 )
-SEARCHED = {"allocation.samples", "allocation.cuts", "allocation.plan_time_limit_s", "allocation.population"}
-SEARCHED |= {"allocation.patience", "allocation.gap", "allocation.time_limit_s", "allocation.sharing"}
 
 
 def check_effects(
@@ -229,10 +230,8 @@ def _no_effect(name: str, config: RunConfig, planning: bool) -> str | None:
     section, _, rest = name.partition(".")
     if section == "options":
         return _other_framework(rest, config)
-    rules = [rule for rule in RULES if name in rule.names and not rule.works(config)]
-    if planning and name in SEARCHED:
-        rules = [rule for rule in rules if "allocation.policy" not in rule.why and "fleet.cuts" not in rule.why]
-    return rules[0].why if rules else None
+    rules = (rule for rule in RULES if name in rule.names and not (planning and rule.of_runs))
+    return next((rule.why for rule in rules if not rule.works(config)), None)
 
 
 def _is_default(name: str, config: RunConfig) -> bool:
