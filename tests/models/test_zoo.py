@@ -119,6 +119,13 @@ def test_shrinking_is_as_published():
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)
+def test_a_recipe_says_what_is_built(name: str) -> None:
+    built, recipe = zoo.build(name, (3, 32, 32), 10), zoo.MODELS[name]
+    assert len(built.units) == recipe.num_units
+    assert any("Norm" in type(layer).__name__ for layer in built.modules()) == recipe.has_norm
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
 @pytest.mark.parametrize("training", [False, True])
 def test_every_cut_gives_the_whole_to_the_bit(name, training):
     """Tail of head is the whole, dropout and BatchNorm's statistics included, at every cut."""

@@ -108,7 +108,7 @@ def test_clients_that_are_not_chosen_get_nothing() -> None:
 
 
 def test_wrong_words() -> None:
-    with pytest.raises(InputError, match="policy is 'best'; choose from"):
+    with pytest.raises(InputError, match="policy 'best' is unknown; choose one of"):
         rounds(config("allocation.policy=best"))
 
 

@@ -102,6 +102,16 @@ def test_one_cut_for_all_is_said_with_the_reason() -> None:
     assert " would take " in note
     only = package.plan(None, [*settings(), "fleet.max_cut=1", "allocation.samples=1"])
     assert any("no client may have another cut" in note for note in only.notes)
+    ruled = package.plan(None, [*settings(), "allocation.policy=scls", "allocation.samples=1"])
+    assert any("the rule of scls gave everyone this cut" in note for note in ruled.notes)
+
+
+def test_samples_that_are_given_count_as_the_clock_charges_them() -> None:
+    plans = [
+        package.plan(None, [*settings(), "allocation.samples=1", f"network.sample_scale={scale}"], samples_per_client=n)
+        for scale, n in ((1, 200), (10, 20))
+    ]
+    assert plans[0].round_s == plans[1].round_s
 
 
 def test_wrong_plans(tmp_path: Path) -> None:
@@ -114,7 +124,7 @@ def test_wrong_plans(tmp_path: Path) -> None:
         "run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"
     )
     (tmp_path / "plan.json").write_text('{"policy": "clever", "cuts": [1, 2, 2]}')
-    assert "policy is 'clever'" in refused("run", "demo", "--plan", tmp_path)
+    assert "policy 'clever' is unknown; " in refused("run", "demo", "--plan", tmp_path)
 
 
 def test_run_alone_is_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

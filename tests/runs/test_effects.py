@@ -38,6 +38,9 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
     ("data.split=image", [], "ham10000"),
     ("model.stem=cifar", [], "stem"),
+    ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "no layer that normalises"),
+    ("fleet.cuts=1", ["framework=fl"], "does not cut the model"),
+    ("train={momentum=0.5}", [], "train.optimizer=momentum"),
     ("engine.workers=2", [], "engine.name=workers"),
 ]
 
@@ -57,6 +60,16 @@ def test_the_devices_of_a_file(tmp_path: Path) -> None:
         said = refused("run", *words, "--set", setting, "--out", tmp_path / "run")
         assert f"{setting.split('=')[0]} = " in said
         assert "has no effect: the devices are those of fleet.file" in said
+
+
+def test_storage_beside_a_fleet_file(tmp_path: Path) -> None:
+    device = '[[device]]\nname = "a"\ncpu = "1GHz"\npower = "1W"\n'
+    words = [f"fleet.file={tmp_path / 'fleet.toml'}", "fleet.storage=parameters"]
+    (tmp_path / "fleet.toml").write_text(device + 'memory = "1GiB"\n')
+    check_effects(None, words, [read_config(None, words)])
+    (tmp_path / "fleet.toml").write_text(device)
+    with pytest.raises(InputError, match=r"fleet.storage = 'parameters' has no effect"):
+        check_effects(None, words, [read_config(None, words)])
 
 
 def test_every_rule_names_fields_that_there_are() -> None:
@@ -116,6 +129,10 @@ def test_from_python() -> None:
         ["compare", "demo", "--set", "train.momentum=0.1"],
         ["sweep", "demo", "train.ronds=1,2"],
         ["plan", "demo", "--set", "fleet.cutz=3"],
+        ["run", "demo", "--set", "fleet.cuts=11"],
+        ["run", "demo", "--set", "fleet.cuts=[1,2]"],
+        ["run", "demo", "--framework", "sl", "--set", "fleet.one_cut=11"],
+        ["run", "demo", "--set", "fleet.file=no-such-fleet.toml"],
     ],
 )
 def test_a_typo_waits_for_no_torch_and_no_numba(words: list[str]) -> None:

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.runs.data import data_notes, divide
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.holders import client_names
 
+MODEL = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 MACHINES = np.repeat(["archive", "laboratory", "ward"], [4, 8, 12])
 
 
@@ -44,3 +48,13 @@ def test_other_names_are_taken_in_order_and_said(tmp_path: Path) -> None:
     assert "in order: archive is north, laboratory is south, ward is west; give both the same names" in note
     numbered = data(np.repeat([1, 2, 10], [4, 8, 12]))
     assert data_notes(settings, numbered) == []
+
+
+def test_names_of_the_data_reach_the_folder_and_the_plan(tmp_path: Path) -> None:
+    words = ["data.partition=given", "fleet.num_clients=3", "fleet.cuts=1", "train.rounds=1", "train.batch_size=4"]
+    hsfl.run(read_config(None, words), tmp_path, data=data(), model=MODEL)
+    assert RunFolder(tmp_path).clients().names == ["archive", "laboratory", "ward"]
+    plan = hsfl.plan(None, [*words, "allocation.samples=1"], data=data(), model=MODEL)
+    assert [client.name for client in plan.clients] == ["archive", "laboratory", "ward"]
+    numbered = read_config(None, words)
+    assert client_names(numbered, data(np.repeat([1, 2, 10], [4, 8, 12]))) == ()  # numbers are no names

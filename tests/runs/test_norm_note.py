@@ -51,3 +51,9 @@ def test_steps_are_those_that_a_run_makes(framework: str, tmp_path: Path) -> Non
     assert note.startswith(
         f"{made // 2} step{'s' if made > 2 else ''} a round for 2 rounds leave {left_after(made):.0%}"
     )
+
+
+def test_what_holds_for_all_runs_is_said_once(tmp_path: Path) -> None:
+    words = tiny_words("train.batch_size=256", "train.rounds=1")
+    said = hsfl("compare", *words, "-f", "hsfl", "-f", "fl", "--seeds", 2, "--out", tmp_path)
+    assert (said.out + said.err).count("of BatchNorm's first statistics") == 1

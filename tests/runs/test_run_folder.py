@@ -132,7 +132,7 @@ def test_the_hash_of_the_sources_knows_names_and_contents(tmp_path):
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.mkdir()])
 def test_a_folder_that_holds_something_is_refused(tmp_path, make):
     make(tmp_path / "thing")
-    with pytest.raises(InputError, match="already holds something; choose another --out, or --resume"):
+    with pytest.raises(InputError, match=r"already holds something; choose another folder \(--out\), or go on"):
         RunFolder(tmp_path).check_free()
 
 

@@ -219,9 +219,7 @@ def policy(name: str, options: Any = None) -> Policy:
     plain = Policy(name)
     result = plain
     for part in name.split("+"):
-        if part not in POLICIES:
-            raise InputError(f"policy is {name!r}; choose from {', '.join(POLICIES)}, or join names with +")
-        decided = _with_options(POLICIES[part], options)
+        decided = _with_options(POLICIES[known("policy", part, POLICIES, ", or join names with +")], options)
         for field in (*RULES, "allocator"):
             if getattr(decided, field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):

@@ -49,7 +49,7 @@ def plan(
         cost=cost is not None,
     )
     world = world_of(chosen.config, cost) if cost is not None else _world(chosen, seen.shape, seen.num_classes)
-    answer = make_plan(chosen.config, world, seen.num_samples, progress)
+    answer = make_plan(chosen.config, world.named(seen.client_names), seen.num_samples, progress)
     assumed = describe_plan(described(chosen.config), seen.num_samples.tolist(), seen.data)
     return replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
 

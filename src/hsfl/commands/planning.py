@@ -102,7 +102,7 @@ def plan(
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
         _check_cost(cost, input, classes)
         seen = _expect(settings, config is not None, cost, input, classes, samples_per_client)
-        world = world_of(settings, cost_table(settings, cost, seen))
+        world = world_of(settings, cost_table(settings, cost, seen)).named(seen.client_names)
         if wanted is not None:
             _plan_device(settings, world, wanted, round(float(seen.num_samples.mean())), as_json)
         else:

@@ -13,6 +13,7 @@ from hsfl.config.reading import (
     read_tree,
     resolved,
     set_name,
+    set_names,
     with_changes,
 )
 from hsfl.config.sections import (
@@ -48,5 +49,6 @@ __all__ = [
     "read_tree",
     "resolved",
     "set_name",
+    "set_names",
     "with_changes",
 ]

@@ -4,6 +4,7 @@ import json
 import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,10 @@ def read_tree(source: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
     except (OSError, ValueError):
+        near = get_close_matches(source.lower(), presets(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(
-            f"config {source!r} is neither a readable file nor a preset; presets: {', '.join(presets())}"
+            f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
         ) from None
     if path.suffix.lower() in (".yaml", ".yml"):
         raise InputError(
@@ -202,6 +205,13 @@ def set_name(change: str) -> str:
     name = change.partition("=")[0].strip()
     section, _, field = name.partition(".")
     return ".".join(("options", *older_options()[field])) if section == "options" and field in older_options() else name
+
+
+def set_names(change: str) -> list[str]:
+    """The names of all fields that a change sets: a whole section may be given at once, as in "train={rounds=20, lr=0.1}"."""
+    value = _value(change.partition("=")[2].strip())
+    tree = {set_name(change): value}
+    return [set_name(name) for name in flatten(tree)] if isinstance(value, dict) else list(tree)
 
 
 def _apply(tree: dict[str, Any], change: str) -> None:

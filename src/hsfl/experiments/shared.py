@@ -56,7 +56,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
             was, now = (json.dumps(of.get(name))[:40] for of in (stored, wanted))
             raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
     elif holds_something(folder):
-        raise InputError(f"{folder} already holds something else; choose another --out")
+        raise InputError(f"{folder} already holds something else; choose another folder (--out)")
     else:
         write_json(path, wanted)
 

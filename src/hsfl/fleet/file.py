@@ -64,6 +64,13 @@ class FleetFile:
         return max(sizes, default=1)
 
     @property
+    def gives_memory(self) -> bool:
+        """Whether memory decides how deep a cut some device can hold."""
+        if self.lists is not None:
+            return "storage_bits" in self.lists
+        return any(device.memory_bits is not None and device.max_cut is None for device in self.devices)
+
+    @property
     def gives_rates(self) -> bool:
         return any(device.up_bps or device.down_bps for device in self.devices)
 

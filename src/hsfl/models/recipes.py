@@ -17,6 +17,8 @@ class Recipe:
 
     code: "str | Callable[..., SplitModel]"  # "module:function", which is imported when it is needed, or the function
     norms: tuple[str, ...] = ("batch", "group")
+    has_norm: bool = True  # else no layer normalises, and the choice of a norm changes nothing
+    num_units: int | None = None  # None where it depends on the input or on options
     dropout: float | None = None  # as published; None where the model has no dropout
     stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
     any_shape: bool = False  # takes samples of any shape, else images alone
@@ -33,9 +35,9 @@ class Recipe:
 
 
 MODELS = {
-    "resnet18": Recipe("hsfl.models.resnet:resnet18", stem=True),
-    "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, dropout=0.0),
-    "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, dropout=0.0, any_shape=True),
-    "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", dropout=0.5),
-    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", dropout=0.2, stem=True),
+    "resnet18": Recipe("hsfl.models.resnet:resnet18", num_units=10, stem=True),
+    "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
+    "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
+    "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
+    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
 }

@@ -50,7 +50,7 @@ class Fleet:
     flops_per_cycle: Array
     max_power_w: Array
     max_cut: Array  # the deepest cut that the client can hold
-    names: Array | None = None  # of the devices, where a fleet file names them
+    names: Array | None = None  # of the devices, where a fleet file or the data name them
     drawn_max_cut: Array | None = None  # as drawn, where a given cut goes deeper and was taken at its word
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.cut_methods import OnProgress
-from hsfl.allocation.policies import policy
+from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
 from hsfl.methods import PROPOSED, method
@@ -62,7 +62,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     means = rounds.baselines_s()
     hangs = _why(world, clients, config.train.batch_size * num_batches, config.fleet.min_cut, rounds)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
-    notes = [*_notes(config, clients), limit_note(settings, proposed), one_cut_note(world, config, rounds)]
+    notes = [*_notes(config, clients), limit_note(settings, proposed), one_cut_note(world, config, rounds, chosen)]
     return Plan(
         policy=name,
         cuts=[int(cut) for cut in rounds.cuts],
@@ -78,12 +78,14 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     )
 
 
-def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds) -> str | None:
-    """Where all clients have one cut: that it is so, and what the best other cut of one client would cost."""
+def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Policy) -> str | None:
+    """Where all clients have one cut: that it is so, and which rule gave it, or what the best other cut of one client would cost."""
     cuts, deepest = rounds.cuts, np.minimum(world.fleet.max_cut, world.cost.num_units)
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
     says = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
+    if chosen.cuts != "optimised":
+        return f"{says}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [
         (k, cut)
         for cut in (int(cuts[0]) - 1, int(cuts[0]) + 1)

@@ -1,5 +1,6 @@
 """The world of a run, from its config: what cuts cost, which devices there are, and which links they have."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,12 @@ class World:
     recorded: RoundDraw | None  # a history [R, ...] that is played back; None if rounds are drawn
     seed: int  # of devices and channel
     speed_std: float  # of a client's speed from round to round, relative
+
+    def named(self, names: Sequence[str]) -> "World":
+        """The world whose clients have these names [K], where a fleet file gave them none; no names change nothing."""
+        if not names or self.fleet.names is not None:
+            return self
+        return replace(self, fleet=replace(self.fleet, names=np.array(names)))
 
     def draw(self, round_index: int) -> RoundDraw:
         """The speeds and gains of a round (0, 1, ...); they are the same for every framework."""

@@ -194,7 +194,8 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
         ]
         for pair in comparison.pairs
     ]
-    return f"{name} against the others, seed by seed: accuracy in points, and speed", header, rows
+    speed = ", and speed" if target is not None else ""
+    return f"{name} against the others, seed by seed: accuracy in points{speed}", header, rows
 
 
 def say_time(result: LabelResult) -> str:

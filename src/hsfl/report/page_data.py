@@ -231,6 +231,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     evaluated = [record for record in records if record.test_accuracy is not None]
     best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)
     clients = None if one.clients is None else asdict(one.clients)
+    main = None if one.clients is None else one.clients.main_flops_per_s
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
@@ -240,7 +241,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
+        "words": describe(config, run.look, main) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,

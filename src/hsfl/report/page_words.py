@@ -10,9 +10,10 @@ from hsfl.report.runs import Look, built_in, display_name
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
-def describe(config: RunConfig, look: Look | None = None) -> list[str]:
-    """A run's config as a few sentences, each about one thing."""
-    sentences = [_learning(config, look), _training(config), _fleet(config), _network(config), _allocation(config)]
+def describe(config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None) -> list[str]:
+    """A run's config as a few sentences, each about one thing. main_flops_per_s: of the main server, where the run kept it."""
+    network = _network(config, main_flops_per_s)
+    sentences = [_learning(config, look), _training(config), _fleet(config), network, _allocation(config)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -79,7 +80,7 @@ def _fleet(config: RunConfig) -> str:
     return f"{devices}; {chosen}."
 
 
-def _network(config: RunConfig) -> str:
+def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:
     network = config.network
     if network.kind == "measured":
         links = "Links of measured speed"
@@ -91,16 +92,17 @@ def _network(config: RunConfig) -> str:
         scaled = (
             f" The clock charges each sample as {network.sample_scale:.4g}; data sent is that of the training itself."
         )
-    return f"{links}{back}; {_main_server(config)}.{scaled}"
+    return f"{links}{back}; {_main_server(config, main_flops_per_s)}.{scaled}"
 
 
-def _main_server(config: RunConfig) -> str:
-    """The main server of the config in words. A fleet file may describe another main server; then the words say so."""
-    hz = config.network.main_hz
+def _main_server(config: RunConfig, flops_per_s: float | None) -> str:
+    """The main server in words: where there is a fleet file, which may describe it, as the run had it; else as the config says."""
+    hz, per_cycle = config.network.main_hz, config.network.flops_per_cycle
+    if config.fleet.file is not None and flops_per_s is not None:
+        return f"a main server of {si(flops_per_s)}FLOP/s"
     unless = (
         " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
     )
-    per_cycle = config.network.flops_per_cycle
     each = "" if per_cycle == 1 else f" of {per_cycle:.4g} FLOPs each"
     return f"a main server of {si(hz)}cycles/s{each}{unless}"
 

@@ -165,7 +165,7 @@ def _stored(out: Path) -> CompareRecord | None:
     path = out / "compare.json"
     if not path.exists():
         if holds_something(out):
-            raise InputError(f"{out} already holds something else; choose another --out")
+            raise InputError(f"{out} already holds something else; choose another folder (--out)")
         return None
     stored: CompareRecord = read_record(path, CompareRecord)
     return stored

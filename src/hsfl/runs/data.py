@@ -13,7 +13,7 @@ from hsfl.data.partition import partition
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
-from hsfl.runs.holders import by_device, holder_note
+from hsfl.runs.holders import by_device, client_names, holder_note
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Survey:
     num_samples: np.ndarray  # [K] of training, as the clock charges them
     notes: list[str]
     data: str  # in words
+    client_names: tuple[str, ...] = ()  # [K] where the data name who holds them
 
 
 def is_given(data: DataConfig) -> bool:
@@ -118,7 +119,8 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     counts = config.network.sample_scale * np.array([len(share) for share in divide(config, dataset)])
     shape = config.model.input or dataset.image_shape
     words = _words(dataset.name, shape, dataset.num_classes)
-    return Survey(tuple(shape), dataset.num_classes, counts, data_notes(config, dataset), words)
+    notes, names = data_notes(config, dataset), client_names(config, dataset)
+    return Survey(tuple(shape), dataset.num_classes, counts, notes, words, names)
 
 
 def expect(
@@ -134,14 +136,14 @@ def expect(
 
     cost: whether the model's costs are known, so that shape and classes are not needed."""
     whole = cost or (shape is not None and num_classes is not None)
-    num_clients = config.fleet.num_clients
+    num_clients, scale = config.fleet.num_clients, config.network.sample_scale
     if samples_per_client is not None and whole:
         seen = Survey(
             (), 0, np.empty(0), [], "a saved cost table" if cost else _words("data", shape or (), num_classes)
         )
     else:
         seen = survey_or_facts(config, given)
-    counts = seen.num_samples if samples_per_client is None else np.full(num_clients, float(samples_per_client))
+    counts = seen.num_samples if samples_per_client is None else np.full(num_clients, scale * samples_per_client)
     return replace(seen, shape=shape or seen.shape, num_classes=num_classes or seen.num_classes, num_samples=counts)
 
 

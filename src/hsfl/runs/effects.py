@@ -21,12 +21,15 @@ from hsfl.config import (
     presets,
     read_tree,
     set_name,
+    set_names,
 )
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
+from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
 from hsfl.models.recipes import MODELS
 from hsfl.network.channel import RATE_NAMES
+from hsfl.planning.cuts import one_each
 from hsfl.runs.contenders import contender, split_label
 
 
@@ -38,6 +41,10 @@ class Rule:
     works: Callable[[RunConfig], bool]
     why: str
     of_runs: bool = False  # a plan searches cuts and allocates, whatever the config says of a run
+
+
+def _file_gives_memory(config: RunConfig) -> bool:
+    return config.fleet.file is not None and fleet_file.read(config.fleet.file).gives_memory
 
 
 def _names(section: str, fields: str) -> tuple[str, ...]:
@@ -57,8 +64,8 @@ RULES = (
     ),
     Rule(
         _names("fleet", "storage"),
-        lambda c: c.fleet.max_cut is None and (c.fleet.storage_bits is not None or c.fleet.file is not None),
-        "no storage decides how much a client holds; give fleet.storage_bits or fleet.file, or leave it out",
+        lambda c: c.fleet.max_cut is None and (c.fleet.storage_bits is not None or _file_gives_memory(c)),
+        "no storage decides how much a client holds; give fleet.storage_bits or a fleet.file with memory, or leave it out",
     ),
     Rule(
         _names("network", " ".join(RATE_NAMES)),
@@ -141,6 +148,12 @@ RULES = (
         "the data are on the server, and no client can be away; leave it out",
     ),
     Rule(
+        _names("fleet", "cuts"),
+        lambda c: method(c.framework).timing.cut == "any",
+        "the framework does not cut the model; leave it out, or choose another framework",
+        of_runs=True,
+    ),
+    Rule(
         _names("fleet", "one_cut"),
         lambda c: method(c.framework).timing.cut == "any" and not method(c.framework).own_cuts,
         "it is for frameworks with one cut for all clients; set fleet.cuts, or leave it out",
@@ -160,6 +173,11 @@ RULES = (
         _names("model", "norm stem dropout init_weights"),
         lambda c: c.model.name != OWN_MODEL,
         "the model was given itself, and is trained as it is; leave it out",
+    ),
+    Rule(
+        _names("model", "norm"),
+        lambda c: c.model.name not in MODELS or MODELS[c.model.name].has_norm,
+        "this model has no layer that normalises; leave it out",
     ),
     Rule(
         _names("model", "stem"),
@@ -185,7 +203,7 @@ def check_effects(
     for config in configs:
         _check_names(config)
     alone, in_file = _own_config(source)
-    typed = {set_name(change) for change in changes}
+    typed = {name for change in changes for name in set_names(change)}
     for name in sorted(typed):
         _check(name, configs, planning)
     for name in sorted(in_file - typed):
@@ -193,13 +211,29 @@ def check_effects(
 
 
 def _check_names(config: RunConfig) -> None:
-    """Names that nobody has registered, told before anything is loaded for them."""
+    """Names that nobody has registered and cuts that no model has, told before anything is loaded for them."""
     kind = config.data.name.partition(":")[0]
     method(config.framework)
     if config.model.name != OWN_MODEL:
         known("model", config.model.name, MODELS, plugins.WAY_OUT)
     if kind != OWN_DATA:
         known("data set", kind, READERS, plugins.WAY_OUT)
+    _check_given_cuts(config)
+
+
+def _check_given_cuts(config: RunConfig) -> None:
+    """Cuts that a built-in model does not have, and a fleet file that cannot be read."""
+    if config.fleet.file is not None:
+        fleet_file.read(config.fleet.file)
+    recipe = MODELS.get(config.model.name)
+    if recipe is None or recipe.num_units is None:
+        return
+    for name, value, num_clients in (
+        ("fleet.cuts", config.fleet.cuts, config.fleet.num_clients),
+        ("fleet.one_cut", config.fleet.one_cut, 1),
+    ):
+        if isinstance(value, int | tuple):
+            one_each(name, value, num_clients, recipe.num_units)
 
 
 def check_contenders_effects(

@@ -79,12 +79,14 @@ class RunFolder:
         with writing(self.path):
             taken = holds_something(self.path)
         if taken:
-            raise InputError(f"{self.path} already holds something; choose another --out, or --resume the run in it")
+            raise InputError(
+                f"{self.path} already holds something; choose another folder (--out), or go on with the run in it (--resume)"
+            )
 
     def _check_no_file(self) -> None:
         with writing(self.path):
             if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"{self.path} is a file, not a folder; choose another --out")
+                raise InputError(f"{self.path} is a file, not a folder; choose another folder (--out)")
 
     def clear_scratch(self) -> None:
         """Remove unfinished files; only for who holds the lock and has seen that the folder is the run's."""

@@ -27,6 +27,14 @@ def by_device(config: RunConfig, dataset: Dataset) -> Dataset:
     return replace(dataset, clients=number[dataset.clients], client_names=tuple(devices))
 
 
+def client_names(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
+    """The names of the clients [K] where the data say who holds what, and by names; numbers are no names."""
+    names = dataset.client_names
+    if config.data.partition != "given" or config.fleet.file is not None or all(name.isdigit() for name in names):
+        return ()
+    return names
+
+
 def holder_note(config: RunConfig, dataset: Dataset) -> str | None:
     """What to say where the data's clients and the fleet's devices have names, and none in common: who is taken for whom."""
     devices, clients = _device_names(config), dataset.client_names

@@ -70,6 +70,7 @@ class Told(Show):
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
+        self.said: set[str] = set()  # warnings: what holds for all runs is said once
 
     def begins(self, num_done: int, total: int, jobs: int) -> None:
         if num_done:
@@ -78,13 +79,15 @@ class Told(Show):
             self.says(f"{total - num_done} runs in {jobs} processes, one thread each; a line as each one ends")
 
     def starts(self, piece: Piece, place: int, total: int, left_s: float | None) -> Observer:
-        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}")
+        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}", self.said)
 
     def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None:
         self.says(f"{_place(place, total, left_s)}: {piece.name} has ended")
 
     def warns(self, piece: Piece, message: str) -> None:
-        Warnings(self.console).warns(f"{piece.name}: {message}")
+        if message not in self.said:
+            self.said.add(message)
+            Warnings(self.console).warns(f"{piece.name}: {message}")
 
     def says(self, message: str) -> None:
         if not self.quiet:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hsfl.config import RunConfig, set_name, with_changes
+from hsfl.config import RunConfig, set_names, with_changes
 from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
@@ -42,7 +42,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
 
     changes: settings that were typed beside the plan; those that the plan decides are refused.
     """
-    typed = {set_name(change) for change in changes}
+    typed = {name for change in changes for name in set_names(change)}
     if both := [name for name in DECIDED if name in typed]:
         raise InputError(f"{both[0]} has no effect beside --plan, which decides it; leave one of them out")
     if not method(config.framework).own_cuts:

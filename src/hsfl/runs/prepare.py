@@ -28,6 +28,7 @@ from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
+from hsfl.runs.holders import client_names
 from hsfl.training.batches import Feed, Images, resized
 
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # all its kinds
@@ -71,7 +72,7 @@ def prepare(
     fitted = fitted.to(find_device(config.device)).eval()
     check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes)
     _check_smallest_batch(config, fitted, train, indices)
-    world = make_world(config, train.shape, dataset.num_classes, model)
+    world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * np.array([len(own) for own in indices])
     cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)

@@ -36,12 +36,15 @@ def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> 
 
 
 class Warnings(Observer):
-    """Shows nothing but warnings."""
+    """Shows nothing but warnings, and each of them once. said: the warnings that were shown before."""
 
-    def __init__(self, console: Console, name: str | None = None) -> None:
-        self.console, self.name = console, name
+    def __init__(self, console: Console, name: str | None = None, said: set[str] | None = None) -> None:
+        self.console, self.name, self.said = console, name, set() if said is None else said
 
     def warns(self, message: str) -> None:
+        if message in self.said:
+            return
+        self.said.add(message)
         self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
 
 
@@ -97,8 +100,8 @@ class Bars(Lines):
         self.bars.stop()
 
 
-def observer(console: Console, quiet: bool = False, name: str | None = None) -> Observer:
-    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone."""
+def observer(console: Console, quiet: bool = False, name: str | None = None, said: set[str] | None = None) -> Observer:
+    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. said: warnings of other runs, not to be repeated."""
     if quiet:
-        return Warnings(console)
-    return Bars(console, name) if console.is_terminal else Lines(console, name)
+        return Warnings(console, said=said)
+    return Bars(console, name, said) if console.is_terminal else Lines(console, name, said)

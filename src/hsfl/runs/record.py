@@ -40,7 +40,7 @@ class Summary:
 
 def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
-    feed, fleet = bench.task.feed, bench.world.fleet
+    feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
     labels = feed.images.y.cpu().numpy()
     return ClientsRecord(
         num_samples=[len(own) for own in feed.indices],
@@ -53,6 +53,7 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         input_shape=list(feed.images.shape),
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
+        main_flops_per_s=servers.main_hz * servers.flops_per_cycle,
     )
 
 

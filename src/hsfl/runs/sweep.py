@@ -110,7 +110,7 @@ def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None
     path = out / FILE
     if not path.exists():
         if holds_something(out):
-            raise InputError(f"{out} already holds something else; choose another --out")
+            raise InputError(f"{out} already holds something else; choose another folder (--out)")
         return
     stored = read_json(path)
     if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
