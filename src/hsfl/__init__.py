@@ -7,7 +7,6 @@ Names are loaded when they are first used, so that what needs no torch imports n
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that editors and type checkers know the names
@@ -25,7 +24,8 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.models.zoo import register_model
     from hsfl.runs.observer import Observer
 
-__version__ = version("hsfl")
+    __version__: str
+
 __all__ = [
     "InputError",
     "Observer",
@@ -68,6 +68,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version  # here, because it takes as long to load as all commands
+
+        return version("hsfl")
     raise AttributeError(f"module 'hsfl' has no attribute {name!r}")
 
 

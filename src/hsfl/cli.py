@@ -1,11 +1,11 @@
 """The `hsfl` command."""
 
 import sys
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
+import hsfl
 from hsfl.commands import (
     allocations,
     comparisons,
@@ -45,7 +45,7 @@ def main(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        print(f"hsfl {metadata.version('hsfl')}")
+        print(f"hsfl {hsfl.__version__}")
         raise typer.Exit
 
 

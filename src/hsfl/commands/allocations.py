@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -80,8 +79,8 @@ def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None
         highlight=False,
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
-    repeated = [scenario.num_batches] * 4 + [np.ones(scenario.num_clients)] * 2
-    each_s = [values * times for values, times in zip(answer.phases.values(), repeated)]  # in the answer's order
+    names = enumerate(answer.phases.values())  # in the answer's order: four phases of a batch, two of a model
+    each_s = [values * scenario.num_batches if place < 4 else values for place, values in names]
     rows = [
         (str(k), str(cut), giga(answer.server_hz[k]), _owned(answer, k), *(brief(part[k]) for part in each_s))
         for k, cut in enumerate(answer.cuts)

@@ -18,7 +18,6 @@ from hsfl.commands.shared import (
     quoted,
 )
 from hsfl.errors import InputError
-from hsfl.fleet import writing
 from hsfl.fleet.quantities import parse, say
 from hsfl.formats import size
 
@@ -67,6 +66,8 @@ def measure(
     The speed is FLOPs of training per second, which is what the planner divides by: a processor's cycles at one FLOP each can be
     wrong ten times over, and its data sheet as well. Nothing else should run meanwhile.
     """
+    from hsfl.fleet import writing  # here, because other commands need not wait for it
+
     with one_line_errors():
         own = name if name is not None else platform.node() or "device"
         _check(own, server, name, up, down)
