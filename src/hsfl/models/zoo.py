@@ -11,7 +11,8 @@ from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe
-from hsfl.models.units import SplitModel, split
+from hsfl.models.split import split
+from hsfl.models.units import SplitModel
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
