@@ -66,7 +66,9 @@ def cuts_after(cuts: Sequence[Cut], wanted: Iterable[str], matrices: frozenset[s
     kept, before = [], dict(zip(cuts, [frozenset[str](), *(cut.training.weights for cut in cuts)]))
     for name in wanted:
         inside = {weight for weight in matrices if weight.startswith(f"{name}.")}
-        found = [c for c in cuts if inside and inside <= c.training.weights and c.training.weights - before[c] <= inside]
+        found = [
+            c for c in cuts if inside and inside <= c.training.weights and c.training.weights - before[c] <= inside
+        ]
         if not found:
             names = ", ".join(_parent(max(cut.training.weights - before[cut])) for cut in cuts)
             raise InputError(f"there is no cut right behind {name!r}; the cuts lie behind {names}")

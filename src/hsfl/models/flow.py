@@ -18,7 +18,10 @@ from torch import Tensor, fx
 from hsfl.models.trace import Trace
 
 BITS_PER_BYTE = 8
-RATES, MODES = ("p", "dropout_p", "dropout"), ("train", "training")  # what the arguments of dropout and its kin are called
+RATES, MODES = (
+    ("p", "dropout_p", "dropout"),
+    ("train", "training"),
+)  # what the arguments of dropout and its kin are called
 
 
 @dataclass(frozen=True)
@@ -255,5 +258,5 @@ def _arguments(call: fx.Node) -> dict[str, Any]:
 def module_path(node: fx.Node) -> str:
     """The name of the part of the module in which an operation stands; empty at the top."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(stack.values()))[0] if stack else ""
+    path = list(stack.values())[-1][0] if stack else ""
     return path if isinstance(path, str) and not path.startswith("_") else ""

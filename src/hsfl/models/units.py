@@ -123,8 +123,11 @@ def in_order(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequentia
     for name, unit in named.items():
         if not isinstance(unit, nn.Module):
             raise InputError(f"unit {name} of the model is a {type(unit).__name__}; make each unit an nn.Module")
-        if any(isinstance(parameter, UninitializedParameter) for parameter in unit.parameters()):
-            raise InputError(
-                f"unit {name} of the model is lazy; show the model one batch first, so that it has its weights"
-            )
+        check_not_lazy(unit, f"unit {name} of the model")
     return SplitModel(named)
+
+
+def check_not_lazy(module: nn.Module, what: str) -> None:
+    """Refuse a module whose weights wait for a first batch."""
+    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        raise InputError(f"{what} is lazy; show the model one batch first, so that it has its weights")
