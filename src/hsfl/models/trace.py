@@ -4,13 +4,15 @@ A graph is of one mode, training or evaluation, which are two graphs over the sa
 size is the example's. Regions without gradients are written out with a `detach` behind them, and checks are left out.
 """
 
+import logging
 import random
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from operator import getitem
 from typing import Any
 
@@ -64,6 +66,7 @@ def trace(module: nn.Module, inputs: Sequence[Tensor], training: bool, output: s
     graph = program.graph
     _inline(program)
     _drop_checks(graph)
+    _hasten_assignments(graph)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     first_names = _first_names(module)
     state, constants, samples = {}, {}, []
@@ -82,10 +85,7 @@ def trace(module: nn.Module, inputs: Sequence[Tensor], training: bool, output: s
 def _export(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
     batch = Dim("batch", min=1)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of attributes that LSTM sets, of names that are deprecated in torch itself
+        with _quiet():
             return torch.export.export(
                 module, tuple(inputs), dynamic_shapes=pytree.tree_map(lambda _: {0: batch}, tuple(inputs))
             )
@@ -95,19 +95,32 @@ def _export(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
         raise InputError(_why_not(module, inputs, error)) from error
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of attributes that LSTM sets, and no graphs on the screen where there is an error of one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> str:
     """One line that says why a module gives no graph, and where in it."""
     name, words = type(module).__name__, " ".join(str(error).split())
     where = _place(module, error)
     if any(word in words or word in type(error).__name__ for word in DATA_DEPENDENT):
         return (
-            f"{name} cannot be split: {where} decides by the values of its input, so there is no one order of its parts; "
-            f"compute both ways and choose with torch.where, {IN_ORDER}"
+            f"{name} cannot be split: {where} decides by values that are known only while it runs, so there is no one "
+            f"order of its parts; compute both ways and choose with torch.where, {IN_ORDER}"
         )
     if any(word in words for word in BATCH_FIXED):
         return (
-            f"{name} cannot be split: {where} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1 "
-            f"wherever it stands as a number, {IN_ORDER}"
+            f"{name} cannot be split: {where} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1, "
+            f"not as len(x) or as a number, {IN_ORDER}"
         )
     if "not a known type" in words:
         return (
@@ -208,6 +221,24 @@ def _drop_checks(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users and any(word in str(node.target) for word in CHECKS):
             graph.erase_node(node)
+
+
+def _hasten_assignments(graph: fx.Graph) -> None:
+    """`self.buffer = value` stands as a copy at the end of a graph; put it where the value is known, so that it parts nothing."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.copy_.default or node.users or node.args[0].op != "placeholder":
+            continue
+        buffer, value = node.args
+        if isinstance(value, fx.Node) and _storage(value) == _storage(buffer):
+            graph.erase_node(node)  # it was changed in place already
+            continue
+        before = [user for user in (*buffer.users, value) if user is not node]
+        max(before, key=order.__getitem__).append(node)
+
+
+def _storage(node: fx.Node) -> int:
+    return node.meta["val"].untyped_storage()._cdata
 
 
 def _output(program: ExportedProgram, module: nn.Module, wanted: str | int | None) -> fx.Node:
