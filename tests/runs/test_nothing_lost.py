@@ -147,6 +147,7 @@ def test_a_run_that_is_killed_before_its_checkpoint_runs_again(whole: Path, tmp_
     """With a checkpoint every hundred rounds, a kill in round 2 leaves rounds and no checkpoint."""
     code = f"""
 import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup make test has it ignored
 from tests.small_runs import tiny
 from hsfl.runs import loop
 class Kill(loop.Observer):
