@@ -11,8 +11,8 @@ RUN_CONFIG = "config.json"  # of a run folder
 INPUTS = "inputs"  # the part of a run folder that holds copies of files that its config names
 KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  # are copied there
 FIELDS = (*KEPT, ("data", "dir"))
-DATA_FIELDS = ("client_file", "test_file")  # may lie in the data directory, too
-DATA_KINDS = ("idx", "folder", "npz", "csv")  # of data.name = "kind:PATH"
+DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
+DATA_KINDS = ("idx", "folder", "npz", "csv", "text")  # of data.name = "kind:PATH"
 
 
 def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hsfl.models.state import UnitState, load_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.goal import CLASSIFY, Goal
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Exam:
     model: SplitModel
     images: Images
     num_classes: int
+    goal: Goal = CLASSIFY
 
 
 class Engine(Protocol):
@@ -46,7 +48,7 @@ class Inline:
 
     def evaluate(self, whole: UnitState) -> Quality:
         load_state(whole, self.exam.model)
-        return evaluate(self.exam.model.eval(), self.exam.images, self.exam.num_classes)
+        return evaluate(self.exam.model.eval(), self.exam.images, self.exam.num_classes, goal=self.exam.goal)
 
     def close(self) -> None:
         pass

@@ -23,7 +23,7 @@ from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Tally, tally
+from hsfl.training.evaluate import Tally, batch_of, tally
 
 PROGRESS_S = 0.1  # between two messages about batches
 
@@ -114,7 +114,7 @@ class Worker:
         self.setup, self.pipe = setup, pipe
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
-        self.exam = Exam(task.model, setup.test, setup.num_classes)
+        self.exam = Exam(task.model, setup.test, setup.num_classes, task.goal)
         framework = find_framework(task.config.framework)(task)
         assert isinstance(framework, CopyPerClient)
         self.framework = framework
@@ -132,8 +132,10 @@ class Worker:
                 shard.losses.read()
             return Done(shard)
         load_state(self.setup.whole, self.exam.model)
-        model, images = self.exam.model.eval(), self.exam.images
-        return Done(tallies=tuple((b, tally(model, images, self.exam.num_classes, b)) for b in order.batches))
+        exam, size = self.exam, batch_of(self.exam.images, self.exam.num_classes)
+        model = exam.model.eval()
+        tallies = ((b, tally(model, exam.images, exam.num_classes, b, size, exam.goal)) for b in order.batches)
+        return Done(tallies=tuple(tallies))
 
     def train(self, order: Train) -> None:
         if order.round_index != self.round_index:

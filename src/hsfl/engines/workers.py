@@ -23,7 +23,7 @@ from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
-from hsfl.training.evaluate import Quality, Tally, num_batches, quality
+from hsfl.training.evaluate import Quality, Tally, batch_of, num_batches, quality
 
 MOST_DEATHS = 3  # of workers, between two rounds that were completed
 END_S = 5.0  # that a worker has to end when it is told to
@@ -110,10 +110,11 @@ class Workers:
     def evaluate(self, whole: UnitState) -> Quality:
         """The quality of a model on the test images, which the workers divide among themselves."""
         self.setup.whole.copy_(whole)
-        batches, tallies = range(num_batches(self.setup.test)), dict[int, Tally]()
+        setup, tallies = self.setup, dict[int, Tally]()
+        batches = range(num_batches(setup.test, batch_of(setup.test, setup.num_classes)))
         for answer in self._deal(batches, lambda _: 1, Assess, None):
             tallies |= dict(answer.tallies)
-        return quality([tallies[batch] for batch in batches])
+        return quality([tallies[batch] for batch in batches], setup.task.goal)
 
     def _deal(
         self,

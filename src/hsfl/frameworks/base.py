@@ -18,6 +18,7 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, no_observer
+from hsfl.training.goal import CLASSIFY, Goal
 from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -33,6 +34,7 @@ class Task:
     feed: Feed
     cuts: tuple[int, ...]  # [K]
     arranged: "Arrangement"
+    goal: Goal = CLASSIFY  # the loss that is trained
 
     @property
     def num_clients(self) -> int:
@@ -64,7 +66,7 @@ class Task:
 
     def part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""
-        return Part(self.model, self.layout, start, stop, self.config.train)
+        return Part(self.model, self.layout, start, stop, self.config.train, self.goal)
 
     def num_samples(self, clients: Iterable[int]) -> int:
         """How many training samples these clients hold together."""

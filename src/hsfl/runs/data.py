@@ -9,7 +9,7 @@ from hsfl.config import OWN_DATA, DataConfig, RunConfig
 from hsfl.data.datasets import Dataset, find_data_dir, load
 from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
-from hsfl.data.partition import partition
+from hsfl.data.partition import check_classes, partition
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
@@ -33,15 +33,17 @@ def is_given(data: DataConfig) -> bool:
     return data.name.partition(":")[0] == OWN_DATA
 
 
-def file_settings(data: DataConfig) -> FileSettings:
-    return FileSettings(**{field.name: getattr(data, field.name) for field in fields(FileSettings)})
+def file_settings(config: RunConfig) -> FileSettings:
+    own = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
+    return FileSettings(**own, task=config.train.task)
 
 
 def own_files(data: DataConfig) -> dict[str, Path]:
     """The user's own files that a config's data are read from, by the field that names them; those that are there."""
     kind, _, path = data.name.partition(":")
-    names = {"data.name": path if kind in ("npz", "csv") else None}
+    names = {"data.name": path if kind in ("npz", "csv", "text") else None}
     names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
+    names |= {"data.tokenizer": data.tokenizer}
     found = {}
     for field, name in names.items():
         if name is not None:
@@ -65,11 +67,11 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
             image_size=data.image_size,
             split=data.split,
             options=config.options.of(data.name.partition(":")[0]),
-            files=file_settings(data),
+            files=file_settings(config),
         )
     if given is None:
         raise InputError("this run's data were given from Python; go on from there: hsfl.run(config, folder, data=...)")
-    file_settings(data).check(OWN_DATA)
+    file_settings(config).check(OWN_DATA)
     if data.client_file is not None:
         raise InputError(f"data.client_file is {data.client_file!r} beside data from Python; give clients= with them")
     if data.sha256 is not None and digest(given) != data.sha256:
@@ -87,8 +89,9 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
         )
     if data.partition == "given":
         dataset = by_device(config, dataset)
+    check_classes(data.partition, dataset.task, dataset.targets)
     return partition(
-        dataset.train_y,
+        dataset.strata("train"),
         config.fleet.num_clients,
         data.partition,
         stream(config.seed, "partition"),
@@ -118,7 +121,7 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     dataset = read_data(config, given)
     counts = config.network.sample_scale * np.array([len(share) for share in divide(config, dataset)])
     shape = config.model.input or dataset.image_shape
-    words = _words(dataset.name, shape, dataset.num_classes)
+    words = _words(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
     notes, names = data_notes(config, dataset), client_names(config, dataset)
     return Survey(tuple(shape), dataset.num_classes, counts, notes, words, names)
 
@@ -162,8 +165,16 @@ def _known_shape(config: RunConfig, facts: Facts) -> tuple[int, ...]:
     return tuple(config.model.input or (channels, *sides))
 
 
-def _words(name: str, shape: tuple[int, ...], num_classes: int | None) -> str:
-    return f"{name} (samples of {'x'.join(map(str, shape))} in {num_classes} classes)"
+OUTPUTS = {
+    "classes": "in {} classes",
+    "labels": "with {} labels",
+    "numbers": "with {} numbers",
+    "tokens": "of {} tokens",
+}
+
+
+def _words(name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]) -> str:
+    return f"{name} (samples of {'x'.join(map(str, shape))} {outputs.format(num_classes)})"
 
 
 def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:

@@ -15,6 +15,7 @@ from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times
+from hsfl.tasks import Metric
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -36,21 +37,25 @@ class Summary:
     num_samples: int  # trained on, over all rounds
     drops: int  # clients past tau, over all rounds
     bytes: dict[str, int]  # by link, over all rounds
+    metric: str  # the task's first metric
+    best: float | None  # of this metric
+    metrics: dict[str, float]  # of the last evaluated round, where they are no fields here
 
 
 def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
     feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
-    labels = feed.images.y.cpu().numpy()
+    labels, names = feed.images.y.cpu().numpy(), bench.class_names if bench.task.goal.row.targets == "classes" else ()
     return ClientsRecord(
         num_samples=[len(own) for own in feed.indices],
-        class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
-        class_names=list(bench.class_names),
+        class_counts=[np.bincount(labels[own], minlength=len(names)).tolist() if names else [] for own in feed.indices],
+        class_names=list(names),
         cuts=list(cuts),
         max_cut=(fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut).tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=[None if np.isnan(power_w) else power_w for power_w in fleet.max_power_w.tolist()],
         input_shape=list(feed.images.shape),
+        num_outputs=bench.num_outputs,
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
         main_flops_per_s=servers.main_hz * servers.flops_per_cycle,
@@ -79,7 +84,7 @@ def make_record(
         test_loss=quality.loss if quality else None,
         test_accuracy=quality.accuracy if quality else None,
         balanced_accuracy=quality.balanced_accuracy if quality else None,
-        recall=list(quality.recall) if quality else None,
+        recall=list(quality.recall) if quality and quality.recall else None,
         lr=task.lr(round_index),
         cuts=list(framework.cuts),
         started=np.flatnonzero(line.started).tolist(),
@@ -90,6 +95,7 @@ def make_record(
         phases=_phases(line),
         allocation=cast(Says, says),
         bytes=asdict(result.bytes),
+        metrics=dict(quality.metrics) if quality else {},
     )
 
 
@@ -103,10 +109,9 @@ def _phases(line: Timeline) -> dict[str, Times]:
 
 
 def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
-    records = folder.rounds()
-    evaluated = [record for record in records if record.test_accuracy is not None]
-    last = evaluated[-1] if evaluated else None
-    best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)  # the first of equals
+    records, metric = folder.rounds(), folder.metrics()[0]
+    evaluated = [record for record in records if record.test_loss is not None]
+    last, best = evaluated[-1] if evaluated else None, best_round(records, metric)
     links = records[-1].bytes if records else {}
     return Summary(
         status=status,
@@ -121,7 +126,20 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         num_samples=sum(record.num_samples for record in records),
         drops=sum(len(record.dropped) for record in records),
         bytes={link: sum(record.bytes.get(link, 0) for record in records) for link in links},
+        metric=metric.name,
+        best=best.value(metric.name) if best else None,
+        metrics=dict(last.metrics) if last else {},
     )
+
+
+def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
+    """The first of the rounds with the best value of a metric; None where it is known of none."""
+    best: tuple[float, RoundRecord] | None = None
+    for record in records:
+        value = record.value(metric.name)
+        if value is not None and (best is None or metric.is_better(value, best[0])):
+            best = value, record
+    return None if best is None else best[1]
 
 
 class TensorBoard:
@@ -140,6 +158,8 @@ class TensorBoard:
         for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
             if (value := getattr(record, name)) is not None:
                 self._writer.add_scalar(name, value, record.round)
+        for name, value in record.metrics.items():
+            self._writer.add_scalar(f"metrics/{name}", value, record.round)
         for link, count in record.bytes.items():
             self._writer.add_scalar(f"bytes/{link}", count, record.round)
         self._writer.flush()

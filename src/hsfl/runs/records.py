@@ -86,6 +86,17 @@ class RoundRecord:
     why: Held | None = (
         None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
     )
+    metrics: dict[str, Number] = field(
+        default_factory=dict
+    )  # of tasks other than classification, and of plugins, by name
+
+    def value(self, quantity: str) -> float | None:
+        """A loss, an accuracy or a metric by its name; None where the round was not evaluated or has no such metric."""
+        found: float | None = getattr(self, quantity) if quantity in RECORDED else self.metrics.get(quantity)
+        return found
+
+
+RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
 
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
@@ -127,13 +138,16 @@ class ClientsRecord:
     """clients.json, who takes part: data and device of each of the K clients."""
 
     num_samples: list[Count]  # [K] of training
-    class_counts: list[list[Count]]  # [K][C]
+    class_counts: list[list[Count]]  # [K][C]; nothing for each client where there are no classes
     class_names: list[str]  # [C]
     cuts: list[Index]  # [K] as the framework uses them
     max_cut: list[Index]  # [K] as deep as the device can hold
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    num_outputs: Count | None = (
+        None  # that the model gives for a sample (or token); None in older folders: a number for each class
+    )
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
     main_flops_per_s: Number | None = (
@@ -216,5 +230,28 @@ class Standing:
     """Where a run stands, the note `progress` of a checkpoint: how many rounds it has done, and which gave the best model."""
 
     rounds_done: Count
-    best_accuracy: Fraction | None = None
+    best: Number | None = None  # of the task's first metric
     best_round: Count | None = None
+    best_accuracy: Fraction | None = None  # what older versions called the best of classification
+
+    @property
+    def best_so_far(self) -> float | None:
+        return self.best_accuracy if self.best is None else self.best
+
+
+@dataclass(frozen=True)
+class MetricRecord:
+    """A metric of a task, as `hsfl.tasks.Metric` has it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    title: Annotated[str, Field(max_length=60)]
+    higher_is_better: bool = True
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """task.json: what the model learned, where that is not classification; the metric that is shown first comes first."""
+
+    name: str
+    metrics: Annotated[list[MetricRecord], Field(min_length=1)]
