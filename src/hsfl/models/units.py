@@ -62,6 +62,11 @@ class SplitModel(nn.Module):
     def num_units(self) -> int:
         return len(self.units)
 
+    @property
+    def norm_rates(self) -> list[float]:
+        """Of each BatchNorm: what part of its running statistics a step replaces."""
+        return norm_rates(self)
+
     def check_cut(self, cut: int, what: str = "cut") -> int:
         if not 0 <= cut <= self.num_units:
             raise InputError(f"{what} is {cut} but the model has {self.num_units} units; choose 0..{self.num_units}")
@@ -92,6 +97,12 @@ class SplitModel(nn.Module):
         for unit in self.units:
             x = unit(x)
         return x
+
+
+def norm_rates(module: nn.Module) -> list[float]:
+    """Of each BatchNorm in a module: what part of its running statistics a step replaces."""
+    norms = (layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+    return [layer.momentum for layer in norms if layer.momentum]
 
 
 def _check_untied(units: Mapping[str, nn.Module]) -> None:

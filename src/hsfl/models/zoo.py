@@ -1,5 +1,6 @@
 """Models by name. `build("resnet18", (3, 32, 32), 10)` gives a SplitModel; the same seed gives the same bits."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
@@ -97,6 +98,15 @@ def split_for(made: Any, shape: Shape) -> SplitModel:
     if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
         return split(made)
     return split(made, torch.zeros(2, *shape, device=next(made.parameters(), torch.zeros(0)).device))
+
+
+def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
+    """The model that a function of the user's makes, called with nothing or with the input's shape and the number of classes.
+    First weights are drawn from seed 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        made = make() if not inspect.signature(make).parameters else make(shape, num_classes)
+    return _with_norm(split_for(made, shape), known("norm", norm, NORMS))
 
 
 def build(
