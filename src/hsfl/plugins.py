@@ -143,7 +143,27 @@ def _read(path: Path) -> bytes:
         raise InputError(f"plugin {path} cannot be read ({error.strerror}); check the file") from None
 
 
-def _run(path: Path, content: bytes, plugin: Plugin) -> None:
+def function_of(spec: str) -> Callable[..., Any]:
+    """The function that `FILE.py:NAME` names; the file is run, and need not register anything."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"{file} is no file; give FILE.py:NAME, the path of a Python file and a function in it")
+    content = _read(path)
+    plugin = Plugin(path.name, hashlib.sha256(content).hexdigest(), str(path.resolve()))
+    try:
+        module = _run(path, content, plugin)
+    except (Exception, SystemExit) as error:
+        raise InputError(_explain(error, plugin, plugin.spec)) from error
+    FILES[plugin.spec] = plugin
+    found = getattr(module, name, None)
+    if not callable(found):
+        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+        raise InputError(f"{file} has no function {name!r}; it has {', '.join(own) or 'none'}")
+    return found
+
+
+def _run(path: Path, content: bytes, plugin: Plugin) -> ModuleType:
     """Run the very bytes that were hashed. Their module gets a name, so that its classes can be pickled on this machine."""
     word = re.sub(r"\W", "_", path.stem)
     module = ModuleType(f"hsfl_plugin_{word}_{plugin.sha256[:12]}")
@@ -154,6 +174,7 @@ def _run(path: Path, content: bytes, plugin: Plugin) -> None:
     except BaseException:
         del sys.modules[module.__name__]
         raise
+    return module
 
 
 def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:

@@ -63,7 +63,10 @@ def _why_no_cut(model: nn.Module, flow: Flow, most_tensors: int) -> str:
     names: dict[int, list[str]] = {id(parameter): [] for parameter in model.parameters()}
     for own, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(own)
-    widest = max(flow.tied.items(), key=lambda item: item[1][1] - item[1][0], default=None)
+    matrices = flow.trace.matrices
+    widest = max(
+        flow.tied.items(), key=lambda item: (item[1][1] - item[1][0], item[0] in matrices, item[0]), default=None
+    )
     if widest is not None:
         tied = next((group for group in names.values() if widest[0] in group), [widest[0]])
         what = " and ".join(tied) + " are one parameter, used" if len(tied) > 1 else f"{tied[0]} is used"

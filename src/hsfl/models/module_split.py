@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.models.graph_unit import plant
 from hsfl.models.message import Message, pack
-from hsfl.models.units import SplitModel
+from hsfl.models.units import SplitModel, norm_rates
 
 Again = Callable[[nn.Module], SplitModel]
 
@@ -29,10 +29,15 @@ class ModuleSplit(SplitModel):
         super().__init__(units, dict.fromkeys(units, ""))
         self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take it for a part
         self.message = message
+        self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
         for name, tensor in state_of(module).items():
             plant(self, name, tensor)
         self.train(module.training)
+
+    @property
+    def norm_rates(self) -> list[float]:
+        return list(self._norm_rates)
 
     def _register(self, unit: nn.Module, prefix: str) -> None:
         """Units stand beside the tree of names, since two units may have tensors under one part of the module."""

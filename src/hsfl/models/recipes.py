@@ -22,6 +22,7 @@ class Recipe:
     dropout: float | None = None  # as published; None where the model has no dropout
     stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
     any_shape: bool = False  # takes samples of any shape, else images alone
+    has_options: bool = False  # whether it takes those of options.<name>
     own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
 
     @property
@@ -39,5 +40,9 @@ MODELS = {
     "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
+    "gpt": Recipe(
+        "hsfl.models.transformer:gpt", norms=NORMS, has_norm=False, dropout=0.0, any_shape=True, has_options=True
+    ),
+    "vit": Recipe("hsfl.models.transformer:vit", norms=NORMS, has_norm=False, dropout=0.0, has_options=True),
     "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
 }

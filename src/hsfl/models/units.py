@@ -35,6 +35,8 @@ class SplitModel(nn.Module):
             raise InputError("the same module stands twice among the units; every unit needs a module of its own")
         _check_untied(named)
         self.unit_names = tuple(named)
+        if any(takes_tokens(unit) for unit in list(named.values())[:1]):
+            self.input_dtype = torch.int64
         self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
         self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
         for unit, prefix in zip(self.units, self.prefixes):
@@ -61,6 +63,11 @@ class SplitModel(nn.Module):
     @property
     def num_units(self) -> int:
         return len(self.units)
+
+    @property
+    def norm_rates(self) -> list[float]:
+        """Of each BatchNorm: what part of its running statistics a step replaces."""
+        return norm_rates(self)
 
     def check_cut(self, cut: int, what: str = "cut") -> int:
         if not 0 <= cut <= self.num_units:
@@ -92,6 +99,18 @@ class SplitModel(nn.Module):
         for unit in self.units:
             x = unit(x)
         return x
+
+
+def norm_rates(module: nn.Module) -> list[float]:
+    """Of each BatchNorm in a module: what part of its running statistics a step replaces."""
+    norms = (layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+    return [layer.momentum for layer in norms if layer.momentum]
+
+
+def takes_tokens(module: nn.Module) -> bool:
+    """Whether the first layer with weights is an embedding, which takes tokens, whole numbers."""
+    leaves = (part for part in module.modules() if part._parameters)
+    return isinstance(next(leaves, None), nn.Embedding)
 
 
 def _check_untied(units: Mapping[str, nn.Module]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 from hsfl.models.flow import Crossing, Flow, draws
@@ -145,8 +146,15 @@ class _Stretch:
         if same is not node and same in self.known and not self._is_here(node):
             return self.known[same]  # changed in place before the cut
         assert node.op == "call_function", node
+        if node.target is torch.ops.aten.batch_norm.default:
+            return self._batch_norm(node)
         args, kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), self._argument)
         return self.graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+
+    def _batch_norm(self, node: fx.Node) -> fx.Node:
+        """By the function that refuses a single value per channel, as the module itself would."""
+        x, weight, bias, mean, variance, training, momentum, eps, _ = (self._argument(value) for value in node.args)
+        return self.graph.call_function(F.batch_norm, (x, mean, variance, weight, bias, training, momentum, eps))
 
     def _is_here(self, node: fx.Node) -> bool:
         return self.flow.place[node] in self.places

@@ -1,5 +1,6 @@
 """Models by name. `build("resnet18", (3, 32, 32), 10)` gives a SplitModel; the same seed gives the same bits."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe
 from hsfl.models.split import split
-from hsfl.models.units import SplitModel
+from hsfl.models.units import SplitModel, takes_tokens
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -93,10 +94,20 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
 
 
 def split_for(made: Any, shape: Shape) -> SplitModel:
-    """What a function of the user's made, as a SplitModel for float samples of this shape. Modules in order keep their order."""
+    """What a function of the user's made, as a SplitModel for samples of this shape: tokens where it begins with an embedding, else floats. Modules in order keep their order."""
     if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
         return split(made)
-    return split(made, torch.zeros(2, *shape, device=next(made.parameters(), torch.zeros(0)).device))
+    device = next(made.parameters(), torch.zeros(0)).device
+    return split(made, torch.zeros(2, *shape, device=device, dtype=torch.int64 if takes_tokens(made) else None))
+
+
+def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
+    """The model that a function of the user's makes, called with nothing or with the input's shape and the number of classes.
+    First weights are drawn from seed 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        made = make() if not inspect.signature(make).parameters else make(shape, num_classes)
+    return _with_norm(split_for(made, shape), known("norm", norm, NORMS))
 
 
 def build(
@@ -133,6 +144,7 @@ def build(
         raise InputError(f"num_classes is {num_classes}; a classifier needs at least 1")
 
     more = {"own": plugins.default_options(name) if options is None else options} if recipe.own else {}
+    more |= {"options": options} if recipe.has_options else {}
 
     def make(shape: Shape, device: str) -> SplitModel:
         with torch.device(device):  # whatever the default device, since each has a generator of its own

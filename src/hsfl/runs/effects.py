@@ -23,6 +23,7 @@ from hsfl.config import (
     set_name,
     set_names,
 )
+from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
 from hsfl.fleet import file as fleet_file
@@ -31,6 +32,7 @@ from hsfl.models.recipes import MODELS
 from hsfl.network.channel import RATE_NAMES
 from hsfl.planning.cuts import one_each
 from hsfl.runs.contenders import contender, split_label
+from hsfl.tasks import check_loss, find_task
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ RULES = (
     Rule(
         _names("model", "norm"),
         lambda c: c.model.name not in MODELS or MODELS[c.model.name].has_norm,
-        "this model has no layer that normalises; leave it out",
+        "this model has no BatchNorm to exchange; leave it out",
     ),
     Rule(
         _names("model", "stem"),
@@ -218,6 +220,7 @@ def _check_names(config: RunConfig) -> None:
         known("model", config.model.name, MODELS, plugins.WAY_OUT)
     if kind != OWN_DATA:
         known("data set", kind, READERS, plugins.WAY_OUT)
+    check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
     _check_given_cuts(config)
 
 
@@ -275,10 +278,12 @@ def _is_default(name: str, config: RunConfig) -> bool:
 
 
 def _other_framework(rest: str, config: RunConfig) -> str | None:
-    """Why the options of a framework do nothing: another framework runs."""
+    """Why the options of a framework or model do nothing: another one runs."""
     of = rest.partition(".")[0]
-    if of == config.framework or of not in type(config.options).model_fields:
+    if of in (config.framework, config.model.name) or of not in type(config.options).model_fields:
         return None  # the options of a plugin may be of its policy, model or data
+    if of in OF_MODELS:
+        return f"these are options of the model {of} but the model is {config.model.name}; leave them out"
     return f"these are options of {of} but the framework is {config.framework}; leave them out"
 
 

@@ -34,7 +34,6 @@ from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
 
-BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # all its kinds
 MOST_LEFT = 0.1  # of BatchNorm's first statistics
 
 
@@ -209,7 +208,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray])
     A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that; where clients take turns, all their
     steps count.
     """
-    rates = [layer.momentum for layer in model.modules() if isinstance(layer, BatchNorm) and layer.momentum]
+    rates = model.norm_rates
     if not rates:
         return []
     train, row = config.train, method(config.framework)

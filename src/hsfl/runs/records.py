@@ -148,6 +148,7 @@ class ClientsRecord:
     num_outputs: Count | None = (
         None  # that the model gives for a sample (or token); None in older folders: a number for each class
     )
+    unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty in older folders
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
     main_flops_per_s: Number | None = (

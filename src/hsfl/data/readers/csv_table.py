@@ -70,7 +70,7 @@ def read(request: Request) -> Arrays:
     special = [*targets, *([] if files.client_column is None else [files.client_column])]
     if len(set(special)) < len(special):
         twice = next(name for name in special if special.count(name) > 1)
-        raise InputError(f"data.client_column and data.target_column both name {twice!r}; name different columns")
+        raise InputError(f"data.client_column and data.target_column are both {twice!r}; name different columns")
     features = list(files.feature_columns or (name for name in table.header if name not in special))
     if both := [name for name in special if name in features] or [n for n in features if features.count(n) > 1]:
         raise InputError(f"data.feature_columns holds {both[0]!r}, which has another use; leave it out")

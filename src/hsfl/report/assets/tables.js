@@ -193,6 +193,12 @@ function histogram(counts, names, highest) {
   return svg;
 }
 
+// What a client holds, by the names of the model's units.
+function unitsOf(clients, cut) {
+  const names = clients.unit_names || [];
+  return !names.length ? "" : cut === 0 ? "holds no unit" : cut === 1 ? `holds ${names[0]}` : `holds ${names[0]} to ${names[cut - 1]}`;
+}
+
 function drawClients(run) {
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
   const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
@@ -200,7 +206,7 @@ function drawClients(run) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
       { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
-    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, 
+    columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
   columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },
