@@ -18,7 +18,8 @@ OWN_DATA = "own"  # how the name of a data set begins that was given from Python
 class ModelConfig(Section):
     """The model: its name, the images it takes, and how it is built."""
 
-    name: str = "resnet18"  # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registered
+    # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, gpt, vit, hf:PATH (a config of transformers), or a name that a plugin registered
+    name: str = "resnet18"
     input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; null keeps the size of the data
         None, description=f"three numbers: channels, height and width, such as [3, 32, 32], at most {MAX_SIDE}"
     )

@@ -11,7 +11,7 @@ from torch import nn
 from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
-from hsfl.models.recipes import MODELS, NORMS, Recipe
+from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
 from hsfl.models.split import split
 from hsfl.models.units import SplitModel, takes_tokens
 
@@ -127,7 +127,7 @@ def build(
     has nothing to change and takes either. `dropout` None is the model's own. `options`
     are for models of one's own; theirs by default where none are given.
     """
-    recipe = MODELS[known("model", name, MODELS, plugins.WAY_OUT)]
+    recipe = find_recipe(name)
     known("stem", stem, STEMS)
     if known("norm", norm, NORMS) not in recipe.norms:
         raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
@@ -145,6 +145,7 @@ def build(
 
     more = {"own": plugins.default_options(name) if options is None else options} if recipe.own else {}
     more |= {"options": options} if recipe.has_options else {}
+    more |= {"path": recipe.path} if recipe.path is not None else {}
 
     def make(shape: Shape, device: str) -> SplitModel:
         with torch.device(device):  # whatever the default device, since each has a generator of its own

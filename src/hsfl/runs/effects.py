@@ -28,7 +28,7 @@ from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
 from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
-from hsfl.models.recipes import MODELS
+from hsfl.models.recipes import find_recipe
 from hsfl.network.channel import RATE_NAMES
 from hsfl.planning.cuts import one_each
 from hsfl.runs.contenders import contender, split_label
@@ -178,12 +178,12 @@ RULES = (
     ),
     Rule(
         _names("model", "norm"),
-        lambda c: c.model.name not in MODELS or MODELS[c.model.name].has_norm,
+        lambda c: c.model.name == OWN_MODEL or find_recipe(c.model.name).has_norm,
         "this model has no BatchNorm to exchange; leave it out",
     ),
     Rule(
         _names("model", "stem"),
-        lambda c: c.model.name in MODELS and MODELS[c.model.name].stem,
+        lambda c: c.model.name != OWN_MODEL and find_recipe(c.model.name).stem,
         "this model has no stem that shrinks images; leave it out",
     ),
     Rule(
@@ -217,7 +217,7 @@ def _check_names(config: RunConfig) -> None:
     kind = config.data.name.partition(":")[0]
     method(config.framework)
     if config.model.name != OWN_MODEL:
-        known("model", config.model.name, MODELS, plugins.WAY_OUT)
+        find_recipe(config.model.name)
     if kind != OWN_DATA:
         known("data set", kind, READERS, plugins.WAY_OUT)
     check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
@@ -228,7 +228,7 @@ def _check_given_cuts(config: RunConfig) -> None:
     """Cuts that a built-in model does not have, and a fleet file that cannot be read."""
     if config.fleet.file is not None:
         fleet_file.read(config.fleet.file)
-    recipe = MODELS.get(config.model.name)
+    recipe = None if config.model.name == OWN_MODEL else find_recipe(config.model.name)
     if recipe is None or recipe.num_units is None:
         return
     for name, value, num_clients in (
