@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import OWN_DATA, DataConfig, RunConfig
-from hsfl.data.datasets import Dataset, find_data_dir, load
+from hsfl.data.datasets import READERS, Dataset, find_data_dir, load
 from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
+from hsfl.data.own import OwnReader
 from hsfl.data.partition import check_classes, partition
+from hsfl.data.readers import text
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.runs.holders import by_device, client_names, holder_note
+from hsfl.tasks import LearningTask, find_task
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,16 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     if data.sha256 is not None and digest(given) != data.sha256:
         raise InputError("the data are not those that this run began with; give the same, or run into a new folder")
     return fitted(given, data.image_size, data.limit, data.limit_test, rng)
+
+
+def expected_task(config: RunConfig, given: Dataset | None = None) -> LearningTask:
+    """What a run of this config learns, as far as can be said before the data are read."""
+    if config.train.task is not None or given is not None:
+        return find_task(config.train.task or (given.task if given is not None else None))
+    reader = READERS.get(config.data.name.partition(":")[0])
+    if isinstance(reader, OwnReader):
+        return find_task(reader.task)
+    return find_task(text.TASK if reader in (text.read, text.read_pydoc) else None)
 
 
 def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:

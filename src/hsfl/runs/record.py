@@ -14,8 +14,7 @@ from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times
-from hsfl.tasks import Metric
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times, best_round
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -131,16 +130,6 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         best=best.value(metric.name) if best else None,
         metrics=dict(last.metrics) if last else {},
     )
-
-
-def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
-    """The first of the rounds with the best value of a metric; None where it is known of none."""
-    best: tuple[float, RoundRecord] | None = None
-    for record in records:
-        value = record.value(metric.name)
-        if value is not None and (best is None or metric.is_better(value, best[0])):
-            best = value, record
-    return None if best is None else best[1]
 
 
 class TensorBoard:

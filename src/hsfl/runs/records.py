@@ -13,6 +13,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.tasks import Metric
+
 MOST = 1e300  # sums of a few such numbers are still numbers
 
 Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
@@ -97,6 +99,16 @@ class RoundRecord:
 
 
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
+
+
+def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
+    """The first of the rounds with the best value of a metric; None where it is known of none."""
+    best: tuple[float, RoundRecord] | None = None
+    for record in records:
+        value = record.value(metric.name)
+        if value is not None and (best is None or metric.is_better(value, best[0])):
+            best = value, record
+    return None if best is None else best[1]
 
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
