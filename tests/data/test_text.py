@@ -93,7 +93,7 @@ def test_what_is_no_text_is_one_line(tmp_path):
         read(tmp_path)
     with pytest.raises(InputError, match="is not a folder"):
         read(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="train.task is 'regression' but the data are text"):
+    with pytest.raises(InputError, match=r"train\.task is 'regression' but the data are text"):
         read(texts(tmp_path, a="a" * 400), task="regression")
     with pytest.raises(InputError, match=r"data.block is 8 but the data are digits; it is for text:PATH and pydoc"):
         load("digits", files=FileSettings(block=8))
@@ -137,7 +137,11 @@ def test_tokens_of_ones_own():
         (X > 3, {"task": "multi_label", "classes": ["one"]}, "classes has 1 names but y 2 columns"),
         (X[:, 0], {}, "y.astype.int. makes whole numbers of them, or set the task to regression"),
         (X > 3, {}, "or set the task to multi_label or regression"),
-        (X, {"task": "next_token"}, r"x is a ndarray of shape \(20, 2\) of float64; give whole numbers that name tokens"),
+        (
+            X,
+            {"task": "next_token"},
+            r"x is a ndarray of shape \(20, 2\) of float64; give whole numbers that name tokens",
+        ),
         (np.ones(20, int), {"task": "regresion"}, "task 'regresion' is unknown; did you mean regression"),
     ],
 )

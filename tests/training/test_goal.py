@@ -66,8 +66,14 @@ def test_tokens():
     output, target = torch.zeros(5, 3, 8), torch.zeros(5, 3, dtype=torch.int64)
     quality = told("next_token", output, target, 8)
     assert quality.loss == pytest.approx(math.log(8))
-    assert quality.metrics == {"perplexity": pytest.approx(8), "bits_per_token": pytest.approx(3), "token_accuracy": 1.0}
-    assert math.isfinite(told("next_token", output.index_fill(2, torch.tensor([1]), 1e6), target, 8).metrics["perplexity"])
+    assert quality.metrics == {
+        "perplexity": pytest.approx(8),
+        "bits_per_token": pytest.approx(3),
+        "token_accuracy": 1.0,
+    }
+    assert math.isfinite(
+        told("next_token", output.index_fill(2, torch.tensor([1]), 1e6), target, 8).metrics["perplexity"]
+    )
 
 
 def test_a_large_vocabulary_is_tested_in_small_batches():
@@ -93,7 +99,7 @@ def within_one(output, target):
 def test_a_task_of_ones_own_has_its_loss_and_its_metrics_in_front():
     hsfl.register_task("prices", like="regression", loss=weighted, metrics={"within_one": within_one})
     quality = told("prices", [[0.5], [3.0], [9.0]], [[0.0], [1.0], [9.5]], 1)
-    assert list(quality.metrics)[0] == "within_one"
+    assert next(iter(quality.metrics)) == "within_one"
     assert quality.metrics["within_one"] == pytest.approx(2 / 3)
     assert quality.loss == pytest.approx((0.5 + 2 + 0.5) / 3)
     hsfl.register_task("fair", like="classification", metrics={"sure": lambda output, _: output.softmax(1).amax(1)})
@@ -114,7 +120,9 @@ def test_wrong_tasks_are_one_line():
     with pytest.raises(InputError, match="task 'regresion' is unknown; did you mean regression"):
         hsfl.register_task("mine", like="regresion")
     hsfl.register_task("rows", like="regression", loss=lambda output, target: (output - target).abs().mean(dim=1))
-    with pytest.raises(InputError, match=r"the loss of task 'rows' gives a tensor of \(2,\).* one float: loss.mean\(\)"):
+    with pytest.raises(
+        InputError, match=r"the loss of task 'rows' gives a tensor of \(2,\).* one float: loss.mean\(\)"
+    ):
         Goal("rows")(torch.zeros(2, 1), torch.zeros(2, 1))
     hsfl.register_task("whole", like="regression", metrics={"one": lambda output, target: output.mean()})
     with pytest.raises(InputError, match=r"of task 'whole' gives a tensor of \(\) for 2 samples; give one number each"):
