@@ -4,14 +4,11 @@ PATH is a JSON config, or a folder with `config.json` and any `*.safetensors`. N
 pickle is read. The config's `architectures` choose the class; without them images are classified, and of tokens the next is guessed.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from hsfl.errors import InputError
 from hsfl.files import read_object
@@ -21,49 +18,94 @@ from hsfl.models.units import SplitModel
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 CLASSES = {3: "AutoModelForImageClassification", 1: "AutoModelForCausalLM"}  # by the axes of a sample
 POSITIONS = ("n_positions", "max_position_embeddings")
+REFUSED = {  # what a config may ask for, and why it is not done
+    "auto_map": "code of its folder, which is never run; take a built-in model_type",
+    "quantization_config": "quantised weights, which cannot be trained; take those of floats",
+}
+DROPPED = (
+    "attn_implementation",
+    "_attn_implementation",
+    "dtype",
+    "torch_dtype",
+)  # kernels and types are ours to choose
 
 
 def from_config(input_shape: tuple[int, ...], num_classes: int, *, stem: str, dropout: float, path: str) -> SplitModel:
     """The model of a config, split for samples of this shape; weights that no file holds are drawn."""
     where = Path(path).expanduser()
-    folder = where if where.is_dir() else None
-    file = where / "config.json" if folder else where
+    file = where / "config.json" if where.is_dir() else where
     if not file.is_file():
         raise InputError(
             f"{file} is no file; give model.name=hf:PATH, a folder with config.json, or such a file itself"
         )
-    module = _module(file, input_shape, num_classes)
-    if folder is not None:
-        _load(module, folder)
+    if len(input_shape) not in CLASSES:
+        raise InputError(f"hf:{file} takes images or tokens, not samples of {input_shape}; choose another model")
+    module = _module(file, where if where.is_dir() and _has_weights(where) else None, input_shape, num_classes)
     tokens = len(input_shape) == 1
-    example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None)
-    return split(module, example)
+    return split(module.float(), torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
 
 
-def _module(file: Path, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def _has_weights(folder: Path) -> bool:
+    """Whether there are safetensors; pickles alone are refused, and so is an adapter, which names another model."""
+    if (folder / "adapter_config.json").exists():
+        raise InputError(f"{folder} holds an adapter of another model; merge the two, and save the result there")
+    if any(folder.glob("*.safetensors")):
+        return True
+    if pickles := [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]:
+        raise InputError(
+            f"{folder} holds {pickles[0]} and no safetensors; a pickle is never read: save the model as safetensors"
+        )
+    return False
+
+
+def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The module of a config file. weights: the folder of its first weights."""
     try:
         import transformers  # here, because it is an extra and takes seconds to load
     except ImportError:
         raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     tree: dict[str, Any] = read_object(file)
-    if "auto_map" in tree:
-        raise InputError(
-            f"{file} asks for code of its folder (auto_map), which is never run; take a built-in model_type"
-        )
-    kind, named = tree.pop("model_type", None), tree.pop("architectures", None) or []
-    if len(input_shape) not in CLASSES:
-        raise InputError(f"hf:{file} takes images or tokens, not samples of {input_shape}; choose another model")
+    for name, why in REFUSED.items():
+        if name in tree:
+            raise InputError(f"{file} asks by {name} for {why}")
+    tree = {name: value for name, value in tree.items() if name not in DROPPED}
+    kind, named = tree.pop("model_type", None), tree.pop("architectures", None)
     try:
         config = transformers.AutoConfig.for_model(kind, **_fitted(tree, file, input_shape, num_classes))
-        if named:
-            return getattr(transformers, str(named[0]))(config)
-        return getattr(transformers, CLASSES[len(input_shape)]).from_config(config)
+        made = getattr(transformers, str(named[0]) if named else CLASSES[len(input_shape)])
+        if weights is not None:
+            return _loaded(made, config, weights)
+        return made.from_config(config) if not named else made(config)
     except InputError:
         raise
-    except Exception as error:  # a config may ask for anything
+    except Exception as error:  # a config may ask for anything, and a file may hold anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise InputError(f"{file} describes no model that can be built ({reason}); correct it") from None
+        raise InputError(f"{weights or file} holds no model that can be built ({reason}); correct it") from None
+
+
+def _loaded(made: Any, config: Any, folder: Path) -> nn.Module:
+    """The module with the weights of a folder; a head for other classes keeps the weights that were drawn."""
+    module, found = made.from_pretrained(
+        folder,
+        config=config,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    other = {str(entry if isinstance(entry, str) else entry[0]) for entry in found["mismatched_keys"]}
+    strange = [
+        name for name in sorted({*found["missing_keys"], *other}) if name.startswith(f"{module.base_model_prefix}.")
+    ]
+    if strange:
+        raise InputError(
+            f"{folder}: {strange[0]} is missing or of another size; its weights are not those of its config"
+        )
+    if "lm_head.weight" in found["missing_keys"]:  # they were saved tied to the embedding
+        module.get_output_embeddings().weight.data.copy_(module.get_input_embeddings().weight.data)
+    return module
 
 
 def _fitted(tree: dict[str, Any], file: Path, input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
@@ -81,39 +123,3 @@ def _fitted(tree: dict[str, Any], file: Path, input_shape: tuple[int, ...], num_
                 f"{file}: {name} is {tree[name]} but a block has {input_shape[0]} tokens; lower data.block"
             )
     return {"vocab_size": num_classes, "num_labels": num_classes, "pad_token_id": 0} | tree | fixed
-
-
-def _load(module: nn.Module, folder: Path) -> None:
-    """First weights from all safetensors of a folder; a head for other classes keeps the weights that were drawn."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        if pickles := [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]:
-            raise InputError(
-                f"{folder} holds {pickles[0]} and no safetensors; a pickle is never read: save the model with "
-                "safe_serialization=True"
-            )
-        return
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            tensors |= load_file(file)
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
-            raise InputError(f"{file} cannot be read ({' '.join(str(error).split())[:120]}); copy it again") from None
-    wanted, prefix = module.state_dict(), f"{getattr(module, 'base_model_prefix', '')}."
-    found = {name if name in wanted else prefix + name: tensor for name, tensor in tensors.items()}
-    heads = {name for name in wanted if not name.startswith(prefix)}  # of the task, on top of the model
-    fits = {name: t for name, t in found.items() if name in wanted and t.shape == wanted[name].shape}
-    if missing := [name for name in wanted if name not in fits and name not in heads]:
-        what = f"has {name_shape(found[missing[0]])} for" if missing[0] in found else "lacks"
-        raise InputError(
-            f"{folder} {what} {missing[0]} of {name_shape(wanted[missing[0]])}; its weights are of another model than its config"
-        )
-    if "lm_head.weight" in heads - fits.keys():  # saved tied to the embedding
-        embedding = module.get_input_embeddings().weight  # type: ignore[operator, union-attr]
-        if embedding.shape == wanted["lm_head.weight"].shape:
-            fits["lm_head.weight"] = next(fits[n] for n, p in module.named_parameters() if p is embedding and n in fits)
-    module.load_state_dict({name: tensor.clone() for name, tensor in fits.items()}, strict=False)
-
-
-def name_shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "one number"

@@ -229,13 +229,11 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     if not comparison.end_together:
         header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common"]
     header += [f"faster to {comparison.target_words}, times"] if target is not None else []
+    scale, digits = (100.0, 2) if metric.percent else (1.0, None)
     rows = [
         [
             *(comparison.name(pair.other), str(len(pair.seeds))),
-            *(
-                say(getattr(pair, column), *((100, 2) if metric.percent else (1, None)), sign=True)
-                for column in columns
-            ),
+            *(say(getattr(pair, column), scale, digits, sign=True) for column in columns),
             *([say_ratio(pair.speedup, len(pair.seeds))] if target is not None else []),
         ]
         for pair in comparison.pairs

@@ -59,9 +59,9 @@ def curve(
     """
     known("quantity", quantity, [*QUANTITIES, *metrics])
     x_name = AXES[known("axis", over, AXES)]
-    points = [(record, value) for record in records if (value := record.value(quantity)) is not None]
-    x = np.array([getattr(record, x_name) for record, _ in points], float)
-    value = np.array([value for _, value in points], float)
+    points = [record for record in records if record.value(quantity) is not None]
+    x = np.array([getattr(record, x_name) for record in points], float)
+    value = np.array([record.value(quantity) for record in points], float)
     last = float(getattr(records[-1], x_name)) if records else 0.0
     return Curve(x, value, last if end is None else max(float(end), last))
 
