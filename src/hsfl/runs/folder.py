@@ -250,10 +250,7 @@ def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str)
 
 def _line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
-    fields = asdict(record)
-    if not record.metrics:
-        del fields["metrics"]
-    return json.dumps(fields, allow_nan=False, separators=(",", ":")) + "\n"
+    return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
