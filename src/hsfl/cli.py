@@ -8,6 +8,7 @@ import typer
 import hsfl
 from hsfl.commands import (
     allocations,
+    certificates,
     comparisons,
     data,
     measuring,
@@ -29,6 +30,7 @@ app = typer.Typer(
 for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
+app.add_typer(certificates.commands, name="certs")
 
 
 @app.callback(invoke_without_command=False)
