@@ -248,14 +248,12 @@ class Seat:
     name: Id
     cut: Small
     num_samples: Count
-    fetch_token: Id
-    upload_token: Id
 
 
 @strict
 @dataclass(frozen=True)
 class Open:
-    """Main server to edge server: a round begins, or goes on after a restart."""
+    """Main server to edge server: a round begins, or goes on after a restart. Answered by EdgeTokens."""
 
     round: Small
     attempt: Id
@@ -265,12 +263,29 @@ class Open:
 @strict
 @dataclass(frozen=True)
 class Allow:
-    """Main server to edge server: fresh tokens of a client, or an end to its part in the round (no tokens)."""
+    """Main server to edge server: fresh tokens for clients whose streams broke. Answered by EdgeTokens."""
+
+    attempt: Id
+    seats: Annotated[list[Small], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class EdgeTokens:
+    """Edge server to main server: tokens for these clients, in the order of the question; the main server hands them on."""
+
+    instance: Id
+    fetch: Annotated[list[Id], Field(max_length=100_000)]
+    upload: Annotated[list[Id], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class Exclude:
+    """Main server to edge server: this client is out of the round."""
 
     attempt: Id
     seat: Small
-    fetch_token: Id | None
-    upload_token: Id | None
 
 
 @strict
@@ -356,6 +371,7 @@ KINDS: dict[type[Any], int] = {
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
+    EdgeTokens: 50, Exclude: 51,
     AskStatus: 60, Status: 61,
 }  # fmt: skip
 RECORDS = {number: record for record, number in KINDS.items()}

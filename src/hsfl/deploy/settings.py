@@ -13,7 +13,6 @@ from hsfl.errors import InputError
 from hsfl.methods import copy_per_client_names, method
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
 SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # of the run's settings, to other machines
 
@@ -143,10 +142,3 @@ def own_data(settings: ClientSettings) -> dict[str, Any]:
     if unknown:
         raise InputError(f"data.{min(unknown)} is no setting of data; docs/settings.md lists them")
     return settings.data
-
-
-def check_insecure(address: str) -> None:
-    """Plaintext is for this machine alone."""
-    host = address.rpartition(":")[0]
-    if host not in LOOPBACK:
-        raise InputError(f"--insecure sends plaintext and {address} is not on this machine; leave it out, and use certificates")

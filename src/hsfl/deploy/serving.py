@@ -1,0 +1,141 @@
+"""gRPC without generated code: servers of raw-bytes methods behind the gate, and the channels to them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from hsfl.deploy.bundle import DENYLIST
+from hsfl.deploy.credentials import add_port, open_channel, plaintext_metadata
+from hsfl.deploy.denylist import Denylist
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.gate import Gate
+from hsfl.deploy.identity import Identity, Refused
+from hsfl.deploy.limits import BACKOFF_S, CHANNEL_OPTIONS, SERVER_OPTIONS
+from hsfl.errors import InputError
+
+log = logging.getLogger("hsfl.deploy")
+CODES = {WireError: grpc.StatusCode.INVALID_ARGUMENT, InputError: grpc.StatusCode.FAILED_PRECONDITION}
+REFUSALS = (*CODES.values(), grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service: how its messages flow, who may call it, and what is done."""
+
+    flow: str  # unary_unary, stream_unary or stream_stream
+    roles: tuple[str, ...]
+    handle: Callable[[Any, Any], Any]
+
+
+class Listening:
+    """A server that listens until it is stopped."""
+
+    def __init__(self, server: aio.Server, gate: Gate, port: int) -> None:
+        self.server, self.port = server, port
+        self._watching = asyncio.create_task(gate.watch())
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        self._watching.cancel()
+        await self.server.stop(grace_s)
+
+
+async def listen(
+    address: str,
+    service: str,
+    methods: dict[str, Method],
+    certs: Path | None,
+    on_refusal: Callable[[Refused, Identity | None, str], None],
+) -> Listening:
+    """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback."""
+    gate = Gate(
+        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()},
+        None if certs is None else Denylist(certs / DENYLIST),
+        on_refusal,
+    )
+    server = aio.server(interceptors=[gate], options=SERVER_OPTIONS)
+    handlers = {
+        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle))
+        for name, method in methods.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = add_port(server, address, certs, lambda words: log.warning(words, extra={"event": "certificate"}))
+    await server.start()
+    return Listening(server, gate, port)
+
+
+def _guarded(what: str, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The handler; messages that are not let in end the call in words, and never the server."""
+
+    async def guarded(request: Any, context: Any) -> Any:
+        try:
+            return await handle(request, context)
+        except (WireError, InputError) as error:
+            reason = getattr(error, "reason", "input")
+            log.warning("%s refused: %s", what, error, extra={"event": "refused", "method": what, "reason": reason})
+            await context.abort(CODES[type(error)], str(error))
+
+    return guarded
+
+
+class Peer:
+    """A channel to a server's service. It is opened anew for every connection, so that a renewed certificate is taken up."""
+
+    def __init__(self, address: str, server: str, name: str, certs: Path | None) -> None:
+        self._service = f"hsfl.{server.capitalize()}"
+        self._metadata = plaintext_metadata(name) if certs is None else ()
+        self.channel = open_channel(address, server, certs, CHANNEL_OPTIONS)
+
+    async def ask(self, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        """One message there, one back."""
+        call = self.channel.unary_unary(f"/{self._service}/{method}")
+        return bytes(await call(request, timeout=timeout_s, metadata=self._metadata))
+
+    def stream(self, method: str, timeout_s: float | None = None) -> Any:
+        """A stream both ways, to be written to and read from."""
+        return self.channel.stream_stream(f"/{self._service}/{method}")(metadata=self._metadata, timeout=timeout_s)
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+
+async def read(call: Any) -> bytes:
+    """The next message of a client's stream; the stream's own error where it has ended."""
+    message = await call.read()
+    if message is aio.EOF:
+        code, words = await call.code(), await call.details()
+        if code == grpc.StatusCode.OK:
+            raise WireError("order", "the other side ended the stream early")
+        raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), words)
+    return bytes(message)
+
+
+async def next_message(messages: Any) -> bytes:
+    """The next message that a client sends to a handler."""
+    async for message in messages:
+        return bytes(message)
+    raise WireError("order", "the stream ended where a message was expected")
+
+
+def is_refusal(error: aio.AioRpcError) -> bool:
+    """Whether the other side has said no: to try again would bring the same answer."""
+    return error.code() in REFUSALS
+
+
+class Backoff:
+    """Waits between attempts, each twice as long as the one before."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next_s = BACKOFF_S[0]
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, BACKOFF_S[1])
