@@ -31,9 +31,7 @@ def read_denylist(path: Path) -> dict[int, str]:
         if not (words := line.partition("#")[0].strip()):
             continue
         if (found := LINE.fullmatch(words)) is None:
-            raise InputError(
-                f"{path} line {number} is {words[:60]!a}, which is no serial in hex; mend or remove it"
-            )
+            raise InputError(f"{path} line {number} is {words[:60]!a}, which is no serial in hex; mend or remove it")
         serials[int(found[1], 16)] = found[2] or ""
     return serials
 

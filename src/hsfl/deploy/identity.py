@@ -140,12 +140,12 @@ def _identity_of_pem(pem: bytes) -> Identity:
 def from_auth_context(auth: Mapping[str, Any], now: datetime | None = None) -> Identity:
     """Who is at the other end of a TLS connection, from gRPC's `context.auth_context()`. TLS has checked the CA's signature
     when the connection was made; a connection outlives its certificate, so the end is looked at again."""
-    pems = auth.get("x509_pem_cert") or ()
+    pems: list[bytes] = list(auth.get("x509_pem_cert") or [])
     if len(pems) != 1 or b"".join(auth.get("transport_security_type") or ()) != b"ssl":
         raise Refused("certificate", "no certificate was shown; start the client with its bundle")
     if len(pems[0]) > MOST_PEM_BYTES:
         raise Refused("certificate", f"the certificate has {len(pems[0])} bytes; at most {MOST_PEM_BYTES} are read")
-    identity = _identity_of_pem(bytes(pems[0]))
+    identity = _identity_of_pem(pems[0])
     check_current(identity, now)
     return identity
 
