@@ -96,16 +96,16 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 def unpack(message: bytes) -> Frame:
     """A message, checked; whatever is wrong with it is a WireError."""
     if len(message) < PREFIX.size:
-        raise WireError("malformed", f"a message of {len(message)} bytes is shorter than its first {PREFIX.size}")
+        raise WireError("protocol", f"a message of {len(message)} bytes is shorter than its first {PREFIX.size}")
     magic, version, kind, num_fields, num_about = PREFIX.unpack_from(message)
     if magic != MAGIC:
-        raise WireError("malformed", "a message that does not begin with HSFL; is the address that of an HSFL server?")
+        raise WireError("protocol", "a message that does not begin with HSFL; is the address that of an HSFL server?")
     if version != VERSION:
         raise WireError(
-            "version", f"the other side speaks version {version} of the protocol and this side {VERSION}; install the same hsfl"
+            "protocol", f"the other side speaks version {version} of the protocol and this side {VERSION}; install the same hsfl"
         )
     if max(num_fields, num_about) > MOST_JSON_BYTES or PREFIX.size + num_fields + num_about > len(message):
-        raise WireError("malformed", f"a message of {len(message)} bytes claims {num_fields} and {num_about} of text")
+        raise WireError("protocol", f"a message of {len(message)} bytes claims {num_fields} and {num_about} of text")
     at = PREFIX.size + num_fields
     fields, about = message[PREFIX.size : at], message[at : at + num_about]
     return Frame(kind, fields, _tensors(memoryview(message)[at + num_about :], _headers(about)))
@@ -114,14 +114,14 @@ def unpack(message: bytes) -> Frame:
 def _headers(about: bytes) -> list[TensorHeader]:
     headers: list[TensorHeader] = checked_fields(about, Headers, "headers of tensors") if about else []
     if len({header.name for header in headers}) < len(headers):
-        raise WireError("malformed", "a message names a tensor twice")
+        raise WireError("protocol", "a message names a tensor twice")
     return headers
 
 
 def _tensors(content: memoryview, headers: list[TensorHeader]) -> dict[str, Tensor]:
     """Copies of the tensors. Every length is compared with what arrived before any memory is taken."""
     if sum(header.num_bytes for header in headers) != len(content):
-        raise WireError("malformed", f"the headers do not account for the {len(content)} bytes that follow them")
+        raise WireError("protocol", f"the headers do not account for the {len(content)} bytes that follow them")
     found, at = {}, 0
     for header in headers:
         found[header.name] = _tensor(header, content[at : at + header.num_bytes])
@@ -131,10 +131,10 @@ def _tensors(content: memoryview, headers: list[TensorHeader]) -> dict[str, Tens
 
 def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
     if header.codec != RAW or header.side_of is not None or header.content is not None:
-        raise WireError("codec", f"tensor {header.name!r} is coded by {header.codec!r}; this side knows {RAW!r} alone")
+        raise WireError("protocol", f"tensor {header.name!r} is coded by {header.codec!r}; this side knows {RAW!r} alone")
     dtype = DTYPES.get(header.dtype)
     if dtype is None:
-        raise WireError("dtype", f"tensor {header.name!r} is of {header.dtype!r}; known are {', '.join(DTYPES)}")
+        raise WireError("protocol", f"tensor {header.name!r} is of {header.dtype!r}; known are {', '.join(DTYPES)}")
     if prod(header.shape) * dtype.itemsize != len(content):
         raise WireError("shape", f"tensor {header.name!r} of shape {header.shape} does not have {len(content)} bytes")
     tensor = torch.empty(header.shape, dtype=dtype)
@@ -150,4 +150,4 @@ def checked_fields(text: bytes, kind: Any, what: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise WireError("malformed", f"{what}: {where}: {first['msg']}") from None
+        raise WireError("protocol", f"{what}: {where}: {first['msg']}") from None

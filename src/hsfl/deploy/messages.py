@@ -70,7 +70,10 @@ class Ready:
 @strict
 @dataclass(frozen=True)
 class Round:
-    """Main server to client: take part in a round, or go on with it if this attempt is held already. Each token is used once."""
+    """Main server to client: take part in a round. Each token is used once.
+
+    For an attempt that the client holds already it means: do what is still missing, with these tokens; where nothing is missing, the
+    edge server has lost the head, so upload it again."""
 
     round: Small
     attempt: Id
@@ -83,7 +86,7 @@ class Round:
 @strict
 @dataclass(frozen=True)
 class AskTokens:
-    """Client to main server: fresh tokens for the attempt, since a stream broke."""
+    """Client to main server: fresh tokens for the attempt, since a stream broke. Answered by Round."""
 
     attempt: Id
 
@@ -97,15 +100,6 @@ class RoundOver:
     attempt: Id
     kept: bool
     why: Text
-
-
-@strict
-@dataclass(frozen=True)
-class UploadAgain:
-    """Main server to client: the edge server was restarted and has lost the head; upload it again."""
-
-    attempt: Id
-    upload_token: Id
 
 
 @strict
@@ -367,7 +361,7 @@ class Status:
 
 
 KINDS: dict[type[Any], int] = {
-    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, UploadAgain: 7, Leave: 8, Stop: 9, Probe: 10,
+    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, Leave: 8, Stop: 9, Probe: 10,
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
@@ -388,7 +382,7 @@ def unpack(content: bytes) -> tuple[Any, dict[str, Tensor]]:
     frame: Frame = frames.unpack(content)
     record = RECORDS.get(frame.kind)
     if record is None:
-        raise WireError("kind", f"a message of kind {frame.kind}, which this version does not know")
+        raise WireError("protocol", f"a message of kind {frame.kind}, which this version does not know")
     return frames.checked_fields(frame.fields, record, record.__name__), frame.tensors
 
 
@@ -399,5 +393,5 @@ def expect(content: bytes, *kinds: type[Message], tensors: tuple[str, ...] = ())
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise WireError("order", f"a message {type(message).__name__} where {wanted} is expected")
     if tensors and tuple(sorted(found)) != tuple(sorted(tensors)):
-        raise WireError("malformed", f"{type(message).__name__} has tensors {sorted(found)}, not {sorted(tensors)}")
+        raise WireError("protocol", f"{type(message).__name__} has tensors {sorted(found)}, not {sorted(tensors)}")
     return cast(Message, message), found

@@ -1,7 +1,6 @@
 """gRPC without generated code: servers of raw-bytes methods behind the gate, and the channels to them."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,13 @@ from hsfl.deploy.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.denylist import Denylist
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.gate import Gate
-from hsfl.deploy.identity import Identity, Refused
+from hsfl.deploy.health import CHECK, WATCH, Health
+from hsfl.deploy.identity import ROLES, Identity, Refused, caller
 from hsfl.deploy.limits import BACKOFF_S, CHANNEL_OPTIONS, SERVER_OPTIONS
+from hsfl.deploy.logs import Log
+from hsfl.deploy.metrics import Metrics
 from hsfl.errors import InputError
 
-log = logging.getLogger("hsfl.deploy")
 CODES = {WireError: grpc.StatusCode.INVALID_ARGUMENT, InputError: grpc.StatusCode.FAILED_PRECONDITION}
 REFUSALS = (*CODES.values(), grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -36,11 +37,12 @@ class Method:
 class Listening:
     """A server that listens until it is stopped."""
 
-    def __init__(self, server: aio.Server, gate: Gate, port: int) -> None:
-        self.server, self.port = server, port
+    def __init__(self, server: aio.Server, gate: Gate, health: Health, port: int) -> None:
+        self.server, self.health, self.port = server, health, port
         self._watching = asyncio.create_task(gate.watch())
 
     async def stop(self, grace_s: float = 1.0) -> None:
+        self.health.set(False)
         self._watching.cancel()
         await self.server.stop(grace_s)
 
@@ -50,26 +52,36 @@ async def listen(
     service: str,
     methods: dict[str, Method],
     certs: Path | None,
-    on_refusal: Callable[[Refused, Identity | None, str], None],
+    log: Log,
+    metrics: Metrics,
 ) -> Listening:
     """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback."""
+
+    def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
+        who = None if identity is None else identity.name
+        log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.words)
+        metrics.dropped(refused.reason)
+
+    health = Health(service)
     gate = Gate(
-        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()},
+        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()} | dict.fromkeys((CHECK, WATCH), ROLES),
         None if certs is None else Denylist(certs / DENYLIST),
         on_refusal,
     )
     server = aio.server(interceptors=[gate], options=SERVER_OPTIONS)
     handlers = {
-        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle))
+        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle, log))
         for name, method in methods.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    port = add_port(server, address, certs, lambda words: log.warning(words, extra={"event": "certificate"}))
+    server.add_generic_rpc_handlers(health.handlers())
+    port = add_port(server, address, certs, lambda words: log.event(words, "warning"))
     await server.start()
-    return Listening(server, gate, port)
+    health.set(True)
+    return Listening(server, gate, health, port)
 
 
-def _guarded(what: str, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable[[Any, Any], Any]:
     """The handler; messages that are not let in end the call in words, and never the server."""
 
     async def guarded(request: Any, context: Any) -> Any:
@@ -77,7 +89,7 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any
             return await handle(request, context)
         except (WireError, InputError) as error:
             reason = getattr(error, "reason", "input")
-            log.warning("%s refused: %s", what, error, extra={"event": "refused", "method": what, "reason": reason})
+            log.event("message refused", "warning", method=what, client=caller().name, reason=reason, why=str(error))
             await context.abort(CODES[type(error)], str(error))
 
     return guarded
@@ -115,11 +127,18 @@ async def read(call: Any) -> bytes:
     return bytes(message)
 
 
-async def next_message(messages: Any) -> bytes:
-    """The next message that a client sends to a handler."""
-    async for message in messages:
-        return bytes(message)
-    raise WireError("order", "the stream ended where a message was expected")
+async def hear(context: Any) -> bytes | None:
+    """The next message that a client sends to a handler; None when the client has said all."""
+    message = await context.read()
+    return None if message is aio.EOF else bytes(message)
+
+
+async def must_hear(context: Any) -> bytes:
+    """The next message, which must come."""
+    message = await hear(context)
+    if message is None:
+        raise WireError("order", "the stream ended where a message was expected")
+    return message
 
 
 def is_refusal(error: aio.AioRpcError) -> bool:

@@ -1,7 +1,7 @@
 """States of units and partial sums as safetensors, in chunks; checked against the model before they are used."""
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ def _loaded(content: bytes) -> dict[str, Tensor]:
     try:
         return load(content)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:
-        raise WireError("malformed", f"no safetensors file ({error})") from None
+        raise WireError("protocol", f"no safetensors file ({error})") from None
 
 
 def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
@@ -117,20 +117,19 @@ class Collector:
         if self.total < 0:
             self.total = chunk.total
             if self.total > self.most:
-                raise WireError("oversized", f"a model of {self.total} bytes where at most {self.most} are expected")
+                raise WireError("too_large", f"a model of {self.total} bytes where at most {self.most} are expected")
         inside = piece.dtype == torch.uint8 and piece.ndim == 1 and len(piece) <= CHUNK_BYTES
         if chunk.total != self.total or chunk.at != len(self.content) or not inside:
             raise WireError("order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {len(self.content)} comes next")
         if len(self.content) + len(piece) > self.total or (self.total and not len(piece)):
-            raise WireError("oversized", f"chunks of more than the {self.total} bytes that were announced")
+            raise WireError("too_large", f"chunks of more than the {self.total} bytes that were announced")
         self.content += piece.numpy().tobytes()
         return len(self.content) == self.total
 
 
-async def collect(messages: AsyncIterator[bytes], most: int) -> bytes:
-    """The file whose chunks come next among the messages."""
+async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
+    """The file whose chunks are heard next."""
     collector = Collector(most)
-    async for message in messages:
-        if collector.add(message):
-            return bytes(collector.content)
-    raise WireError("order", f"the stream ended after {len(collector.content)} of {collector.total} bytes")
+    while not collector.add(await hear()):
+        pass
+    return bytes(collector.content)
