@@ -110,6 +110,19 @@ def is_scratch(path: Path) -> bool:
     return path.name.startswith(SCRATCH)
 
 
+def stamp(*paths: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Something that changes when one of the files is replaced, made or removed, and that costs no reading."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON; a NaN or an infinite number is an error."""
     write_atomic(path, lambda scratch: scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n"))

@@ -35,7 +35,7 @@ def check_own(folder: Path, role: str | None = None, now: datetime | None = None
     """The bundle in a folder, if it can be used now by this role; else one line that says what is wrong and what to do."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not there, and a device needs its bundle; {COPY}")
-    ca_pem, certificate_pem, key_pem = (_read(folder / name) for name in (CA, CERTIFICATE, KEY))
+    ca_pem, certificate_pem, key_pem = map(_read, files_in(folder))
     roots = _certificates(folder / CA, ca_pem)
     (certificate, *_) = _certificates(folder / CERTIFICATE, certificate_pem)
     _check_key(folder / KEY, key_pem, certificate)
@@ -50,17 +50,14 @@ def check_own(folder: Path, role: str | None = None, now: datetime | None = None
     return Bundle(identity, ca_pem, certificate_pem, key_pem)
 
 
-def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Something that changes when a file of the bundle is replaced, and costs no reading."""
-    return tuple(_stamp(folder / name) for name in (CA, CERTIFICATE, KEY))
+def files_in(folder: Path) -> tuple[Path, Path, Path]:
+    """The files of a bundle: of the CA, of the certificate, of the key."""
+    return folder / CA, folder / CERTIFICATE, folder / KEY
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        seen = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+def without_folder(words: str, folder: Path) -> str:
+    """The words of an error for a log, which names no folders."""
+    return words.replace(f"{folder}{os.sep}", "").replace(str(folder), "the bundle")
 
 
 def _read(path: Path) -> bytes:

@@ -10,6 +10,7 @@ The folder of the CA, which stays with the operator:
 Keys are written whole, for their owner alone, and shown nowhere.
 """
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,7 +214,8 @@ class Authority:
 
 
 def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "HSFL CA")])
+    # a name of its own, so that a certificate of another deployment is one of an unknown CA and not one with a bad signature
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"HSFL CA {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and CRLs
     public = key.public_key()
     return (

@@ -12,9 +12,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hsfl.deploy.bundle import Bundle, check_own, stamp
+from hsfl.deploy.bundle import Bundle, check_own, files_in, without_folder
 from hsfl.deploy.identity import NAME_HEADER, check_name, host_name
 from hsfl.errors import InputError
+from hsfl.files import stamp
 
 Options = Sequence[tuple[str, Any]]
 
@@ -72,19 +73,19 @@ class _Renewals:
 
     def __init__(self, folder: Path, on_problem: Callable[[str], None]) -> None:
         self._folder, self._on_problem = folder, on_problem
-        self._seen = stamp(folder)
+        self._seen = stamp(*files_in(folder))
         self.bundle = _server_bundle(folder)
 
     def fetch(self) -> Any:
         """A new configuration, or None to stay with the one in use. An exception here would refuse the connection."""
-        seen = stamp(self._folder)
+        seen = stamp(*files_in(self._folder))
         if seen == self._seen:
             return None
         self._seen = seen
         try:
             bundle = check_own(self._folder, role=self.bundle.identity.role)
         except InputError as error:
-            self._on_problem(f"the renewed certificate is not used: {error}")
+            self._on_problem(f"the renewed certificate is not used: {without_folder(str(error), self._folder)}")
             return None
         self.bundle = bundle
         return _configuration(bundle)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hsfl.errors import InputError
-from hsfl.files import write_atomic
+from hsfl.files import stamp, write_atomic
 
 LINE = re.compile(r"([0-9a-f]{1,40})(?:\s+([a-z0-9._-]{1,63}))?")
 MOST_BYTES = 8 * 1024 * 1024
@@ -47,29 +47,21 @@ class Denylist:
     who was revoked stays revoked, and `problem` says what is wrong with the file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._seen = path, _stamp(path)
+        self._path, self._seen = path, stamp(path)
         self._serials = read_denylist(path)  # at the start an unreadable list is an error
         self.problem: str | None = None
 
     def reread(self) -> bool:
         """Look at the file; whether the list changed."""
-        if (seen := _stamp(self._path)) == self._seen:
+        if (seen := stamp(self._path)) == self._seen:
             return False
         self._seen = seen
         before = self._serials
         try:
             self._serials, self.problem = read_denylist(self._path), None
         except InputError as error:
-            self.problem = str(error)
+            self.problem = str(error).replace(str(self._path), self._path.name)  # for a log, which names no folders
         return before.keys() != self._serials.keys()
 
     def __contains__(self, serial: int) -> bool:
         return serial in self._serials
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        seen = path.stat()
-    except OSError:
-        return None
-    return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
