@@ -10,6 +10,7 @@ from hsfl.commands import (
     certificates,
     comparisons,
     data,
+    deploying,
     measuring,
     models,
     planning,
@@ -26,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions):
+for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions, deploying):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
 app.add_typer(certificates.commands, name="certs")

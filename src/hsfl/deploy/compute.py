@@ -73,11 +73,15 @@ class Compute:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
 
-    async def run(self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0, weight: float = 1.0) -> Answer:
+    async def run(
+        self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
+    ) -> Answer:
         """The answer of the work, which is done in its turn."""
         return (await self.timed(work, client, cost, weight)).answer
 
-    async def timed(self, work: Callable[[], Any], client: Hashable = None, cost: float = 0.0, weight: float = 1.0) -> Timed:
+    async def timed(
+        self, work: Callable[[], Any], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
+    ) -> Timed:
         """As `run`, with how long the work waited and took."""
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._queue.push(client, cost, weight, job)

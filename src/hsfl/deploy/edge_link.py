@@ -27,7 +27,16 @@ from hsfl.deploy.messages import (
 )
 from hsfl.deploy.serving import Peer, read
 from hsfl.deploy.settings import sent_settings
-from hsfl.deploy.states import chunks, collect, most_bytes, most_state_bytes, read_state, read_sum, state_bytes, sum_bytes
+from hsfl.deploy.states import (
+    chunks,
+    collect,
+    most_bytes,
+    most_state_bytes,
+    read_state,
+    read_sum,
+    state_bytes,
+    sum_bytes,
+)
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum

@@ -134,7 +134,10 @@ class Edge:
         kit = self._begun()
         message, _ = expect(await must_hear(context), TakeUnits)
         before = self.held.get(message.round)
-        if message.start != (before.stop if before is not None else 0) or not message.start <= message.stop <= kit.num_units:
+        if (
+            message.start != (before.stop if before is not None else 0)
+            or not message.start <= message.stop <= kit.num_units
+        ):
             raise WireError("order", f"units from {message.start} do not follow on what the edge server holds")
         like = kit.empty(message.start, message.stop)
         more = read_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
@@ -168,7 +171,8 @@ class Edge:
     def _tokens(self, now: EdgeRound, seats: list[int]) -> bytes:
         names = {seat.seat: name for name, seat in now.seats.items()}
         fetch, upload = (
-            [tokens.give(names[seat], now.round).hex() for seat in seats] for tokens in (self.fetch_tokens, self.upload_tokens)
+            [tokens.give(names[seat], now.round).hex() for seat in seats]
+            for tokens in (self.fetch_tokens, self.upload_tokens)
         )
         return pack(EdgeTokens(self.instance, fetch, upload))
 
@@ -253,7 +257,9 @@ class Edge:
     async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
         if error.reason == "order" and "ended" in error.words:
             return  # the stream broke: the client may upload again
-        self.log.event("client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words)
+        self.log.event(
+            "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
+        )
         self.metrics.dropped(error.reason)
         async with now.news:
             now.refused[seat.seat] = error.words[:1000]

@@ -102,7 +102,8 @@ def unpack(message: bytes) -> Frame:
         raise WireError("protocol", "a message that does not begin with HSFL; is the address that of an HSFL server?")
     if version != VERSION:
         raise WireError(
-            "protocol", f"the other side speaks version {version} of the protocol and this side {VERSION}; install the same hsfl"
+            "protocol",
+            f"the other side speaks version {version} of the protocol and this side {VERSION}; install the same hsfl",
         )
     if max(num_fields, num_about) > MOST_JSON_BYTES or PREFIX.size + num_fields + num_about > len(message):
         raise WireError("protocol", f"a message of {len(message)} bytes claims {num_fields} and {num_about} of text")
@@ -131,7 +132,9 @@ def _tensors(content: memoryview, headers: list[TensorHeader]) -> dict[str, Tens
 
 def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
     if header.codec != RAW or header.side_of is not None or header.content is not None:
-        raise WireError("protocol", f"tensor {header.name!r} is coded by {header.codec!r}; this side knows {RAW!r} alone")
+        raise WireError(
+            "protocol", f"tensor {header.name!r} is coded by {header.codec!r}; this side knows {RAW!r} alone"
+        )
     dtype = DTYPES.get(header.dtype)
     if dtype is None:
         raise WireError("protocol", f"tensor {header.name!r} is of {header.dtype!r}; known are {', '.join(DTYPES)}")

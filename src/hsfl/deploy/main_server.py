@@ -5,10 +5,10 @@ clients: tail complete here, head complete at the edge server, agreed before sum
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from hsfl.deploy.compute import Compute
@@ -130,7 +130,9 @@ class Main:
     def _check_ready(self, name: str, ready: Ready) -> None:
         self.kit.check_fingerprint(ready.fingerprint, name)
         if len(ready.class_counts) != self.kit.num_classes or not sum(ready.class_counts):
-            raise InputError(f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.kit.num_classes} are trained")
+            raise InputError(
+                f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.kit.num_classes} are trained"
+            )
         self.planner.deepest(ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
@@ -351,7 +353,9 @@ class Main:
                 left_s = now.deadline_s - clock()
                 if left_s <= 0:
                     for seat in now.waiting():
-                        self._drop(seat, "late", f"it was not done after tau = {self.kit.config.train.tau_s or TAU_S:g} s")
+                        self._drop(
+                            seat, "late", f"it was not done after tau = {self.kit.config.train.tau_s or TAU_S:g} s"
+                        )
                     break
                 known = 0 if now.have is None else len(now.have.seats) + len(now.have.refused)
                 news = news or asyncio.create_task(self.edge.wait(now.attempt, known, min(left_s, NEWS_S)))
@@ -401,7 +405,10 @@ class Main:
             kept = now.kept()
             if len(kept) < self.settings.min_clients:
                 diverged = all(reason in ("diverged", "not_finite") for reason in now.drops.values())
-                raise TooFew(f"{len(kept)} of {len(now.tails)} clients were kept; {self.settings.min_clients} make a round", diverged)
+                raise TooFew(
+                    f"{len(kept)} of {len(now.tails)} clients were kept; {self.settings.min_clients} make a round",
+                    diverged,
+                )
             sides = {seat: now.tails[seat].side for seat in kept}
             server = await self.compute.run(lambda sides=sides, kept=kept: agreed(now.state, sides, kept))
             start, stop = min(now.cuts), max(now.cuts)
@@ -445,7 +452,7 @@ class Main:
 
     def _keep(self, after: UnitState) -> None:
         """The checkpoint, and only then the new position."""
-        notes = {"progress": _json(asdict(self.standing)), "config": self.kit.config.model_dump_json()}
+        notes = {"progress": json.dumps(asdict(self.standing)), "config": self.kit.config.model_dump_json()}
         self.store.save(self.round + 1, after, notes)
         self.round, self.state = self.round + 1, after
 
@@ -455,7 +462,9 @@ class Main:
             if seat in measured:
                 self.roster.send(seat, pack(RoundOver(now.round, now.attempt, True, "")))
                 head = self.kit.empty(0, tail.cut).num_bytes
-                self.planner.learn(seat, tail.cut, measured[seat], {"up": tail.up_bytes, "down": tail.down_bytes, "head": head})
+                self.planner.learn(
+                    seat, tail.cut, measured[seat], {"up": tail.up_bytes, "down": tail.down_bytes, "head": head}
+                )
                 for phase in ("client", "smashed", "server", "gradient", "model_up", "model_down"):
                     self.metrics.phase(phase, measured[seat][phase])
             self.parts.give_back(tail.cut, tail.part)

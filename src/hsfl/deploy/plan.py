@@ -77,7 +77,9 @@ class Planner:
         """The cuts of a round with these clients."""
         world, samples = self._world(names), self._samples()
         fresh = self._choose(world, samples)
-        plans = [self._timed(world, samples, cuts, round, chosen) for cuts in ([self.cuts] if self.cuts else []) + [fresh]]
+        plans = [
+            self._timed(world, samples, cuts, round, chosen) for cuts in ([self.cuts] if self.cuts else []) + [fresh]
+        ]
         best = plans[-1] if len(plans) == 1 or plans[1].line.round_s < GAIN * plans[0].line.round_s else plans[0]
         if self.cuts is not None and best.cuts != self.cuts:
             self._say(best, plans[0], chosen, names)
@@ -92,7 +94,9 @@ class Planner:
             cuts = (one,) * len(cuts)
         return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
 
-    def _timed(self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]) -> Plan:
+    def _timed(
+        self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]
+    ) -> Plan:
         line, says = RoundClock(self.config, world, cuts, samples).round(round, chosen)
         return Plan(cuts, line, says)
 

@@ -73,7 +73,9 @@ def round_losses(tails: Sequence[Tail]) -> Losses:
     return losses
 
 
-def write_clients(folder: RunFolder, planner: Planner, plan: Plan, roster: Roster, kit: Kit, classes: Sequence[str]) -> None:
+def write_clients(
+    folder: RunFolder, planner: Planner, plan: Plan, roster: Roster, kit: Kit, classes: Sequence[str]
+) -> None:
     """clients.json, from what the clients said of themselves; a seat that nobody has taken holds nothing."""
     seats = range(kit.config.fleet.num_clients)
     known = [roster.known.get(seat) for seat in seats]

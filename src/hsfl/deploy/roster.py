@@ -33,7 +33,9 @@ class Roster:
         self._path, self._most = folder / "seats.json", most
         kept: list[str] = read_record(self._path, SeatsRecord).names if self._path.exists() else []
         if list(names[: len(kept)]) != kept[: len(names)]:
-            raise InputError(f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order")
+            raise InputError(
+                f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order"
+            )
         self.names = kept + list(names[len(kept) :])
         self.members: dict[int, Member] = {}
         self.known: dict[int, Ready] = {}  # what each said last, connected or not

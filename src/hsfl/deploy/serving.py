@@ -64,7 +64,8 @@ async def listen(
 
     health = Health(service)
     gate = Gate(
-        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()} | dict.fromkeys((CHECK, WATCH), ROLES),
+        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()}
+        | dict.fromkeys((CHECK, WATCH), ROLES),
         None if certs is None else Denylist(certs / DENYLIST),
         on_refusal,
     )

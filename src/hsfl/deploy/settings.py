@@ -62,7 +62,9 @@ class ClientSettings(_Table):
     certs: str | None = None  # the folder of this client's certificates
     threads: int | None = Field(None, ge=1)  # of torch
     data: dict[str, Any] = Field(default_factory=dict)  # as data.* of hsfl run: the client's own samples
-    as_client: int | None = Field(None, ge=0)  # take what this client of a simulation has, instead of all training samples
+    as_client: int | None = Field(
+        None, ge=0
+    )  # take what this client of a simulation has, instead of all training samples
     measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
     plugins: tuple[str, ...] = ()  # files that register the model or the data
 
@@ -100,7 +102,9 @@ def run_config(settings: MainSettings) -> RunConfig:
     config = parse_config(settings.run)
     if not method(config.framework).copy_per_client:
         names = ", ".join(copy_per_client_names())
-        raise InputError(f"run.framework is {config.framework!r}, which real machines do not run; choose one of {names}")
+        raise InputError(
+            f"run.framework is {config.framework!r}, which real machines do not run; choose one of {names}"
+        )
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:
         raise InputError(
@@ -123,14 +127,18 @@ def sent_settings(config: RunConfig) -> str:
     return json.dumps(tree, allow_nan=False)
 
 
-def received_config(settings: str, data: dict[str, Any] | None = None) -> RunConfig:
-    """The config from what the main server sent; nothing of it names a file. data: the machine's own data settings."""
+def received_config(settings: str, data: dict[str, Any] | None = None, simulated: bool = False) -> RunConfig:
+    """The config from what the main server sent; nothing of it names a file.
+
+    data: this machine's own data settings. simulated: divide the data as a simulation of the run does, instead of taking all.
+    """
     try:
         tree = json.loads(settings)
         sections = {name: tree[name] for name in SENT if name in tree}
         for section, names in NEVER_SENT.items():
             sections[section] = {name: value for name, value in sections[section].items() if name not in names}
-        sections["data"] = sections["data"] | (data or {})
+        sent = sections["data"] if simulated else {"augment": sections["data"]["augment"]}
+        sections["data"] = sent | (data or {})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"the main server's settings cannot be read ({error}); install the same hsfl") from None
     return parse_config(sections)

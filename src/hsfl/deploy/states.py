@@ -77,7 +77,9 @@ def _loaded(content: bytes) -> dict[str, Tensor]:
 def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
     if tensors.keys() != views.keys():
         odd = sorted(tensors.keys() ^ views.keys())
-        raise WireError("shape", f"{len(tensors)} tensors where {len(views)} are expected; {odd[0]!r} is one too many or missing")
+        raise WireError(
+            "shape", f"{len(tensors)} tensors where {len(views)} are expected; {odd[0]!r} is one too many or missing"
+        )
     for name, view in views.items():
         if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
             found = f"{tensors[name].dtype} {tuple(tensors[name].shape)}"
@@ -120,7 +122,9 @@ class Collector:
                 raise WireError("too_large", f"a model of {self.total} bytes where at most {self.most} are expected")
         inside = piece.dtype == torch.uint8 and piece.ndim == 1 and len(piece) <= CHUNK_BYTES
         if chunk.total != self.total or chunk.at != len(self.content) or not inside:
-            raise WireError("order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {len(self.content)} comes next")
+            raise WireError(
+                "order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {len(self.content)} comes next"
+            )
         if len(self.content) + len(piece) > self.total or (self.total and not len(piece)):
             raise WireError("too_large", f"chunks of more than the {self.total} bytes that were announced")
         self.content += piece.numpy().tobytes()

@@ -54,7 +54,9 @@ class Store:
             state.floats.copy_(tensors["floats"])
             state.ints.copy_(tensors["ints"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise InputError(f"the checkpoint of round {round} cannot be used ({error}); begin with an empty folder") from None
+            raise InputError(
+                f"the checkpoint of round {round} cannot be used ({error}); begin with an empty folder"
+            ) from None
         return state, notes
 
     def _path(self, round: int) -> Path:

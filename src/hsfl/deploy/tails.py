@@ -86,7 +86,7 @@ class Tail:
             raise WireError("shape", f"smashed data are {smashed.dtype} {tuple(smashed.shape)}, not {wanted}")
         if labels.shape != wanted[:1] or labels.dtype != torch.int64:
             raise WireError("shape", f"labels are {labels.dtype} {tuple(labels.shape)}, not int64 {wanted[:1]}")
-        if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < self.kit.num_classes):
+        if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < self.kit.num_classes):
             raise WireError("protocol", f"a label outside 0 to {self.kit.num_classes - 1}")
         if not bool(torch.isfinite(smashed).all()):
             raise WireError("not_finite", "smashed data with a number that is NaN or infinite")
@@ -115,7 +115,10 @@ class Tail:
         """The client has done all its batches."""
         steps = len(self.sizes) if self.part is not None else 0
         if self.step != steps or message.steps != len(self.sizes) or message.num_samples != sum(self.sizes):
-            raise WireError("order", f"the end after {message.steps} steps, {self.step} of them here, where {len(self.sizes)} are due")
+            raise WireError(
+                "order",
+                f"the end after {message.steps} steps, {self.step} of them here, where {len(self.sizes)} are due",
+            )
         try:
             check_growth(self.side.state, most_after(self.state))
         except Diverged as error:
