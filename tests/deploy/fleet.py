@@ -56,10 +56,6 @@ class Running:
         lines = self.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
 
 @dataclass
 class Fleet:
@@ -70,10 +66,13 @@ class Fleet:
     names: Sequence[str] = ("ada", "bo", "cy", "di")
     more: dict[str, Any] = field(default_factory=dict)  # of the main server's file
     certs: Path | None = None
+    plugin: Path | None = None  # of every process
+    ports: tuple[int, int] | None = None  # of main and edge server
+    dial: dict[str, tuple[int, int]] = field(default_factory=dict)  # other ports of the servers, by client
     running: dict[str, Running] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.main_port, self.edge_port = free_port(), free_port()
+        self.main_port, self.edge_port = self.ports or (free_port(), free_port())
         main, edge = f"127.0.0.1:{self.main_port}", f"127.0.0.1:{self.edge_port}"
         count = len(self.names)
         files: dict[str, dict[str, Any]] = {
@@ -92,7 +91,11 @@ class Fleet:
         for k, name in enumerate(self.names):
             files[name] = {"name": name, "main": main, "edge": edge, "threads": 1, "measure_s": 0.0, "as_client": k}
             files[name]["data"] = {"name": self.run["data"]["name"]}
+        for name, (main_port, edge_port) in self.dial.items():
+            files[name] |= {"main": f"127.0.0.1:{main_port}", "edge": f"127.0.0.1:{edge_port}"}
         for name, tree in files.items():
+            if self.plugin is not None:
+                tree["plugins"] = [str(self.plugin)]
             if self.certs is not None:
                 tree["certs"] = str(self.certs / name)
             text = "\n".join(
@@ -104,7 +107,7 @@ class Fleet:
     def out(self) -> Path:
         return self.folder / "run"
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, **environment: str) -> None:
         for name in names:
             words = ["serve", name] if name in ("main", "edge") else ["client"]
             words += [str(self.folder / f"{name}.toml"), "--json-log"] + ([] if self.certs else ["--insecure"])
@@ -112,15 +115,21 @@ class Fleet:
             with log.open("ab") as file:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "hsfl", *words], stdout=file, stderr=file, stdin=subprocess.DEVNULL,
-                    env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
                 )  # fmt: skip
             self.running[name] = Running(process, log)
 
     def start_all(self) -> None:
         self.start("edge", "main", *self.names)
 
-    def kill(self, name: str) -> None:
-        self.running[name].kill()
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.running[name].process.kill()
+        for name in names:
+            self.running[name].process.wait(10)
+
+    def signal(self, name: str, number: int) -> None:
+        self.running[name].process.send_signal(number)
 
     def wait(self, name: str = "main", timeout_s: float = 120.0) -> int:
         """Until a process has ended; its exit code."""

@@ -10,22 +10,11 @@ from typing import Any
 import torch
 from grpc import aio
 
+from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Measured, Ready, Round, RoundOver, Stop, Welcome
 from hsfl.deploy.client_round import Abandoned, Job, RoundWork
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import (
-    AskTokens,
-    Hello,
-    Leave,
-    Measured,
-    Ready,
-    Round,
-    RoundOver,
-    Stop,
-    Welcome,
-    expect,
-    pack,
-)
+from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.own import Own, prepare_own
 from hsfl.deploy.probe import measure_rates
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
@@ -107,7 +96,7 @@ class Device:
         backoff.reset()
         self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
         while True:
-            message, _ = expect(await read(call), Round, RoundOver, Stop)
+            message, _ = expect_any(await read(call), Round, RoundOver, Stop)
             if isinstance(message, Stop):
                 await self._abandon()
                 return message.why
@@ -181,6 +170,7 @@ class Device:
         work = self._round_work(own, job)
         head = await work.fetch()
         await self._compute(work.train, head)
+        self.log.event("batches complete", round=job.order.round + 1)
         await work.upload()
 
     async def _upload_again(self, own: Own, job: Job) -> None:

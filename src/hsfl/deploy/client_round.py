@@ -10,21 +10,9 @@ import grpc
 from grpc import aio
 from torch import Tensor
 
+from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
 from hsfl.deploy.frames import WireError
-from hsfl.deploy.messages import (
-    Batch,
-    End,
-    Ended,
-    Enter,
-    Entered,
-    Fetch,
-    Gradient,
-    Round,
-    Upload,
-    Uploaded,
-    expect,
-    pack,
-)
+from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.own import Own
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.states import chunks, collect, most_state_bytes, read_state, state_bytes

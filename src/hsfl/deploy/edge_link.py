@@ -7,7 +7,8 @@ import grpc
 from grpc import aio
 
 from hsfl.deploy.kit import Kit
-from hsfl.deploy.messages import (
+from hsfl.deploy.messages import Message, expect, pack
+from hsfl.deploy.server_messages import (
     Allow,
     Await,
     Begin,
@@ -16,14 +17,11 @@ from hsfl.deploy.messages import (
     Exclude,
     GiveUnits,
     Have,
-    Message,
     Open,
     Seat,
     Standing,
     Swap,
     TakeUnits,
-    expect,
-    pack,
 )
 from hsfl.deploy.serving import Peer, read
 from hsfl.deploy.settings import sent_settings

@@ -7,23 +7,26 @@ list of agreed clients. What is lost with this process is asked for again; what 
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.deploy.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.compute import Compute
+from hsfl.deploy.edge_round import EdgeRound, checked_head, joined
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import (
+from hsfl.deploy.messages import expect, pack, token_bytes
+from hsfl.deploy.metrics import Metrics
+from hsfl.deploy.probe import probe
+from hsfl.deploy.server_messages import (
     Allow,
     Await,
     Begin,
     Done,
     EdgeTokens,
     Exclude,
-    Fetch,
     GiveUnits,
     Have,
     Open,
@@ -31,13 +34,7 @@ from hsfl.deploy.messages import (
     Standing,
     Swap,
     TakeUnits,
-    Upload,
-    Uploaded,
-    expect,
-    pack,
 )
-from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.probe import probe
 from hsfl.deploy.serving import Method, must_hear
 from hsfl.deploy.settings import received_config
 from hsfl.deploy.states import (
@@ -55,29 +52,9 @@ from hsfl.deploy.store import Store
 from hsfl.deploy.sums import agreed
 from hsfl.deploy.tokens import Tokens
 from hsfl.errors import InputError
-from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
-from hsfl.training.aggregate import Diverged, check_growth, most_after
+from hsfl.training.aggregate import most_after
 from hsfl.training.roles import Finished
-
-
-@dataclass
-class EdgeRound:
-    """An open round: who takes part, and whose heads are complete."""
-
-    round: int
-    attempt: str
-    state: UnitState  # units [0, max cut)
-    seats: dict[str, Seat]  # by name
-    most: tuple[float, ...]  # how large a number of each unit may be
-    finished: dict[int, Finished] = field(default_factory=dict)
-    model_up_s: dict[int, float] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    out: set[int] = field(default_factory=set)
-    up_bytes: int = 0
-    down_bytes: int = 0
-    began_s: float = field(default_factory=time.perf_counter)
-    news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
 class Edge:
@@ -141,7 +118,7 @@ class Edge:
             raise WireError("order", f"units from {message.start} do not follow on what the edge server holds")
         like = kit.empty(message.start, message.stop)
         more = read_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
-        whole = more if before is None else _joined(before, more)
+        whole = more if before is None else joined(before, more)
         self._keep(message.round, whole)
         await context.write(pack(Done()))
 
@@ -225,7 +202,7 @@ class Edge:
         """A client's head."""
         message, _ = expect(await must_hear(context), Fetch)
         now, seat = self._seat(message.attempt)
-        self.fetch_tokens.use(seat.name, now.round, _token(message.token))
+        self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
         head = now.state[0 : seat.cut]
         for chunk in chunks(state_bytes(head)):
             await context.write(chunk)
@@ -236,12 +213,12 @@ class Edge:
         """A client's trained head. One that is not let in ends the client's part in the round."""
         message, _ = expect(await must_hear(context), Upload)
         now, seat = self._seat(message.attempt)
-        self.upload_tokens.use(seat.name, now.round, _token(message.token))
+        self.upload_tokens.use(seat.name, now.round, token_bytes(message.token))
         like, began_s = now.state[0 : seat.cut], time.perf_counter()
         try:
             content = await collect(lambda: must_hear(context), most_state_bytes(like))
             took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: _checked(content, like, now.most))
+            head = await self.compute.run(lambda: checked_head(content, like, now.most))
         except WireError as error:
             await self._refuse(now, seat, error)
             raise
@@ -255,7 +232,7 @@ class Edge:
         await context.write(pack(Uploaded()))
 
     async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
-        if error.reason == "order" and "ended" in error.words:
+        if error.reason == "ended":
             return  # the stream broke: the client may upload again
         self.log.event(
             "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
@@ -293,24 +270,3 @@ class Edge:
         """A state on the disk, then in memory."""
         self.store.save(round, state, {"fingerprint": self._begun().fingerprint})
         self.held[round] = state
-
-
-def _joined(before: UnitState, more: UnitState) -> UnitState:
-    """The units of both, which follow on each other."""
-    return join(before, more)[0 : more.stop].clone()
-
-
-def _checked(content: bytes, like: UnitState, most: tuple[float, ...]) -> UnitState:
-    head = read_state(content, like)
-    try:
-        check_growth(head, most)
-    except Diverged as error:
-        raise WireError("diverged", str(error)) from None
-    return head
-
-
-def _token(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise WireError("token", "a token that is no number in hex") from None

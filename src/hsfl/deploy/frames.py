@@ -90,7 +90,7 @@ def pack(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = None) ->
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy()) if tensor.numel() else memoryview(b"")
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
 
 
 def unpack(message: bytes) -> Frame:

@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 
+from hsfl.deploy.client_messages import Round
 from hsfl.deploy.kit import Kit
-from hsfl.deploy.messages import EdgeTokens, Have, Round, Seat
 from hsfl.deploy.plan import Plan
+from hsfl.deploy.server_messages import EdgeTokens, Have, Seat
 from hsfl.deploy.tails import Tail
 from hsfl.deploy.tokens import Tokens
 from hsfl.models.state import UnitState
@@ -43,6 +44,7 @@ class MainRound:
     plan: Plan
     tails: dict[int, Tail]  # by seat
     deadline_s: float  # of the event loop's clock: tau
+    parts: Parts
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tokens: Tokens = field(default_factory=Tokens)
     edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -101,4 +103,4 @@ def open_round(
         cut = plan.cuts[seat]
         mine = state[cut : state.stop]
         tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
-    return MainRound(round, state, plan, tails, asyncio.get_running_loop().time() + tau_s)
+    return MainRound(round, state, plan, tails, asyncio.get_running_loop().time() + tau_s, parts)

@@ -7,8 +7,8 @@ import torch
 
 from hsfl import plugins
 from hsfl.data import augment
+from hsfl.deploy.client_messages import Welcome
 from hsfl.deploy.kit import Kit, make_kit
-from hsfl.deploy.messages import Welcome
 from hsfl.deploy.settings import ClientSettings, own_data, received_config
 from hsfl.errors import InputError
 from hsfl.runs.data import divide, read_data

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
+from hsfl.deploy.client_messages import Measured, Ready
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import Measured, Ready
 from hsfl.methods import method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured as MeasuredLinks

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from hsfl.deploy.messages import Probe, expect, pack
+from hsfl.deploy.client_messages import Probe
+from hsfl.deploy.messages import expect_any, pack
 from hsfl.deploy.serving import Peer
 
 PROBE_BYTES = 1 << 19
@@ -14,7 +15,7 @@ TRIES = 3
 
 async def probe(request: bytes, context: Any) -> bytes:
     """The handler of either server: as many bytes as are asked for."""
-    message, _ = expect(request, Probe)
+    message, _ = expect_any(request, Probe)
     return pack(Probe(0), {"load": torch.zeros(message.answer_bytes, dtype=torch.uint8)})
 
 

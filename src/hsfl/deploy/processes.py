@@ -13,15 +13,18 @@ from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
 from hsfl.deploy.client import Device
 from hsfl.deploy.compute import Compute
+from hsfl.deploy.desk import Desk
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.edge_link import EdgeLink
 from hsfl.deploy.edge_server import Edge
+from hsfl.deploy.keeping import Keeping
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
 from hsfl.deploy.main_server import Main
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.metrics import serve as serve_metrics
 from hsfl.deploy.plan import Planner
+from hsfl.deploy.roster import Roster
 from hsfl.deploy.serving import listen
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
 from hsfl.errors import InputError
@@ -59,7 +62,6 @@ def _on_signals(stop: Callable[[], object]) -> None:
 async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
     """The main server, until all rounds are done or it is told to end."""
     certs, config = certs_folder(settings.certs, insecure), run_config(settings)
-    plugins.load_all(config.plugins)
     folder, compute, metrics = RunFolder(settings.out), Compute(settings.threads), Metrics()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -70,8 +72,11 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         test = make_images(config, dataset, "test") if dataset is not None else None
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
         edge = EdgeLink(settings.edge, certs)
-        main = Main(settings, kit, planner, test, classes, folder, edge, compute, log, metrics)
-        main.restore()
+        roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
+        desk = Desk(settings, kit, planner, roster, edge, compute, log, metrics)
+        keeping = Keeping(desk, folder, test, classes)
+        keeping.restore()
+        main = Main(desk, keeping)
         listening = await listen(settings.listen, "hsfl.Main", main.methods(), certs, log, metrics)
         end_metrics = _metrics(settings.metrics, metrics)
         _on_signals(main.stopping.set)
@@ -125,6 +130,7 @@ def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
 
 async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     """The edge server, until it is told to end."""
+    plugins.load_all(settings.plugins)
     certs, folder, metrics = certs_folder(settings.certs, insecure), Path(settings.out), Metrics()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

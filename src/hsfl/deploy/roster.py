@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hsfl.deploy.messages import Ready
+from hsfl.deploy.client_messages import Ready
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_json
 

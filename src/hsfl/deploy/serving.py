@@ -123,7 +123,7 @@ async def read(call: Any) -> bytes:
     if message is aio.EOF:
         code, words = await call.code(), await call.details()
         if code == grpc.StatusCode.OK:
-            raise WireError("order", "the other side ended the stream early")
+            raise WireError("ended", "the other side ended the stream early")
         raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), words)
     return bytes(message)
 
@@ -138,7 +138,7 @@ async def must_hear(context: Any) -> bytes:
     """The next message, which must come."""
     message = await hear(context)
     if message is None:
-        raise WireError("order", "the stream ended where a message was expected")
+        raise WireError("ended", "the stream ended where a message was expected")
     return message
 
 

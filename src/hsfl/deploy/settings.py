@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hsfl.config import DataConfig, RunConfig, parse_config, read_config
+from hsfl import plugins
+from hsfl.config import DataConfig, RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.methods import copy_per_client_names, method
 
@@ -36,6 +37,7 @@ class MainSettings(_Table):
     classes: int | None = Field(None, ge=2)  # how many there are, likewise
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
+    plugins: tuple[str, ...] = ()  # files that register the model, the policy or the data
     run: dict[str, Any] = Field(default_factory=dict)  # settings as of hsfl run
 
     @property
@@ -51,6 +53,7 @@ class EdgeSettings(_Table):
     certs: str | None = None  # the folder of this server's certificates
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
+    plugins: tuple[str, ...] = ()  # files that register the model
 
 
 class ClientSettings(_Table):
@@ -98,8 +101,10 @@ def _beside(folder: Path, settings: _Table) -> dict[str, Any]:
 
 def run_config(settings: MainSettings) -> RunConfig:
     """The settings of the run, from a main server's file."""
-    read_config(None)
+    plugins.load_all(settings.plugins)
     config = parse_config(settings.run)
+    if config.plugins:
+        raise InputError("run.plugins is given; name the files in plugins, beside listen and out")
     if not method(config.framework).copy_per_client:
         names = ", ".join(copy_per_client_names())
         raise InputError(

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hsfl.deploy.client_messages import Batch, End, Gradient
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.kit import Kit
-from hsfl.deploy.messages import Batch, End, Gradient, pack
+from hsfl.deploy.messages import pack
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, most_after
 from hsfl.training.batches import batch_positions
