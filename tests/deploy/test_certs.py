@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
@@ -225,3 +226,13 @@ def test_the_commands_for_people_and_programs(tmp_path):
     assert "holds no CA; run hsfl certs init" in refused("certs", "list", "--dir", tmp_path / "none")
     assert "'nobody' has no certificate to revoke" in refused("certs", "revoke", "nobody", *where)
     assert "PRIVATE" not in json.dumps(rows) + listed + answer.out
+
+
+def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
+    (trust,) = re.findall(r"^## Trust\n(.*?)(?=^## |\Z)", guide, re.S | re.M)
+    lines = re.findall(r"^    hsfl (certs [^#\n]+)", trust, re.M)
+    assert len(lines) >= 5
+    for line in lines:
+        assert hsfl(*line.split()).code == 0, line

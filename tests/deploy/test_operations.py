@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import logging
 import shutil
 import socket
 import urllib.request
@@ -166,6 +167,22 @@ def test_no_line_has_a_path_a_host_a_key_or_a_peers_control_characters(tmp_path)
         assert f'"{host}"' not in text
         assert f"={host}" not in text
         assert "FileNotFoundError" in text
+
+
+def test_what_libraries_log_goes_the_same_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+
+    def write(log):
+        log.adopt_others()
+        try:
+            (tmp_path / "missing").read_bytes()
+        except OSError:
+            logging.getLogger("grpc._cython.cygrpc").exception("failed at %s", tmp_path)
+
+    (line,) = lines_of(write)
+    assert str(tmp_path) not in line
+    assert json.loads(line)["event"] == "failed at (path)"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from hsfl.deploy import gate
 from hsfl.deploy.certs import Authority
 from hsfl.deploy.credentials import add_port, is_loopback, open_channel, plaintext_metadata
+from hsfl.deploy.identity import check_current
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import OPEN, ROUND, SUMS, TALK, WHO, asked, forged, in_loop, raw_channel, serving
 
@@ -229,6 +232,52 @@ def served_serial(port: int) -> int:
     context.set_alpn_protocols(["h2"])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, context.wrap_socket(plain) as secure:
         return x509.load_der_x509_certificate(secure.getpeercert(True)).serial_number
+
+
+@in_loop
+async def test_what_goes_wrong_in_a_handler_stays_on_the_server(certs):
+    """gRPC by itself sends an exception's words, with the server's paths, to the peer."""
+    async with (
+        serving(certs / "main") as served,
+        open_channel(f"127.0.0.1:{served.port}", "main", certs / "ward-1") as one,
+    ):
+        assert await asked(one, request=b"fail") == "INTERNAL: the server could not do this; its log says why"
+        assert await asked(one) == "ward-1"
+        (failure,) = served.failures
+        assert "/nowhere/secret" in failure
+
+
+@in_loop
+async def test_a_connection_does_not_outlive_its_certificate(certs, monkeypatch):
+    """TLS looks at the dates when a connection is made, and connections last; the peer may come again with a renewed one."""
+
+    def a_year_later(identity):
+        check_current(identity, datetime.now(UTC) + timedelta(days=366))
+
+    async with (
+        serving(certs / "main") as served,
+        open_channel(f"127.0.0.1:{served.port}", "main", certs / "ward-1") as one,
+    ):
+        stream = one.stream_stream(TALK)()
+        await stream.write(b"hello")
+        assert await stream.read() == b"hello"
+        assert served.gate.end_refused() == 0
+        monkeypatch.setattr(gate, "check_current", a_year_later)
+        assert served.gate.end_refused() == 1
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await stream.read()
+        assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert (await asked(one)).startswith("UNAUTHENTICATED: ward-1's certificate expired on ")
+
+
+@in_loop
+async def test_without_a_certificate_nothing_is_heard(certs):
+    credentials = grpc.ssl_channel_credentials((certs / "ward-1/ca.pem").read_bytes())
+    options = [("grpc.ssl_target_name_override", "main.hsfl.internal")]
+    async with serving(certs / "main") as served:
+        async with grpc.aio.secure_channel(f"127.0.0.1:{served.port}", credentials, options=options) as channel:
+            assert (await asked(channel)).startswith(CLOSED)
+        assert served.refusals == []
 
 
 @in_loop

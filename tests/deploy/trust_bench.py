@@ -72,7 +72,8 @@ class Served:
     def __init__(self, denylist: Denylist | None) -> None:
         self.refusals: list[tuple[str, str | None, str]] = []
         self.problems: list[str] = []
-        self.gate = Gate(ROLES, denylist, self._note)
+        self.failures: list[str] = []
+        self.gate = Gate(ROLES, denylist, self._note, lambda error, who, method: self.failures.append(str(error)))
         self.tokens, self.ended, self.port = Tokens(), asyncio.Event(), 0
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:
@@ -80,6 +81,8 @@ class Served:
 
     async def who(self, request: bytes, context: Any) -> bytes:
         """Answers the caller's name."""
+        if request == b"fail":
+            Path("/nowhere/secret").read_bytes()
         if request:
             caller().must_be(request.decode())
         return caller().name.encode()

@@ -1,8 +1,9 @@
 """`hsfl serve main`, `hsfl serve edge`, `hsfl client`, `hsfl status` and `hsfl deploy-demo`: the same training on real machines."""
 
 import asyncio
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,10 @@ from hsfl.commands.allocations import show_table
 from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_console, print_json
 from hsfl.formats import percent
+
+if TYPE_CHECKING:
+    from hsfl.deploy.logs import Log
+    from hsfl.runs.records import RoundRecord
 
 commands = typer.Typer()
 serving = typer.Typer(no_args_is_help=True, help="Run a server of a deployment on real machines.")
@@ -22,17 +27,31 @@ Insecure = Annotated[
 JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON, a line for each event.")]
 
 
+def _quiet(json_log: bool) -> None:
+    """Before gRPC is loaded: its core writes lines of its own to stderr, which are no JSON."""
+    if json_log:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _log(name: str, json_log: bool) -> "Log":
+    from hsfl.deploy.logs import open_log  # here, because other commands need not wait for it
+
+    log = open_log(name, json_log)
+    log.adopt_others()
+    return log
+
+
 @serving.command(epilog="Example: `hsfl serve main main.toml`")
 def main(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
     """Run the main server: it plans, trains the clients' tails, and writes the run folder."""
     with one_line_errors():
         need_deploy_extra()
-        from hsfl.deploy.logs import open_log  # here, because torch and gRPC take seconds to load
-        from hsfl.deploy.processes import serve_main
+        _quiet(json_log)
+        from hsfl.deploy.processes import serve_main  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import MainSettings, read_settings
 
         found = read_settings(settings, MainSettings)
-        summary = asyncio.run(serve_main(found, insecure, open_log("main", json_log)))
+        summary = asyncio.run(serve_main(found, insecure, _log("main", json_log)))
     out_console.print(f"{summary.status} after {summary.rounds} rounds", highlight=False)
     if summary.status != "finished":
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
@@ -43,12 +62,12 @@ def edge(settings: Settings, insecure: Insecure = False, json_log: JsonLog = Fal
     """Run the edge server: it hands out heads, takes them back, and swaps sums with the main server."""
     with one_line_errors():
         need_deploy_extra()
-        from hsfl.deploy.logs import open_log  # here, because torch and gRPC take seconds to load
-        from hsfl.deploy.processes import serve_edge
+        _quiet(json_log)
+        from hsfl.deploy.processes import serve_edge  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import EdgeSettings, read_settings
 
         found = read_settings(settings, EdgeSettings)
-        asyncio.run(serve_edge(found, insecure, open_log("edge", json_log)))
+        asyncio.run(serve_edge(found, insecure, _log("edge", json_log)))
 
 
 @commands.command(epilog="Example: `hsfl client ward-1.toml`")
@@ -56,12 +75,12 @@ def client(settings: Settings, insecure: Insecure = False, json_log: JsonLog = F
     """Take part from this device, with its own data, until the main server has no more rounds."""
     with one_line_errors():
         need_deploy_extra()
-        from hsfl.deploy.logs import open_log  # here, because torch and gRPC take seconds to load
-        from hsfl.deploy.processes import run_client
+        _quiet(json_log)
+        from hsfl.deploy.processes import run_client  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import ClientSettings, read_settings
 
         found = read_settings(settings, ClientSettings)
-        why = asyncio.run(run_client(found, insecure, open_log(found.name, json_log)))
+        why = asyncio.run(run_client(found, insecure, _log(found.name, json_log)))
     out_console.print(why, highlight=False)
 
 
@@ -106,6 +125,14 @@ def _seconds(took_s: float | None) -> str:
     return "-" if took_s is None else f"{took_s:.3g}"
 
 
+def _describe(record: "RoundRecord", rounds: int) -> str:
+    """A round on real machines in one line."""
+    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}", f"loss {record.train_loss:.4f}"]
+    words += [f"accuracy {percent(record.test_accuracy):>6}"] if record.test_accuracy is not None else []
+    words += [f"{len(record.kept)} of {len(record.started)} clients kept", f"{record.wall_s:.2f} s"]
+    return "  ".join(words)
+
+
 @commands.command("deploy-demo", epilog="Example: `hsfl deploy-demo --out runs/deploy-demo`")
 def deploy_demo(
     out: Annotated[Path, typer.Option(help="A new folder for certificates, settings, logs and the run.")] = Path(
@@ -118,7 +145,6 @@ def deploy_demo(
     with one_line_errors():
         need_deploy_extra()
         from hsfl.deploy.demo import CLIENTS, Demo  # here, because torch and gRPC take seconds to load
-        from hsfl.runs.progress import describe
 
         demo = Demo(out, rounds, insecure)
         demo.prepare()
@@ -129,7 +155,7 @@ def deploy_demo(
         )
         try:
             demo.start()
-            demo.follow(lambda record: out_console.print(describe(record, rounds), highlight=False))
+            demo.follow(lambda record: out_console.print(_describe(record, rounds), highlight=False))
         finally:
             demo.stop()
     say_page(page_beside(demo.run_folder))

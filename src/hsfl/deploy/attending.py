@@ -5,6 +5,7 @@ from typing import Any
 
 from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Ready, Welcome
 from hsfl.deploy.desk import Desk
+from hsfl.deploy.fields import MOST_SAMPLES
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.messages import expect, expect_any, pack
@@ -12,6 +13,8 @@ from hsfl.deploy.roster import Member
 from hsfl.deploy.serving import hear, must_hear
 from hsfl.deploy.settings import sent_settings
 from hsfl.errors import InputError
+
+MOST_WAITING = 16  # messages to a client that it has not read
 
 
 class Attending:
@@ -50,6 +53,10 @@ class Attending:
             raise InputError(
                 f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.desk.kit.num_classes} are trained"
             )
+        if sum(ready.class_counts) > MOST_SAMPLES:
+            raise InputError(
+                f"{name} has {sum(ready.class_counts)} samples; at most {MOST_SAMPLES} are taken of a client"
+            )
         self.desk.planner.deepest(ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
@@ -60,6 +67,8 @@ class Attending:
                 if isinstance(message, Leave):
                     self.desk.drop(member.seat, "disconnected", "it left")
                     break
+                if member.outbox.qsize() >= MOST_WAITING:
+                    continue  # a client that asks and does not read fills no memory
                 if self.desk.now is not None and message.attempt == self.desk.now.attempt:
                     await self.desk.fresh_tokens(self.desk.now, member.seat)
         except WireError as error:

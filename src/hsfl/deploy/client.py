@@ -122,10 +122,20 @@ class Device:
             if finished:
                 self._start(self._upload_again(own, job))
             return
+        self._check_cut(own, order.cut)
         await self._abandon()
         self.log.event("round begins", round=order.round + 1, cut=order.cut)
         self.job = Job(order, self._ask)
         self._start(self._round(own, self.job))
+
+    def _check_cut(self, own: Own, cut: int) -> None:
+        """What leaves this device is for this device to say, whatever the main server plans."""
+        least, most = self.settings.min_cut, own.kit.num_units
+        if not least <= cut <= most:
+            raise InputError(
+                f"the main server asks for cut {cut}, and this client takes {least} to {most}; at cut 0 its inputs would leave it: "
+                "set min_cut in its file only if they may"
+            )
 
     def _start(self, work: Any) -> None:
         self.work = asyncio.create_task(work)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hsfl.deploy.fields import Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
+from hsfl.deploy.fields import Count, Finite, Id, Long, Rate, Samples, Seconds, Small, Text, Units, strict
 
 
 @strict
@@ -50,7 +50,7 @@ class Ready:
     """Client to main server: it can train. holds: the attempt that it is in the middle of, after a broken connection."""
 
     fingerprint: Id
-    class_counts: Annotated[list[Count], Field(max_length=1 << 16)]
+    class_counts: Annotated[list[Samples], Field(max_length=1 << 16)]
     measured: Measured
     holds: Id | None
 

@@ -136,6 +136,8 @@ def _lost(error: aio.AioRpcError) -> Exception:
     """What a failed call means: the edge server says what is wrong there, or it is not there."""
     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
         return InputError(f"edge server: {error.details()}")
-    if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+    if (
+        error.code() == grpc.StatusCode.PERMISSION_DENIED
+    ):  # an expired certificate is UNAUTHENTICATED: come again with a new one
         return InputError(f"the edge server refuses this main server: {error.details()}")
     return EdgeLost(f"{error.code().name.lower()}: {error.details()}")

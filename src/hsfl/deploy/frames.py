@@ -140,7 +140,10 @@ def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
         raise WireError("protocol", f"tensor {header.name!r} is of {header.dtype!r}; known are {', '.join(DTYPES)}")
     if prod(header.shape) * dtype.itemsize != len(content):
         raise WireError("shape", f"tensor {header.name!r} of shape {header.shape} does not have {len(content)} bytes")
-    tensor = torch.empty(header.shape, dtype=dtype)
+    try:
+        tensor = torch.empty(header.shape, dtype=dtype)
+    except RuntimeError:  # no bytes in all, but sides whose product no machine can count
+        raise WireError("shape", f"tensor {header.name!r} cannot have the shape {header.shape}") from None
     if tensor.numel():
         tensor.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(content, np.uint8)
     return tensor

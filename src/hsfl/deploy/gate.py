@@ -4,11 +4,13 @@
     server = grpc.aio.server(interceptors=[gate])
     watching = asyncio.create_task(gate.watch())
 
-A handler asks `identity.caller()` who calls. A method that the table does not name is nobody's.
+A handler asks `identity.caller()` who calls. A method that the table does not name is nobody's. What goes wrong in a handler stays
+on the server: gRPC would send the exception's words, with the server's paths, to the peer.
 """
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +31,13 @@ from hsfl.deploy.identity import (
 )
 
 Tell = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
+TellFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
+# A peer with a newer certificate may come again after these; after other refusals the same would happen again.
+COME_AGAIN = ("certificate", "expired")
+
+
+def _log_failure(error: Exception, identity: Identity, method: str) -> None:
+    logging.getLogger("hsfl.deploy").error("%s failed for %s", method, identity.name, exc_info=error)
 
 
 @dataclass(eq=False)
@@ -48,8 +57,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         roles: Mapping[str, Collection[str]],
         denylist: Denylist | None,
         on_refusal: Tell = lambda refused, identity, method: None,
+        on_failure: TellFailure = _log_failure,
     ) -> None:
-        self._roles, self._denylist, self._on_refusal = dict(roles), denylist, on_refusal
+        self._roles, self._denylist = dict(roles), denylist
+        self._on_refusal, self._on_failure = on_refusal, on_failure
         self._calls: set[_Call] = set()
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -108,6 +119,15 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
             await self._abort(context, call.ended, call.identity, method)
         except Refused as refused:  # a handler's own, such as a token that was used before
             await self._abort(context, refused, call.identity, method)
+        except (
+            grpc.aio.AbortError,
+            grpc.aio.UsageError,
+            grpc.aio.InternalError,
+        ):  # a handler's own refusal, or a peer that is gone
+            raise
+        except Exception as error:
+            self._on_failure(error, call.identity, method)
+            await context.abort(grpc.StatusCode.INTERNAL, "the server could not do this; its log says why")
         finally:
             self._calls.discard(call)
 
@@ -126,8 +146,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
 
     async def _abort(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
         self._on_refusal(refused, identity, method)
-        missing = refused.reason == "certificate"
-        code = grpc.StatusCode.UNAUTHENTICATED if missing else grpc.StatusCode.PERMISSION_DENIED
+        again = refused.reason in COME_AGAIN
+        code = grpc.StatusCode.UNAUTHENTICATED if again else grpc.StatusCode.PERMISSION_DENIED
         await context.abort(code, refused.words)
 
     def _guarded(self, handler: Any, method: str) -> Any:

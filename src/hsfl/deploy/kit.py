@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import torch
 
@@ -50,6 +51,12 @@ class Kit:
                 x = unit(x)
                 found.append(tuple(x.shape[1:]))
         return tuple(found)
+
+    @property
+    def batch_bytes(self) -> int:
+        """The longest message that a client sends: a batch of smashed data and labels, and what describes them."""
+        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
+        return (self.config.train.batch_size + 1) * largest + (1 << 16)
 
     def part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""

@@ -127,6 +127,13 @@ class Log:
         number = logging.getLevelNamesMapping()[level.upper()]
         self._logger.log(number, "%s", event, extra={"fields": fields}, exc_info=error)
 
+    def adopt_others(self) -> None:
+        """Let warnings of libraries in this process (gRPC, asyncio) go into this log: alone they would write tracebacks with the
+        paths of files to stderr."""
+        root = logging.getLogger()
+        root.handlers[:] = self._logger.handlers
+        root.setLevel(logging.WARNING)
+
 
 def open_log(name: str, as_json: bool, stream: IO[str] | None = None, level: str = "info") -> Log:
     """The log of a process. name: main, edge, or a client's name. Writes to stderr unless told otherwise."""

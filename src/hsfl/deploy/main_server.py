@@ -64,6 +64,11 @@ class Main:
             "Status": Method("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
         }
 
+    def drop_revoked(self, name: str, why: str) -> None:
+        """A client whose certificate was revoked will not come back: the round does not wait for it."""
+        if name in self.desk.roster.names:
+            self.desk.drop(self.desk.roster.names.index(name), "revoked", why)
+
     async def run(self) -> Summary:
         """All rounds."""
         status, tries, backoff = "finished", 0, Backoff()
@@ -83,7 +88,9 @@ class Main:
             except TooFew as error:
                 tries += 1
                 self.desk.log.event("round made again", "warning", round=self.keeping.round + 1, why=str(error))
-                await self._end_attempt(str(error))
+                await self._end_attempt(
+                    "too few clients were kept"
+                )  # how many others there are is not a client's business
                 if tries >= MOST_TRIES:
                     status = "diverged" if error.diverged else "interrupted"
                     break

@@ -10,6 +10,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.deploy.client_messages import Measured, Ready
+from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
 from hsfl.methods import method
 from hsfl.models.cost import CostTable
@@ -70,7 +71,10 @@ class Planner:
         for name, phase, load in moved:
             if sent[load] > 0 and phases[phase] > 0:
                 found[name] = 8 * sent[load] / phases[phase]
-        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in found.items()}
+        kept = {
+            name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in found.items()
+        }  # seconds are a client's word
+        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
         self.measured[seat] = replace(before, **blended)
 
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> Plan:

@@ -11,12 +11,14 @@ import torch
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
+from hsfl.deploy.bundle import check_own
 from hsfl.deploy.client import Device
 from hsfl.deploy.compute import Compute
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.edge_link import EdgeLink
 from hsfl.deploy.edge_server import Edge
+from hsfl.deploy.identity import check_name, role_of
 from hsfl.deploy.keeping import Keeping
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
@@ -41,13 +43,18 @@ from hsfl.training.speed import training_speed
 SPEED_S = 0.5  # that the main server measures itself for
 
 
-def certs_folder(certs: str | None, insecure: bool) -> Path | None:
-    """The folder of certificates; None where plaintext is wanted."""
+def certs_folder(certs: str | None, insecure: bool, name: str) -> Path | None:
+    """The folder of certificates, which must be good now and for this name; None where plaintext is wanted."""
     if insecure:
         return None
     if certs is None:
         raise InputError(
             "certs is not given; name the folder that hsfl certs add wrote, or try on this machine with --insecure"
+        )
+    own = check_own(Path(certs), role_of(name)).identity
+    if own.name != name:
+        raise InputError(
+            f"{certs} is the bundle of {own.name}, and this is {name}; copy the folder that hsfl certs add {name} wrote"
         )
     return Path(certs)
 
@@ -61,7 +68,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
     """The main server, until all rounds are done or it is told to end."""
-    certs, config = certs_folder(settings.certs, insecure), run_config(settings)
+    certs, config = certs_folder(settings.certs, insecure, "main"), run_config(settings)
     folder, compute, metrics = RunFolder(settings.out), Compute(settings.threads), Metrics()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -77,7 +84,9 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         keeping = Keeping(desk, folder, test, classes)
         keeping.restore()
         main = Main(desk, keeping)
-        listening = await listen(settings.listen, "hsfl.Main", main.methods(), certs, log, metrics)
+        listening = await listen(
+            settings.listen, "hsfl.Main", main.methods(), certs, log, metrics, kit.batch_bytes, main.drop_revoked
+        )
         end_metrics = _metrics(settings.metrics, metrics)
         _on_signals(main.stopping.set)
         log.event("listens", port=listening.port)
@@ -132,7 +141,7 @@ def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
 async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     """The edge server, until it is told to end."""
     plugins.load_all(settings.plugins)
-    certs, folder, metrics = certs_folder(settings.certs, insecure), Path(settings.out), Metrics()
+    certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder / LOCK):
@@ -152,7 +161,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
 
 async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
     """A client, until there are no more rounds or it is told to end; returns why it ended."""
-    certs = certs_folder(settings.certs, insecure)
+    certs = certs_folder(settings.certs, insecure, check_name(settings.name))
     device, stopping = Device(settings, certs, log), asyncio.Event()
     for server, address in (("main", settings.main), ("edge", settings.edge)):
         if problem := await asyncio.to_thread(diagnose, address, server, certs):

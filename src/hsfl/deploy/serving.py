@@ -16,13 +16,13 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.gate import Gate
 from hsfl.deploy.health import CHECK, WATCH, Health
 from hsfl.deploy.identity import ROLES, Identity, Refused, caller
-from hsfl.deploy.limits import BACKOFF_S, CHANNEL_OPTIONS, SERVER_OPTIONS
-from hsfl.deploy.logs import Log
+from hsfl.deploy.limits import BACKOFF_S, CHANNEL_OPTIONS, server_options
+from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.metrics import Metrics
 from hsfl.errors import InputError
 
-CODES = {WireError: grpc.StatusCode.INVALID_ARGUMENT, InputError: grpc.StatusCode.FAILED_PRECONDITION}
-REFUSALS = (*CODES.values(), grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,21 @@ async def listen(
     certs: Path | None,
     log: Log,
     metrics: Metrics,
+    largest_bytes: int = 0,
+    on_revoked: Callable[[str, str], None] = lambda name, why: None,
 ) -> Listening:
-    """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback."""
+    """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback.
+    largest_bytes: of a message that this server is sent. on_revoked: told the name of a revoked caller, and the words for it."""
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
         log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.words)
         metrics.dropped(refused.reason)
+        if who is not None and refused.reason == "revoked":
+            on_revoked(who, refused.words)
+
+    def on_failure(error: Exception, identity: Identity, method: str) -> None:
+        log.event("a call failed here", "error", error=error, client=identity.name, method=method)
 
     health = Health(service)
     gate = Gate(
@@ -68,8 +76,9 @@ async def listen(
         | dict.fromkeys((CHECK, WATCH), ROLES),
         None if certs is None else Denylist(certs / DENYLIST),
         on_refusal,
+        on_failure,
     )
-    server = aio.server(interceptors=[gate], options=SERVER_OPTIONS)
+    server = aio.server(interceptors=[gate], options=server_options(largest_bytes))
     handlers = {
         name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle, log))
         for name, method in methods.items()
@@ -91,7 +100,8 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable
         except (WireError, InputError) as error:
             reason = getattr(error, "reason", "input")
             log.event("message refused", "warning", method=what, client=caller().name, reason=reason, why=str(error))
-            await context.abort(CODES[type(error)], str(error))
+            code = BAD_MESSAGE if isinstance(error, WireError) else BAD_SETTING
+            await context.abort(code, scrubbed(str(error)))  # a peer learns no path of this machine
 
     return guarded
 

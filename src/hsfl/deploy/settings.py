@@ -68,6 +68,7 @@ class ClientSettings(_Table):
     as_client: int | None = Field(
         None, ge=0
     )  # take what this client of a simulation has, instead of all training samples
+    min_cut: int = Field(1, ge=0)  # the client refuses smaller ones: at cut 0 its inputs would leave it
     measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
     plugins: tuple[str, ...] = ()  # files that register the model or the data
 

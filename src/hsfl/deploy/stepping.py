@@ -66,7 +66,7 @@ class Stepping:
                 return tail.last
             if tensors.keys() != {"smashed", "labels"} or tail.part is None:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
-            cost = len(tensors["labels"]) * float(self.desk.planner.cost.server_flops[tail.cut])
+            cost = tensors["labels"].numel() * float(self.desk.planner.cost.server_flops[tail.cut])
             weight = now.plan.weight(tail.seat)
             done = await self.desk.compute.timed(lambda: tail.compute(tensors), tail.seat, cost, weight)
             loss, gradient = done.answer

@@ -4,7 +4,6 @@ broken stream gets the answer of before."""
 import asyncio
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,14 +13,19 @@ from hsfl.deploy.kit import Kit
 from hsfl.deploy.messages import pack
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, most_after
-from hsfl.training.batches import batch_positions
 from hsfl.training.roles import Finished, Session
 from hsfl.training.step import Part, StepKey
 
 
 def batch_sizes(num_samples: int, batch_size: int, epochs: int) -> list[int]:
-    """The sizes of a client's batches in a round, in their order."""
-    return [len(batch) for batch in batch_positions(num_samples, batch_size, 1, np.random.default_rng(0))] * epochs
+    """The sizes of a client's batches in a round, in their order: those of `training.batches.batch_positions`, without a permutation
+    of as many samples as a client claims to have."""
+    full = max(num_samples - 1, 0) // batch_size  # batches before the last
+    left = num_samples - full * batch_size
+    if left == 1 and full:  # a single sample joins the batch before it
+        full, left = full - 1, batch_size + 1
+    sizes = [batch_size] * full + [left]
+    return sizes * epochs
 
 
 @dataclass(eq=False)
