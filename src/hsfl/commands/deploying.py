@@ -94,7 +94,7 @@ def status(settings: Settings, insecure: Insecure = False, as_json: Json = False
         from hsfl.deploy.status import ask_status
 
         found = read_settings(settings, MainSettings)
-        report = asyncio.run(ask_status(found, certs_folder(found.certs, insecure)))
+        report = asyncio.run(ask_status(found, certs_folder(found.certs, insecure, "main")))
     print_json(report) if as_json else _show_status(report)
 
 
