@@ -106,6 +106,20 @@ function drawPlan(run, r, model) {
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
 
+// On real machines: what a client's phases took, beside what was modelled.
+function drawMeasured(run, r, model) {
+  const rows = run.rounds.measured && run.rounds.measured[r], body = $("plan-body");
+  if (!rows || !rows.length) return;
+  const names = new Map((model ? model.rows : []).map((row) => [row.client, called(row)]));
+  const both = (pair) => (pair ? `${seconds(pair[0])} / ${seconds(pair[1])}` : "–");
+  const columns = [{ head: "client", cell: (row) => names.get(row.client) || `${row.client}` },
+    ...Object.keys(rows[0].phases).map((phase) => ({ head: phase.replace("_", " "), cell: (row) => both(row.phases[phase]) })),
+    { head: "in all", cell: (row) => both(row.total) },
+    { head: "error", cell: (row) => (row.error === null ? "–" : longer(row.error)) }];
+  body.append(table(`Round ${run.rounds.round[r]}: measured / modelled`, columns, rows),
+    h("p", { class: "note" }, "Measured on the real machines, and modelled from what was measured before. Waiting is for the main server while it serves other clients."));
+}
+
 function drawPlans(plans, charts) {
   const body = clear($("plans-body"));
   charts.length = 0;
