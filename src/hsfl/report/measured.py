@@ -33,5 +33,7 @@ def measured_rows(record: RoundRecord, most: int) -> list[dict[str, Any]] | None
             if (measured := took_s[client]) is not None:
                 pairs[phase] = [rounded(measured, 4), rounded(modelled_s(record, client, phase), 4)]
         ours, model = (sum(pair[side] for pair in pairs.values()) for side in (0, 1))
-        rows.append({"client": client, "phases": pairs, "total": [ours, model], "error": ours / model - 1 if model else None})
+        rows.append(
+            {"client": client, "phases": pairs, "total": [ours, model], "error": ours / model - 1 if model else None}
+        )
     return rows
