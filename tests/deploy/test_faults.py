@@ -20,9 +20,9 @@ PAUSE_S = "0.05"  # in every forward pass of a client's first unit
 SLOW_RUN = changed(
     RUN,
     model={"name": "slow_cnn"},
-    data={"limit": 320},
+    data={"limit": 240},
     fleet={"cuts": [1, 2, 3, 4]},
-    train={"rounds": 3, "batch_size": 4, "tau_s": 25.0},
+    train={"rounds": 3, "batch_size": 4, "tau_s": 30.0},
 )
 NAMES = ("ada", "bo", "cy", "di")
 
@@ -52,7 +52,7 @@ def end(there: Fleet, kept: list[list[int]]) -> None:
     assert [line["kept"] for line in there.rounds()] == kept, there.logs()
     assert summary(there.out)["status"] == "finished"
     plugins.load_all([str(PLUGIN)])
-    wanted = simulated(SLOW_RUN, kept).named()
+    wanted = simulated(there.run, kept).named()
     model = load_file(there.out / "model.safetensors")
     assert model.keys() == wanted.keys()
     for name, tensor in wanted.items():

@@ -39,7 +39,7 @@ def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
     with fleet(tmp_path, RUN) as there:
         there.start_all()
         assert there.wait() == 0, there.logs()
-    assert_same(RUN, there.out, tmp_path / "simulated")
+    assert_same(there.run, there.out, tmp_path / "simulated")
 
 
 @pytest.mark.slow
@@ -49,4 +49,4 @@ def test_other_frameworks_too(tmp_path: Path, framework: str) -> None:
     with fleet(tmp_path, run) as there:
         there.start_all()
         assert there.wait() == 0, there.logs()
-    assert_same(run, there.out, tmp_path / "simulated")
+    assert_same(there.run, there.out, tmp_path / "simulated")

@@ -66,16 +66,16 @@ class Device:
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                if not said:
+                if self.call is not None or not said:
                     self.log.event("the main server is away; trying again", "warning", why=error.code().name.lower())
                 said = True
+            except WireError as error:
+                self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
                 self.call = None
                 if self.channels is not None:
                     await self.channels.close()
             await backoff.wait()
-            if self.call is not None:
-                said = False
 
     async def _attend(self, backoff: Backoff) -> str:
         """One connection to the main server."""

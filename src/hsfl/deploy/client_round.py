@@ -52,6 +52,7 @@ class Job:
     async def token(self, kind: str) -> str:
         """A token that was not used yet."""
         while kind not in self.unused:
+            self.check()
             self.news.clear()
             await self.ask(self.order.attempt)
             try:
@@ -68,6 +69,7 @@ class Job:
     def abandon(self) -> None:
         """Stop all work on the round."""
         self.over = True
+        self.news.set()
         if self.call is not None:
             self.call.cancel()
 

@@ -21,6 +21,7 @@ from hsfl.deploy.record import write_clients
 from hsfl.deploy.server_messages import Have, Swap
 from hsfl.deploy.serving import Backoff, Method
 from hsfl.deploy.settings import TAU_S
+from hsfl.deploy.status import status_handler
 from hsfl.deploy.stepping import Stepping
 from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
@@ -60,6 +61,7 @@ class Main:
             "Attend": Method("stream_stream", clients, self.attending.attend),
             "Train": Method("stream_stream", clients, self.stepping.train),
             "Probe": Method("unary_unary", clients, probe),
+            "Status": Method("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
         }
 
     def drop_revoked(self, name: str, why: str) -> None:

@@ -93,6 +93,7 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         try:
             return await main.run()
         finally:
+            roster.close()
             await listening.stop()
             await edge.lose()
             end_metrics()

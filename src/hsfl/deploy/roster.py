@@ -73,3 +73,8 @@ class Roster:
         if member is not None:
             member.outbox.put_nowait(message)
         return member is not None
+
+    def close(self) -> None:
+        """End every connection, after what was sent before."""
+        for member in list(self.members.values()):
+            member.outbox.put_nowait(None)

@@ -128,12 +128,12 @@ class Peer:
 
 
 async def read(call: Any) -> bytes:
-    """The next message of a client's stream; the stream's own error where it has ended."""
+    """The next message of a client's stream. A stream that has ended is an error, with the server's code where it gave one."""
     message = await call.read()
     if message is aio.EOF:
         code, words = await call.code(), await call.details()
         if code == grpc.StatusCode.OK:
-            raise WireError("ended", "the other side ended the stream early")
+            code, words = grpc.StatusCode.UNAVAILABLE, "the other side ended the stream early"
         raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), words)
     return bytes(message)
 
