@@ -71,7 +71,7 @@ async def garbage(work: RoundWork, head: UnitState) -> None:
 
 
 async def uploaded(work: RoundWork, pieces: list[bytes]) -> None:
-    call = work.edge().stream("Upload")
+    call = (await work.channels()).edge.stream("Upload")
     await call.write(pack(Upload(work.job.order.attempt, await work.job.token("upload"))))
     for piece in pieces:
         await call.write(piece)
@@ -138,7 +138,7 @@ def test_a_token_is_used_once(tmp_path: Path) -> None:
 
     async def replaying(work: RoundWork, head: UnitState) -> None:
         await work.enter()
-        call = work.main().stream("Train")
+        call = (await work.channels()).main.stream("Train")
         await call.write(pack(Enter(work.job.order.attempt, work.job.order.train_token)))
         try:
             await read(call)

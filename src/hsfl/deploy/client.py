@@ -3,7 +3,6 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from grpc import aio
 
 from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Measured, Ready, Round, RoundOver, Stop, Welcome
-from hsfl.deploy.client_round import Abandoned, Job, RoundWork
+from hsfl.deploy.client_round import Abandoned, Channels, Job, RoundWork
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.logs import Log
 from hsfl.deploy.messages import expect, expect_any, pack
@@ -24,18 +23,6 @@ from hsfl.training.speed import machine_memory_bits
 from hsfl.training.step import Part
 
 
-@dataclass
-class Channels:
-    """The channels of the moment."""
-
-    main: Peer
-    edge: Peer
-
-    async def close(self) -> None:
-        await self.main.close()
-        await self.edge.close()
-
-
 class Device:
     """The life of a client process."""
 
@@ -46,6 +33,7 @@ class Device:
         self.measured: Measured | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
+        self.here = asyncio.Event()  # set while the main server is there
         self.job: Job | None = None
         self.work: asyncio.Task[None] | None = None
         self.part: Part | None = None  # the working copy of the head, used again while the cut stays
@@ -73,6 +61,7 @@ class Device:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
                 self.call = None
+                self.here.clear()
                 if self.channels is not None:
                     await self.channels.close()
             await backoff.wait()
@@ -93,6 +82,7 @@ class Device:
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
         await call.write(pack(Ready(own.kit.fingerprint, list(own.class_counts), self.measured, holds)))
         self.call = call
+        self.here.set()
         backoff.reset()
         self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
         while True:
@@ -165,11 +155,13 @@ class Device:
                 await self.call.write(pack(AskTokens(attempt)))
 
     def _round_work(self, own: Own, job: Job) -> RoundWork:
-        if self.part is None or (self.part._memory.start, self.part._memory.stop) != (0, job.order.cut):
+        if self.part is None or self.part.stop != job.order.cut:
             self.part = own.kit.part(0, job.order.cut)
-        return RoundWork(own, job, lambda: self._channels().main, lambda: self._channels().edge, self.part)
+        return RoundWork(own, job, self._channels, self.part)
 
-    def _channels(self) -> Channels:
+    async def _channels(self) -> Channels:
+        """The channels, as soon as the main server is there."""
+        await self.here.wait()
         assert self.channels is not None
         return self.channels
 

@@ -74,11 +74,23 @@ class Job:
             self.call.cancel()
 
 
-class RoundWork:
-    """Does the work of a round. main, edge: give the channel of the moment."""
+@dataclass
+class Channels:
+    """The channels of the moment."""
 
-    def __init__(self, own: Own, job: Job, main: Callable[[], Peer], edge: Callable[[], Peer], part: Part) -> None:
-        self.own, self.job, self.main, self.edge, self.part = own, job, main, edge, part
+    main: Peer
+    edge: Peer
+
+    async def close(self) -> None:
+        await self.main.close()
+        await self.edge.close()
+
+
+class RoundWork:
+    """Does the work of a round. channels: gives those of the moment, when the main server is there."""
+
+    def __init__(self, own: Own, job: Job, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
+        self.own, self.job, self.channels, self.part = own, job, channels, part
         self.loop = asyncio.get_running_loop()
 
     async def _again(self, kind: str, work: Callable[[str], Awaitable[Answer]]) -> Answer:
@@ -90,6 +102,10 @@ class RoundWork:
             self.job.check()
             try:
                 return await work(token)
+            except asyncio.CancelledError:
+                self._check_broken()
+            except (aio.UsageError, asyncio.InvalidStateError):
+                pass  # the channel was closed meanwhile
             except aio.AioRpcError as error:
                 tries += 1
                 stale = error.code() == grpc.StatusCode.PERMISSION_DENIED and tries < 5  # fresh tokens crossed ours
@@ -97,12 +113,19 @@ class RoundWork:
                     raise Abandoned(error.details()) from None
             await backoff.wait()
 
+    def _check_broken(self) -> None:
+        """After a cancellation: whether it was the stream's, whose channel was closed, and not ours."""
+        task = asyncio.current_task()
+        self.job.check()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+
     async def fetch(self) -> UnitState:
         """The head of the round, from the edge server."""
 
         async def work(token: str) -> UnitState:
             like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
-            call = self.edge().stream("Fetch")
+            call = (await self.channels()).edge.stream("Fetch")
             await call.write(pack(Fetch(self.job.order.attempt, token)))
             await call.done_writing()
             head = read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
@@ -117,7 +140,7 @@ class RoundWork:
         assert head is not None
 
         async def work(token: str) -> None:
-            call = self.edge().stream("Upload")
+            call = (await self.channels()).edge.stream("Upload")
             await call.write(pack(Upload(self.job.order.attempt, token)))
             for chunk in chunks(state_bytes(head)):
                 await call.write(chunk)
@@ -130,10 +153,9 @@ class RoundWork:
         """Open the stream of batches; returns the step that the main server expects."""
 
         async def work(token: str) -> int:
-            call = self.main().stream("Train")
+            call = self.job.call = (await self.channels()).main.stream("Train")
             await call.write(pack(Enter(self.job.order.attempt, token)))
             entered, _ = expect(await read(call), Entered)
-            self.job.call = call
             return entered.step
 
         return await self._again("train", work)
@@ -155,9 +177,8 @@ class RoundWork:
                 if self.job.over or (isinstance(error, aio.AioRpcError) and is_refusal(error)):
                     raise Abandoned from None
             except asyncio.CancelledError:
-                if self.job.over:
-                    raise Abandoned from None
-                raise
+                self.job.call = None
+                self._check_broken()
             await backoff.wait()
 
     def train(self, head: UnitState) -> None:
