@@ -22,6 +22,7 @@ class Inside:
     run: dict[str, Any]
     names: Sequence[str] = ("ada", "bo", "cy", "di")
     more: dict[str, Any] = field(default_factory=dict)  # settings of the main server
+    certs: Path | None = None  # the CA's folder; None: plaintext
     logs: dict[str, io.StringIO] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -37,20 +38,29 @@ class Inside:
 
     def client_settings(self, name: str) -> ClientSettings:
         seat, data = self.names.index(name), {"name": self.run["data"]["name"]}
-        return ClientSettings(name=name, main=self.main, edge=self.edge, data=data, as_client=seat, measure_s=0.0)
+        return ClientSettings(
+            name=name, main=self.main, edge=self.edge, data=data, as_client=seat, measure_s=0.0, certs=self.bundle(name)
+        )
+
+    def bundle(self, name: str) -> str | None:
+        return None if self.certs is None else str(self.certs / name)
 
     async def client(self, name: str) -> str:
-        return await run_client(self.client_settings(name), True, self.log(name))
+        return await run_client(self.client_settings(name), self.certs is None, self.log(name))
 
     async def _all(self, clients: Sequence[Callable[[], Awaitable[Any]]]) -> Any:
-        settings = {"clients": tuple(self.names), "min_clients": len(self.names)} | self.more
+        settings = {
+            "clients": tuple(self.names),
+            "min_clients": len(self.names),
+            "certs": self.bundle("main"),
+        } | self.more
+        heads = EdgeSettings(listen=self.edge, out=str(self.folder / "edge"), certs=self.bundle("edge"))
+        plain = self.certs is None
         main = MainSettings(listen=self.main, edge=self.edge, out=str(self.folder / "run"), run=self.run, **settings)
-        edge = asyncio.create_task(
-            serve_edge(EdgeSettings(listen=self.edge, out=str(self.folder / "edge")), True, self.log("edge"))
-        )
+        edge = asyncio.create_task(serve_edge(heads, plain, self.log("edge")))
         tasks = [asyncio.ensure_future(client()) for client in clients]
         try:
-            return await asyncio.wait_for(serve_main(main, True, self.log("main")), 120)
+            return await asyncio.wait_for(serve_main(main, plain, self.log("main")), 120)
         finally:
             for task in (*tasks, edge):
                 task.cancel()

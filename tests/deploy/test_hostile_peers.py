@@ -17,6 +17,7 @@ from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import Device
 from hsfl.deploy.client_messages import AskTokens, Batch, Measured, Ready
 from hsfl.deploy.credentials import open_channel, plaintext_metadata
+from hsfl.deploy.edge_link import EdgeLost, _lost
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
 from hsfl.deploy.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.limits import LEAST_MESSAGE_BYTES
@@ -198,3 +199,11 @@ def test_nothing_that_a_peer_sends_is_unpickled_or_executed(path):
                 called
             )
             assert not any(word.arg == "allow_pickle" for word in node.keywords)
+
+
+@pytest.mark.parametrize(("code", "kind"), [("UNAUTHENTICATED", EdgeLost), ("PERMISSION_DENIED", InputError)])
+def test_an_expired_certificate_is_a_lost_line_and_a_wrong_one_is_an_error(code, kind):
+    """After the first the main server opens a new channel, with what is in its bundle then; the second would happen again."""
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details="words of the gate")
+    assert isinstance(_lost(error), kind)

@@ -173,6 +173,10 @@ async def test_an_unreadable_denylist_lets_nobody_back_in(own):
         (own / "main/denylist.txt").write_text("neither a serial nor a comment\n")
         async with open_channel(f"127.0.0.1:{served.port}", "main", own / "ward-1") as channel:
             assert "was revoked" in await asked(channel)
+            for _ in range(2):
+                served.gate.end_refused()
+            (problem,) = served.problems  # said once
+            assert problem.startswith("the denylist of before stays in force: denylist.txt line 1 is")
     with pytest.raises(InputError, match=r"denylist.txt line 1 is 'neither a serial nor a comment'"):
         async with serving(own / "main"):
             pass

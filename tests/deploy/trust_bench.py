@@ -73,7 +73,13 @@ class Served:
         self.refusals: list[tuple[str, str | None, str]] = []
         self.problems: list[str] = []
         self.failures: list[str] = []
-        self.gate = Gate(ROLES, denylist, self._note, lambda error, who, method: self.failures.append(str(error)))
+        self.gate = Gate(
+            ROLES,
+            denylist,
+            self._note,
+            lambda error, who, method: self.failures.append(str(error)),
+            self.problems.append,
+        )
         self.tokens, self.ended, self.port = Tokens(), asyncio.Event(), 0
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:

@@ -40,6 +40,10 @@ def _log_failure(error: Exception, identity: Identity, method: str) -> None:
     logging.getLogger("hsfl.deploy").error("%s failed for %s", method, identity.name, exc_info=error)
 
 
+def _log_problem(words: str) -> None:
+    logging.getLogger("hsfl.deploy").warning("%s", words)
+
+
 @dataclass(eq=False)
 class _Call:
     """A call that is being handled."""
@@ -58,9 +62,11 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         denylist: Denylist | None,
         on_refusal: Tell = lambda refused, identity, method: None,
         on_failure: TellFailure = _log_failure,
+        on_problem: Callable[[str], None] = _log_problem,
     ) -> None:
         self._roles, self._denylist = dict(roles), denylist
         self._on_refusal, self._on_failure = on_refusal, on_failure
+        self._on_problem, self._told = on_problem, denylist.problem if denylist is not None else None
         self._calls: set[_Call] = set()
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -78,6 +84,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         """End the open calls of certificates that are revoked or have expired by now; returns how many."""
         if self._denylist is not None:
             self._denylist.reread()
+            self._tell_problem(self._denylist.problem)
         ended = 0
         for call in self._calls:
             if call.ended is None and (refused := self._refusal(call.identity)) is not None:
@@ -85,6 +92,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
                 call.task.cancel()
                 ended += 1
         return ended
+
+    def _tell_problem(self, problem: str | None) -> None:
+        """Say once that the denylist cannot be read: until it can, nobody new is revoked."""
+        if problem is not None and problem != self._told:
+            self._on_problem(f"the denylist of before stays in force: {problem}")
+        self._told = problem
 
     def _peer(self, context: Any) -> Identity:
         if self._denylist is None:

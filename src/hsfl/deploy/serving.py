@@ -77,6 +77,7 @@ async def listen(
         None if certs is None else Denylist(certs / DENYLIST),
         on_refusal,
         on_failure,
+        lambda words: log.event(words, "warning"),
     )
     server = aio.server(interceptors=[gate], options=server_options(largest_bytes))
     handlers = {
