@@ -78,10 +78,17 @@ def test_a_killed_worker_is_replaced_and_the_numbers_stay(lonely: str, tmp_path:
 def start_node(name: str, address: str, head: str | None, folder: Path, env: dict[str, str]) -> None:
     """A node of one CPU, as docs/scale.md starts it."""
     how = ["--head", "--port=6379"] if head is None else [f"--address={head}:6379"]
-    ray = [str(Path(sys.executable).with_name("ray")), "start", *how, f"--node-ip-address={address}", "--num-cpus=1"]
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", *how, f"--node-ip-address={address}", "--num-cpus=1"]
     quiet = ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"] if head is None else []
-    words = namespaces.inside(name, [*ray, *quiet])
-    subprocess.run(words, check=True, capture_output=True, text=True, env=env, timeout=PATIENCE_S)
+    done = subprocess.run(
+        namespaces.inside(name, [*ray, *quiet]),
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_two_nodes_of_which_one_is_killed(tmp_path: Path) -> None:

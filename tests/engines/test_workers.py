@@ -160,3 +160,12 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_more_workers_than_cores_are_started_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(workers.Workers, "_spawn", lambda self: None)
+    engine = workers.Workers.start(config("engine.name=workers", "engine.workers=4"), said.append)
+    assert said == ["engine.workers is 4 but this machine has 2 cores; the workers wait for each other"]
+    assert (len(engine.helpers), engine.num_threads) == (4, 1)

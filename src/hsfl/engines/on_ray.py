@@ -32,7 +32,11 @@ from hsfl.models.state import UnitState
 ANSWER_S = 12.0  # that a cluster has to answer
 START_S = 120.0  # that a worker has to start
 NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
+TOKEN = "RAY_AUTH_TOKEN"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # nothing is reported
+
+
+_made_here: set[str] = set()  # tokens
 
 
 @dataclass(kw_only=True)
@@ -104,11 +108,6 @@ class OnRay(Spread[Remote]):
                     self._bury(helper)
                 else:
                     helper.busy = False
-        counts: dict[str, int] = {}
-        for helper in self.helpers:
-            node = helper.where.partition(",")[0]
-            counts[node] = counts.get(node, 0) + 1
-        self.say("Ray trains on " + ", ".join(f"{node}: {count} workers" for node, count in counts.items()))
 
     def _give_state(self, state: State) -> None:
         self.given = self.ray.put(state)
@@ -190,8 +189,10 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address is None:
-        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
-        how: dict[str, Any] = {"num_cpus": num_cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        _made_here.add(token := secrets.token_hex(32))
+        os.environ |= {"RAY_AUTH_MODE": "token", TOKEN: token}
+        how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
+        how |= {"_node_ip_address": "127.0.0.1"}
     else:
         _knock(address)
         how = {"address": address}
@@ -252,3 +253,5 @@ def _end() -> None:
     import ray  # here, because Ray takes seconds to load
 
     ray.shutdown()
+    if os.environ.get(TOKEN) in _made_here:
+        del os.environ[TOKEN]  # a cluster that is joined later has a token of its own
