@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -89,14 +89,14 @@ def solve_cells(
         if tau_s is not None and first.T_s > tau_s:
             parts = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, first.cell_hz)]
             limit_s = clock.part(0.5).limit_s
-            kept = every(lambda *of: keep_first(*of, solve, limit_s / len(stages)), scenarios, parts)
+            kept = every(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
             first = _train_kept(stages, kept, main_hz, solve, 0.9 * gap, clock.part(0.9), every)
         spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
         second = every(
             lambda scenario, own: _distribute(scenario, own, solve, Goal(gap, spare_s), clock.left_s()), scenarios, cuts
         )
         answers = every(
-            lambda *of: _assemble(*of, gap, clock),
+            partial(_assemble, gap=gap, clock=clock),
             scenarios, cuts, kept, stages, first.cell_hz, first.shares, second,
         )  # fmt: skip
     bound_s = first.lower_bound_s + max(each.lower_bound_s for each in second)
@@ -110,18 +110,18 @@ def train_cells(
     works = np.array([bool(stage.cycles.any()) for stage in stages])
     work = np.array([float(stage.cycles.sum()) for stage in stages])
     cell_hz = main_hz * work / work.sum() if works.any() else np.full(len(stages), main_hz / len(stages))
-    shares: list[Array | None] = [None] * len(stages)
+    shares: Sequence[Array | None] = [None] * len(stages)
     best, bound_s, own_gap = None, 0.0, gap
     for turn in range(PASSES):
         limit_s = max(LEAST_S, clock.left_s() / (2 if turn == 0 else 1))
         parts = [stage._replace(hz=float(hz) if on else main_hz) for stage, hz, on in zip(stages, cell_hz, works)]
-        answers = every(lambda *of: _solve_part(*of, solve, own_gap, limit_s), parts, shares)
-        shares = [answer.share for answer in answers]
+        answers = every(partial(_solve_part, solve=solve, gap=own_gap, limit_s=limit_s), parts, shares)
+        shares = found = [answer.share for answer in answers]
         bound_s = max(bound_s, _least_bound_s(answers, works))
         longest_s = max(answer.T_s for answer in answers)
-        T_s, cell_hz = divide(list(map(Cell.of, parts, shares)), main_hz, bound_s, longest_s)
+        T_s, cell_hz = divide(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
         if best is None or T_s < best.T_s:
-            best = Training(T_s, bound_s, cell_hz, tuple(share.copy() for share in shares if share is not None))
+            best = Training(T_s, bound_s, cell_hz, tuple(found))
         best = replace(best, lower_bound_s=min(bound_s, best.T_s))
         if best.T_s - bound_s <= gap * best.T_s or clock.over() or not works.any():
             break

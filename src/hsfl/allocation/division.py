@@ -32,7 +32,7 @@ def cycles_needed(stage: Stage, curves: Array, counts: Array, c: Array, T: float
     """
     unit = stage.hz / stage.power_w
     idle, busy, cycles, power, both = needs(stage, c)
-    if T < idle or ((cycles or power) and T <= busy):
+    if idle > T or ((cycles or power) and busy >= T):
         return math.inf, unit
     if not both:
         F, Q, _, _, _, _ = usage(stage, curves, counts, c, T, unit)

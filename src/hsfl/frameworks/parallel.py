@@ -15,6 +15,8 @@ sums of the units that both hold. In this simulation one working copy serves all
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
@@ -91,7 +93,7 @@ class CopyPerClient(Base):
             shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
         else:
             shards = spread(state, kept, round_index)
-        return self.finish(state, shards)
+        return self.finish(state, shards, self.task.receivers(round_index))
 
     def train(self, state: State, clients: Iterable[int], round_index: int, round_samples: int) -> Shard:
         """Some of the round's clients, one after another, each with a session at the main server.
@@ -99,6 +101,7 @@ class CopyPerClient(Base):
         round_samples: of all clients that take part in the round, wherever they are trained.
         """
         task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
+        weights = task.weights(round_index)
         sums = self.zero_sums(state, round_samples)
         main = MainServer(state.units["main"], sums.main, self.tail_part)
         heads = _EdgeHeads(state, sums.edge) if sums.edge is not None else _OwnHeads(state)
@@ -109,17 +112,21 @@ class CopyPerClient(Base):
             session = main.open(cut, lr)
             head, own = client.train(session, round_index, link)
             losses.merge(own)
-            main.finish(k, session.part.state, float(data.num_samples))
-            heads.take(k, head, float(data.num_samples), main, link)
+            main.finish(k, session.part.state, float(weights[k]))
+            heads.take(k, head, float(weights[k]), main, link)
         return Shard(sums, heads.kept, losses, link.bytes)
 
     def zero_sums(self, state: State, round_samples: int) -> Sums:
         """Empty sums of both servers for a round that starts from this state, with so many samples."""
-        edge = PartialSum.zero(state.units["edge"], round_samples) if self.average_heads else None
-        return Sums(PartialSum.zero(state.units["main"], round_samples), edge)
+        most = self.task.most_weight(round_samples)
+        edge = PartialSum.zero(state.units["edge"], most) if self.average_heads else None
+        return Sums(PartialSum.zero(state.units["main"], most), edge)
 
-    def finish(self, state: State, shards: Sequence[Shard]) -> tuple[State, RoundResult]:
-        """The shards of a round are joined, in whatever order they come; the servers swap sums and average."""
+    def finish(self, state: State, shards: Sequence[Shard], receivers: np.ndarray) -> tuple[State, RoundResult]:
+        """The shards of a round are joined, in whatever order they come; the servers swap sums and average.
+
+        receivers: the clients that get the new heads.
+        """
         whole, link = shards[0], Link()
         for shard in shards[1:]:
             whole.merge(shard)
@@ -132,8 +139,8 @@ class CopyPerClient(Base):
             edge = EdgeServer(state.units["edge"], sums.edge)
             swap(main, edge, self.min_cut, self.max_cut, link)
             units["edge"] = edge.close()
-            for cut in (cut for k, cut in enumerate(self.cuts) if k not in self.task.away):
-                link.count("client_edge_down", units["edge"][0:cut].num_bytes)  # dropped clients get the new head too
+            for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
+                link.count("client_edge_down", int(count) * units["edge"][0:cut].num_bytes)  # to dropped clients, too
         units["main"] = main.close()
         return State(units), RoundResult(losses.mean, losses.num_samples, link.bytes)
 

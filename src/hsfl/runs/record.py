@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from hsfl.config import RunConfig
+from hsfl.data.holdings import class_counts
 from hsfl.errors import InputError
 from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
@@ -43,8 +44,8 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
     labels = feed.images.y.cpu().numpy()
     return ClientsRecord(
-        num_samples=[len(own) for own in feed.indices],
-        class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
+        num_samples=feed.sizes.tolist(),
+        class_counts=class_counts(feed.indices, labels, bench.num_classes).tolist(),
         class_names=list(bench.class_names),
         cuts=list(cuts),
         max_cut=(fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut).tolist(),
