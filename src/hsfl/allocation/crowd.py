@@ -25,7 +25,7 @@ import numpy as np
 
 Array = np.ndarray
 STEPS = 200  # of a bisection, at most
-CLOSE = 1e-4  # of T
+CLOSE = 1e-4  # of T, and of prices
 WIDEST, NEAR = 80.0, 2.0  # of the logarithm of a band's price, around 1 and around the price for the T before
 DEAR = (1.0, 4.0, 16.0)  # costs of a second of distribution that are tried, in slopes of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
@@ -167,7 +167,7 @@ class _Rows:
         if self.reach < WIDEST:  # a range around the last prices, where it holds the new ones
             low = np.where(self._too_much(T_s, np.exp(low), extra)[0], low, -WIDEST)
             high = np.where(self._too_much(T_s, np.exp(high), extra)[0], WIDEST, high)
-        while (high - low).max() > 1e-6:
+        while (high - low).max() > CLOSE:
             middle = 0.5 * (low + high)
             much = self._too_much(T_s, np.exp(middle), extra)[0]
             low, high = np.where(much, middle, low), np.where(much, high, middle)

@@ -14,6 +14,7 @@ from hsfl.network.latency import LN2, client_round_s, phases
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
+MOST_ROWS = 10_000  # of clients on which prices are found; of more, every n-th
 
 
 def crowd_cuts(
@@ -28,9 +29,10 @@ def crowd_cuts(
     some = [clients for clients in participants if len(clients)] or [np.arange(world.fleet.num_clients)]
     cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
     loads = crowd_loads(world, float(np.mean([len(clients) for clients in some])), batch_size, num_batches, min_cut)
-    rows = np.concatenate(some)
-    main_hz, subs = world.servers.main_hz, links.num_subchannels
-    return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, 1 / len(some), main_hz, subs), loads, cell)
+    every = np.concatenate(some)
+    rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # of every cell its part
+    weight, main_hz, subs = len(every) / len(rows) / len(some), world.servers.main_hz, links.num_subchannels
+    return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
 
 
 def own_fastest_cuts(

@@ -25,7 +25,7 @@ from hsfl.report.runs import Run, display_name, read_run, run_places, usual_orde
 from hsfl.report.sweep import FILE as SWEEP_FILE
 from hsfl.report.sweep import Sweep, read_sweep
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import ClientsRecord
+from hsfl.runs.records import QUANTILES, ClientsRecord
 
 MAX_POINTS = 1000  # of a curve
 WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of hsfl plan --out"
@@ -230,7 +230,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     run, config, records = one.run, one.config, one.run.records
     evaluated = [record for record in records if record.test_accuracy is not None]
     best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)
-    clients = None if one.clients is None else asdict(one.clients)
+    clients = None if one.clients is None or one.clients.crowd is not None else asdict(one.clients)
     main = None if one.clients is None else one.clients.main_flops_per_s
     return {
         "label": run.label,
@@ -262,7 +262,9 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
         "clients": None
         if clients is None
-        else {k: v if k == "class_names" or v is None else v[:MAX_CLIENTS] for k, v in clients.items()},
+        else {k: v if k == "class_names" or not isinstance(v, list) else v[:MAX_CLIENTS] for k, v in clients.items()},
+        "crowd": None if one.clients is None else one.clients.crowd,
+        "quantiles": QUANTILES,
         "counts": client_counts(records),
         "gantt_every": every,
         "rounds": round_columns(records, list(run.bytes), every, run.pools_data),

@@ -206,7 +206,7 @@ def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
 def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
     """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
     were searched again."""
-    if (before := folder.rounds()[-1:]) and before[0].cuts != list(cuts):
+    if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
         raise InputError(
             f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
             f"{folder.cuts_path.name} of then back, or run again into a new folder"

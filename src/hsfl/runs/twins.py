@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+
 from hsfl import plugins
 from hsfl.config import RunConfig, flatten
 from hsfl.config.sections import FRAMEWORK_OPTIONS
@@ -111,11 +113,13 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         if index == len(learned):
             return records, source.ended().status
         row = learned[index]
-        assert list(row.kept) == [k for k in chosen if line.kept[k]], "the same clients, and nobody dropped"
+        kept = np.flatnonzero(line.kept).tolist()
+        assert row.num_kept == len(kept), "the same clients, and nobody dropped"
+        assert row.crowd is not None or row.kept == kept, "the same clients, and nobody dropped"
         quality = None
         if row.test_accuracy is not None:
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
-        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, row.kept, chosen))
+        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, kept, chosen))
         record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
         records.append(replace(record, why=why_record(clock, index, chosen)))
         now_s = record.sim_time_s
