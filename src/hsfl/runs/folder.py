@@ -189,7 +189,7 @@ class RunFolder:
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
         with writing(self.rounds_path), self.rounds_path.open("a") as file:
-            file.write(_line(record))
+            file.write(record_line(record))
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds 1, 2, ... of all whole lines; a last line that a crash cut off is left out."""
@@ -230,7 +230,7 @@ def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str)
         raise InputError(f"{where}: cuts has {record.num_clients} entries, not {before[0].num_clients}; {DAMAGED}")
 
 
-def _line(record: RoundRecord) -> str:
+def record_line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
     return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
 
