@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.models.cost import CostTable
-from hsfl.planning.choice import sampled_participants
+from hsfl.planning.choice import sampled_rounds_of
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import count_batches, world_of
 from hsfl.rng import stream
@@ -76,7 +76,7 @@ def city(config: RunConfig, quiet: bool = False) -> dict[str, float]:
     world = world_of(config, resnet18())
     step("fleet and cells")
     batches = count_batches(config, num_samples)
-    participants = sampled_participants(config, num_samples)
+    participants = sampled_rounds_of(config, num_samples)
     how = (config.fleet, config.allocation, world, config.train.batch_size, batches, config.options, participants)
     cuts, _ = planned_cuts(*how)
     step("cuts over participants")

@@ -70,7 +70,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     import torch
 
     from hsfl.frameworks import find_framework
-    from hsfl.planning.choice import sampled_participants
+    from hsfl.planning.choice import sampled_rounds_of
     from hsfl.planning.cuts import planned_cuts
     from hsfl.planning.round_clock import RoundClock
     from hsfl.planning.world import count_batches, make_world
@@ -88,7 +88,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     meter = Meter()
     world = make_world(config, (1, 28, 28), 10)
     how = (config.fleet, config.allocation, world, 10, count_batches(config, bench.num_samples), config.options)
-    cuts, _ = planned_cuts(*how, sampled_participants(config, bench.num_samples))
+    cuts, _ = planned_cuts(*how, sampled_rounds_of(config, bench.num_samples))
     meter.end("draw and plan")
     clock = RoundClock(config, world, cuts, bench.num_samples)
     _, says = clock.round(0, clock.chosen(0))

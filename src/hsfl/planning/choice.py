@@ -10,6 +10,8 @@ has their mean: no bias, and a client trains once however often it was drawn. Bu
 mean, so a running variance stays a variance.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hsfl.config import RunConfig
@@ -72,7 +74,25 @@ def is_crowd(world: World) -> bool:
     return several or world.fleet.num_clients > MANY_CLIENTS
 
 
-def sampled_participants(config: RunConfig, num_samples: Array) -> list[Array]:
-    """Who takes part in sampled rounds, as indices [n] each; drawn apart from those of a run."""
-    rounds = range(SAMPLED_ROUNDS)
-    return [np.flatnonzero(times_drawn(config, index, num_samples, key="sampled")) for index in rounds]
+@dataclass(frozen=True)
+class Sampled:
+    """Rounds to plan a crowd on: who takes part in each, and how many get the model, for one that takes part."""
+
+    rounds: tuple[Array, ...]  # indices [n] of clients
+    num_active: float  # clients of a round, the mean
+    num_receivers: float
+
+    @classmethod
+    def everyone(cls, num_clients: int) -> "Sampled":
+        """One round of all clients."""
+        return cls((np.arange(num_clients),), num_clients, num_clients)
+
+
+def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
+    """Rounds with those who take part in them, as a run of the config chooses them; drawn apart from those of the run."""
+    drawn = (times_drawn(config, index, num_samples, key="sampled") for index in range(SAMPLED_ROUNDS))
+    rounds = tuple(clients for times in drawn if len(clients := np.flatnonzero(times)))
+    if not rounds:
+        return Sampled.everyone(config.fleet.num_clients)
+    num_active = float(np.mean([len(clients) for clients in rounds]))
+    return Sampled(rounds, num_active, num_active if config.train.receivers == "chosen" else config.fleet.num_clients)

@@ -3,7 +3,6 @@
 Legend: K clients, C cuts, S sampled rounds, I subchannels, n who takes part in a round.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from hsfl.allocation.crowd import Crowd, Loads, choose
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.latency import LN2, client_round_s, phases
+from hsfl.planning.choice import Sampled
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -18,33 +18,27 @@ MOST_ROWS = 10_000  # of clients on which prices are found; of more, every n-th
 
 
 def crowd_cuts(
-    world: World, participants: Sequence[Array], batch_size: int, num_batches: Array, min_cut: int
+    world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int
 ) -> tuple[Array, float]:
-    """(the cut of every client at the prices of the sampled rounds [K], the seconds of a round by these prices).
-
-    participants: who takes part in each of the sampled rounds; everyone where there are none.
-    """
+    """(the cut of every client at the prices of the sampled rounds [K], the seconds of a round by these prices)."""
     links = world.links
     assert isinstance(links, Ofdma), "crowds share a radio"
-    some = [clients for clients in participants if len(clients)] or [np.arange(world.fleet.num_clients)]
     cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
-    loads = crowd_loads(world, float(np.mean([len(clients) for clients in some])), batch_size, num_batches, min_cut)
-    every = np.concatenate(some)
+    loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
+    every = np.concatenate(sampled.rounds)
     rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # of every cell its part
-    weight, main_hz, subs = len(every) / len(rows) / len(some), world.servers.main_hz, links.num_subchannels
+    weight, main_hz, subs = len(every) / len(rows) / len(sampled.rounds), world.servers.main_hz, links.num_subchannels
     return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
 
 
-def own_fastest_cuts(
-    world: World, participants: Sequence[Array], batch_size: int, num_batches: Array, min_cut: int
-) -> Array:
+def own_fastest_cuts(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Array:
     """The cut with which each client ends first under the even allocation, [K], beside as many as take part in a sampled round."""
     fleet, servers, links = world.fleet, world.servers, world.links
-    num_active = float(np.mean([len(clients) for clients in participants])) if len(participants) else fleet.num_clients
-    own_hz = servers.main_hz / max(num_active, 1.0)
+    own_hz = servers.main_hz / sampled.num_active
     if isinstance(links, Ofdma):
-        loads = crowd_loads(world, num_active, batch_size, num_batches, min_cut)
-        own_s = loads.fixed_s + loads.cycles / own_hz + (loads.band_s + loads.down_s) / _width(links, num_active)
+        loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
+        width = _width(links, sampled.num_active)
+        own_s = loads.fixed_s + loads.cycles / own_hz + (loads.band_s + loads.down_s) / width
         return np.asarray(own_s.argmin(axis=1))
     cost, rates = world.cost, links.rates
     columns = np.arange(cost.num_units + 1)[:, None]  # [C, 1]
@@ -65,11 +59,14 @@ class _Efficiency:
     edge_down: Array
 
 
-def crowd_loads(world: World, num_active: float, batch_size: int, num_batches: Array, min_cut: int) -> Loads:
-    """What each client would have to do at each cut. num_active: clients of a round, who share cells evenly."""
+def crowd_loads(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Loads:
+    """What each client would have to do at each cut, in cells that the clients of a round share evenly.
+
+    A download counts as often as clients receive the model, for one that takes part.
+    """
     cost, fleet, links, servers = world.cost, world.fleet, world.links, world.servers
     assert isinstance(links, Ofdma), "crowds share a radio"
-    seen = _efficiency(world, sample_draws(world, 1).sample(0), num_active)
+    seen = _efficiency(world, sample_draws(world, 1).sample(0), sampled.num_active)
     samples = (np.broadcast_to(num_batches, fleet.cpu_hz.shape) * batch_size)[:, None]  # [K, 1]
     cuts = np.arange(cost.num_units + 1)
     can = (cuts >= min_cut) & (cuts <= np.maximum(fleet.max_cut, min_cut)[:, None])
@@ -79,7 +76,7 @@ def crowd_loads(world: World, num_active: float, batch_size: int, num_batches: A
         fixed_s=np.where(can, samples * cost.client_flops / (fleet.cpu_hz * fleet.flops_per_cycle)[:, None], np.inf),
         cycles=samples * cost.server_flops / servers.flops_per_cycle,
         band_s=(band_s + cost.model_bits / seen.edge_up[:, None]) * per_hz,
-        down_s=cost.model_bits / seen.edge_down[:, None] * per_hz,
+        down_s=cost.model_bits / seen.edge_down[:, None] * per_hz * (sampled.num_receivers / sampled.num_active),
     )
 
 

@@ -1,7 +1,5 @@
 """The cut of each client: given, as deep as the client can hold, or searched under the even allocation or a policy."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig
@@ -9,6 +7,7 @@ from hsfl.errors import InputError
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
+from hsfl.planning.choice import Sampled
 from hsfl.planning.crowds import own_fastest_cuts
 from hsfl.planning.world import World, sample_draws
 
@@ -23,18 +22,18 @@ def choose_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
-    participants: Sequence[Array] = (),
+    sampled: Sampled | None = None,
 ) -> tuple[int, ...]:
     """The cut of each client, [K], as `fleet.cuts` asks.
 
-    num_batches: [K] of a round. options: for policies that a plugin registered. participants: as in `planned_cuts`.
+    num_batches: [K] of a round. options: for policies that a plugin registered. sampled: as in `planned_cuts`.
     """
     if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches, options, participants)[0]
+        return planned_cuts(config, allocation, world, batch_size, num_batches, options, sampled)[0]
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut, participants)
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled)
     return check_cuts("fleet.cuts", config.cuts, config.min_cut, world)
 
 
@@ -55,17 +54,15 @@ def planned_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
-    participants: Sequence[Array] = (),
+    sampled: Sampled | None = None,
 ) -> tuple[tuple[int, ...], str | None]:
     """The cuts [K] that the policy chooses (even: the fastest under the even allocation), and what to say of a search that its
-    time limit stopped. participants: who takes part in sampled rounds, for crowds (`crowds.is_crowd`); everyone where it is empty."""
+    time limit stopped. sampled: rounds to plan a crowd on (`choice.is_crowd`); without them, everyone takes part."""
     if allocation.policy == "even":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut, participants), None
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled), None
     from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
 
-    plan = plan_cuts(
-        world, allocation, batch_size, num_batches, config.min_cut, options=options, participants=participants
-    )
+    plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options, sampled=sampled)
     return tuple(plan.cuts.tolist()), limit_note(allocation, plan)
 
 
@@ -112,7 +109,7 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
 
 
 def fastest_cuts(
-    world: World, batch_size: int, num_batches: Array, min_cut: int, participants: Sequence[Array] = ()
+    world: World, batch_size: int, num_batches: Array, min_cut: int, sampled: Sampled | None = None
 ) -> tuple[int, ...]:
     """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
 
@@ -122,7 +119,11 @@ def fastest_cuts(
     as many beside it as take part in the sampled rounds.
     """
     if world.fleet.num_clients > MANY_CLIENTS:
-        return tuple(own_fastest_cuts(world, participants, batch_size, num_batches, min_cut).tolist())
+        return tuple(
+            own_fastest_cuts(
+                world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
+            ).tolist()
+        )
     fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
     times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
     own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]

@@ -5,7 +5,6 @@ even allocation, in which each turn has the whole band and server; only CPSL has
 allocation that a framework's authors chose, and the even one where they chose none.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.cells import allocate_cells, check_cells
-from hsfl.planning.choice import is_crowd
+from hsfl.planning.choice import Sampled, is_crowd
 from hsfl.planning.clusters import own_policy, takes_turns
 from hsfl.planning.crowds import crowd_cuts
 from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
@@ -86,12 +85,12 @@ def plan_cuts(
     min_cut: int,
     progress: OnProgress | None = None,
     options: OptionsConfig | None = None,
-    participants: Sequence[Array] = (),
+    sampled: Sampled | None = None,
 ) -> CutChoice:
     """The policy's cuts: optimised over samples, or by its rule. The gap of the plan is that of the cuts it returns.
 
     num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
-    participants: who takes part in sampled rounds, where a crowd is planned; everyone where it is empty.
+    sampled: rounds to plan a crowd on; without them, everyone takes part.
     """
     chosen = policy_named(own_policy(settings.policy, PROPOSED), options)  # HSFL has a cut for each client
     how = CutSettings(
@@ -103,10 +102,10 @@ def plan_cuts(
         threads=2,
     )
     if isinstance(world.links, Measured):
-        sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
-        return plan_measured_cuts(world, sampled, chosen.with_radio(), how, batch_size, num_batches, progress)
+        rates = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
+        return plan_measured_cuts(world, rates, chosen.with_radio(), how, batch_size, num_batches, progress)
     if is_crowd(world):
-        return _crowd_choice(world, chosen, participants, batch_size, num_batches, min_cut)
+        return _crowd_choice(world, chosen, sampled, batch_size, num_batches, min_cut)
     rounds = samples(world, settings, batch_size, num_batches, min_cut)
     plan = choose_cuts(rounds, how, progress)
     if chosen.cuts == "optimised":
@@ -120,11 +119,13 @@ def plan_cuts(
 
 
 def _crowd_choice(
-    world: World, chosen: Policy, participants: Sequence[Array], batch_size: int, num_batches: Array, min_cut: int
+    world: World, chosen: Policy, sampled: Sampled | None, batch_size: int, num_batches: Array, min_cut: int
 ) -> CutChoice:
     """The policy's cuts of a crowd: at prices, or by its rule."""
     clock = TimeLimit(np.inf)
-    cuts, mean_s = crowd_cuts(world, participants, batch_size, num_batches, min_cut)
+    cuts, mean_s = crowd_cuts(
+        world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
+    )
     plan = CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds(), timed_out=False)
     if chosen.cuts == "optimised":
         return plan

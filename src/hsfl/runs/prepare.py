@@ -25,7 +25,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
-from hsfl.planning.choice import is_crowd, sampled_participants
+from hsfl.planning.choice import is_crowd, sampled_rounds_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
@@ -91,8 +91,8 @@ def _cuts(
         check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
         return given, None
     num_batches = count_batches(config, num_samples)
-    participants = sampled_participants(config, num_samples) if is_crowd(world) else ()
-    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, participants)
+    sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
     return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
 
 
