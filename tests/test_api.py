@@ -61,7 +61,7 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named", "message"),
     [
-        (("dmeo", ()), {}, "config 'dmeo' is neither a readable file nor a preset; presets: demo"),
+        (("dmeo", ()), {}, "config 'dmeo' is neither a readable file nor a preset; did you mean demo? presets: demo"),
         ((None, {"train.rounds": 3}), {}, "give a list such as ['train.rounds=5'], or keywords such as train="),
         ((None, [3]), {}, "give a list such as ['train.rounds=5']"),
         ((None, ()), {"rounds": 3}, "unknown config field 'rounds'; did you mean 'train.rounds'?"),

@@ -178,7 +178,7 @@ def test_broken_files(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["dmo", "/nowhere/at/all.toml"])
-def test_no_such_config(source):
-    with pytest.raises(InputError, match=r"neither a readable file nor a preset; presets: demo, paper-cifar10"):
+@pytest.mark.parametrize(("source", "hint"), [("dmo", r"did you mean demo\? "), ("/nowhere/at/all.toml", "")])
+def test_no_such_config(source, hint):
+    with pytest.raises(InputError, match=rf"neither a readable file nor a preset; {hint}presets: demo, paper-cifar10"):
         read_config(source)

@@ -10,7 +10,8 @@ import pytest
 
 from hsfl.fleet import file as fleet_file
 from hsfl.report.page import render
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import page_data
+from hsfl.report.page_sources import read_sources
 from hsfl.runs.folder import RunFolder
 from tests.small_runs import Answer, hsfl, refused
 

@@ -13,7 +13,7 @@ from tests.test_imports import FILES, ROOT
 PACKAGE = "hsfl"  # also the name of a framework, so that this word alone proves nothing
 POLICIES = ("allocation/policies.py", "planning/clusters.py", "experiments/fig5.py", "experiments/latency_report.py")
 LISTS = {  # files that may name frameworks, and why
-    "config/sections.py": "the options of the built-in frameworks, checked before any framework is known",
+    "config/options.py": "the options of the built-in frameworks, checked before any framework is known",
     "experiments/columns.py": "the columns of the paper's table",
     "experiments/fig1.py": "the three charts of the paper's figure",
     "experiments/fig3.py": "the curves that the paper's claim names",

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-import hsfl
 from hsfl.commands import (
     allocations,
     comparisons,
@@ -45,7 +44,9 @@ def main(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        print(f"hsfl {hsfl.__version__}")
+        from importlib.metadata import version  # here, because it takes a tenth of a second to load
+
+        print(f"hsfl {version('hsfl')}")
         raise typer.Exit
 
 

@@ -16,7 +16,7 @@ def known(what: str, name: str, choices: Iterable[str], way_out: str = "") -> st
     """The name, if it is among the choices; else an error that suggests the nearest, and another way out."""
     choices = list(choices)
     if name not in choices:
-        near = get_close_matches(str(name).lower(), choices, n=1, cutoff=0.5)
+        near = get_close_matches(str(name).lower(), choices, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}{way_out}")
     return name

@@ -101,7 +101,7 @@ def test_nobody_can_keep_a_tiny_tau():
 
 
 def test_unknown_policy():
-    with pytest.raises(InputError, match="policy is 'best'"):
+    with pytest.raises(InputError, match="policy 'best' is unknown; choose one of proposed"):
         policy("best")
 
 

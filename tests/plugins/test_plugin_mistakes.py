@@ -144,7 +144,7 @@ def test_images_alone_for_models_of_images(here: Path) -> None:
     assert "data.image_size is 8 but points holds numbers" in refused(
         "run", *words, "--set", "data.image_size=8", "--out", "run"
     )
-    wrong = ("--set", "model.name=mlp", "--set", "model.input=[1, 8, 8]")
+    wrong = ("--set", "model.name=mlp", "--set", "model.input=[1, 8, 8]", "--set", "fleet.cuts=2")
     assert "model.input resizes images but points holds numbers" in refused("run", *words, *wrong, "--out", "run")
 
 

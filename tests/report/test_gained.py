@@ -4,7 +4,8 @@ from pathlib import Path
 
 from hsfl.report.comparing import read_comparison
 from hsfl.report.gained import gained
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import page_data
+from hsfl.report.page_sources import read_sources
 from tests.small_runs import hsfl, numbers, tiny_words
 
 

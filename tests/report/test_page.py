@@ -17,8 +17,9 @@ from hsfl.methods import METHODS
 from hsfl.network.clock import PHASES
 from hsfl.report import page_rounds
 from hsfl.report.page import render, safe_json, write_page
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import page_data
 from hsfl.report.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
+from hsfl.report.page_sources import read_sources
 from hsfl.report.page_words import describe, settings_rows
 from hsfl.report.runs import Run
 from hsfl.runs.folder import RunFolder

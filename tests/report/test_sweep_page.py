@@ -8,7 +8,8 @@ import pytest
 
 from hsfl.files import write_json
 from hsfl.report.page import write_page
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import page_data
+from hsfl.report.page_sources import read_sources
 from hsfl.report.sweep import Sweep, read_sweep
 from hsfl.report.sweep_figure import axis_of, panels_of, sweep_figure, y_limits
 from hsfl.report.watch import Watcher

@@ -185,6 +185,7 @@ save_tensors(Path({str(tmp_path / "model.safetensors")!r}), {{"weight": torch.ze
 def test_a_lost_connection_is_as_ctrl_c(tmp_path: Path) -> None:
     code = f"""
 import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup make test has it ignored
 from tests.small_runs import tiny
 from hsfl.runs import loop
 class HangUp(loop.Observer):

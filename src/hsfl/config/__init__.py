@@ -1,8 +1,9 @@
 """One tree of settings for a run, frozen, read from TOML or JSON and changed with `section.field=value`.
 
-`sections` lists every field.
+`sections` lists every field; `options` those of single frameworks.
 """
 
+from hsfl.config.options import OptionsConfig
 from hsfl.config.reading import (
     config_file,
     flatten,
@@ -24,7 +25,6 @@ from hsfl.config.sections import (
     FleetConfig,
     ModelConfig,
     NetworkConfig,
-    OptionsConfig,
     RunConfig,
     TrainConfig,
 )

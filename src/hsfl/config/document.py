@@ -1,4 +1,4 @@
-"""`docs/settings.md`: every setting, its default and its explanation, from the sources of `sections`.
+"""`docs/settings.md`: every setting, its default and its explanation, from the sources of `sections` and `options`.
 
 `python -m hsfl.config.document` prints it; a test compares the file with it.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hsfl.config import sections
+from hsfl.config import options, sections
 from hsfl.config.sections import RunConfig
 
 HEAD = """# Settings
@@ -91,7 +91,11 @@ def _literals(annotation: Any) -> list[str]:
 
 def _comments() -> dict[tuple[str, str], str]:
     """The comment of each field, by its class and name: on its lines, or on the lines of comments right above it."""
-    source = Path(sections.__file__).read_text("utf-8")
+    return _comments_in(Path(sections.__file__)) | _comments_in(Path(options.__file__))
+
+
+def _comments_in(path: Path) -> dict[tuple[str, str], str]:
+    source = path.read_text("utf-8")
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     at = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     lines = source.splitlines()

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from hsfl.config.options import modern_options, older_options
 from hsfl.config.paths import RUN_CONFIG, beside, count_devices, from_folder
-from hsfl.config.sections import RunConfig, modern_options, older_options
+from hsfl.config.sections import RunConfig
 from hsfl.config.words import explain, fields_of, unknown_field
 from hsfl.errors import InputError
 from hsfl.plugins import OPTIONS, find, load_all

@@ -1,39 +1,21 @@
 """One frozen tree of settings for a run: every field, its default and what it may be."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from hsfl import plugins
-from hsfl.errors import InputError
-from hsfl.fleet.quantities import with_units
+from hsfl.config.options import OptionsConfig
+from hsfl.config.section import Section
 
 MAX_SIDE = 1024  # of an image, in pixels; more than this is a slip of the finger
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _numbers(cls, value: object, info: ValidationInfo) -> object:
-        """True is no number; text in a field whose name ends with a unit is a quantity, such as 100Mbps."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise PydanticCustomError("not_a_bool", "another value than true or false")
-        try:
-            return with_units(str(info.field_name), value)
-        except InputError as error:
-            raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
 OWN_DATA = "own"  # how the name of a data set begins that was given from Python: own or own:NAME
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """The model: its name, the images it takes, and how it is built."""
 
     name: str = "resnet18"  # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registered
@@ -48,7 +30,7 @@ class ModelConfig(_Section):
     init_weights: str | None = None  # a state dict in safetensors
 
 
-class DataConfig(_Section):
+class DataConfig(Section):
     """The data set, how much of it is used, and how it is divided among the clients."""
 
     name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH
@@ -76,7 +58,7 @@ class DataConfig(_Section):
     sha256: str | None = None  # of data given from Python, filled in by hsfl.run: the run goes on with no others
 
 
-class FleetConfig(_Section):
+class FleetConfig(Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
     num_clients: int = Field(10, ge=1)  # where a fleet file is given and this is not, the number of its devices
@@ -112,7 +94,7 @@ _Bps = float | tuple[float, ...] | None
 _BPS = Field(None, description="bits per second for all (5e6), one for each client ([5e6, 1e7])")
 
 
-class NetworkConfig(_Section):
+class NetworkConfig(Section):
     """The radio (or measured links) and the servers; the defaults are the paper's.
 
     Measured links need `main_up_bps` and `main_down_bps`; those to the edge server are the same unless given.
@@ -160,7 +142,7 @@ class NetworkConfig(_Section):
     full_batches: bool = False  # charge whole batches; else the samples that there are
 
 
-class AllocationConfig(_Section):
+class AllocationConfig(Section):
     """Who gets which cycles, subchannels and power, and how `fleet.cuts = "planned"` are found."""
 
     # or proposed, rcls, scls, ecfa, gtra, etra, etra_even, splitfed, cpsl; names joined by + change several decisions;
@@ -176,7 +158,7 @@ class AllocationConfig(_Section):
     patience: int = Field(10, ge=1)  # its generations, or descent's kicks, without improvement that end the search
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """How long a run lasts, in rounds or simulated seconds, and how clients train."""
 
     rounds: int = Field(10, ge=1, le=10**9)  # at most
@@ -201,111 +183,7 @@ class TrainConfig(_Section):
     eval_every: int = Field(1, ge=1)  # the model is tested after every n-th round, and after the last
 
 
-class FLOptions(_Section):
-    """Options of FL."""
-
-    needs_storage: bool = False  # leave out clients that cannot hold the whole model
-
-
-class SLOptions(_Section):
-    """Options of SL."""
-
-    hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
-
-
-class FSLOptions(_Section):
-    """Options of FSL: whether heads are averaged, too, or only the server's sides."""
-
-    average: Literal["both", "server"] = (
-        "both"  # both: heads and the server's sides; server: each client keeps its own head
-    )
-
-
-class PSLOptions(_Section):
-    """Options of PSL: whether the gradient at the cut is averaged instead of the heads' weight gradients."""
-
-    cut_gradient: bool = False  # true: the gradient at the cut is averaged
-
-
-class CPSLOptions(_Section):
-    """Options of CPSL: how many clusters, how they are formed, and whether each has a cut of its own."""
-
-    clusters: int = Field(2, ge=1)  # how many
-    clustering: Literal["random", "gibbs"] = "random"  # gibbs: searched, as its authors do
-    cut: Literal["one", "cluster"] = "one"  # one for all, or one for each cluster
-
-
-class LocFedMixOptions(_Section):
-    """Options of LocFedMix-SL."""
-
-    alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
-    reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
-
-
-FRAMEWORK_OPTIONS: dict[str, type[_Section]] = {
-    "fl": FLOptions,
-    "sl": SLOptions,
-    "fsl": FSLOptions,
-    "psl": PSLOptions,
-    "cpsl": CPSLOptions,
-    "locfedmix_sl": LocFedMixOptions,
-}
-OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, where it was not the framework's name
-
-
-def older_options() -> dict[str, tuple[str, str]]:
-    """The older spellings of options, each with its section and field of today: fsl_average -> (fsl, average)."""
-    return {
-        f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
-        for section, kind in FRAMEWORK_OPTIONS.items()
-        for field in kind.model_fields
-    }
-
-
-def modern_options(options: Any) -> Any:
-    """The options with older spellings replaced by today's; anything that is no mapping is returned as it is."""
-    older = older_options()
-    if not isinstance(options, Mapping) or not older.keys() & options.keys():
-        return options
-    tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in options.items()}
-    for name in (name for name in older if name in options):
-        section, field = older[name]
-        if not isinstance(tree.setdefault(section, {}), dict):
-            continue  # what is no section is told where it is checked
-        if field in tree[section]:
-            raise InputError(f"options.{name} and options.{section}.{field} are one setting; give one of them")
-        tree[section][field] = tree.pop(name)
-    return tree
-
-
-class OptionsConfig(_Section):
-    """Choices that the papers leave open, a section for each framework. The options of a plugin stand under the name that it
-    registered.
-
-    The older spelling without a section (`options.fsl_average`) is still read.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    fl: FLOptions = FLOptions()
-    sl: SLOptions = SLOptions()
-    fsl: FSLOptions = FSLOptions()
-    psl: PSLOptions = PSLOptions()
-    cpsl: CPSLOptions = CPSLOptions()
-    locfedmix_sl: LocFedMixOptions = LocFedMixOptions()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_spellings(cls, value: Any) -> Any:
-        return modern_options(value)
-
-    def of(self, name: str) -> Any:
-        """The options of a framework, policy, model or data set: those given, else its defaults; null if it takes no options."""
-        given = {*type(self).model_fields, *(self.model_extra or {})}
-        return getattr(self, name) if name in given else plugins.default_options(name)
-
-
-class LogConfig(_Section):
+class LogConfig(Section):
     """What a run keeps besides its rounds."""
 
     checkpoint_every: int = Field(1, ge=1)  # a state to go on from, after every n-th round
@@ -313,7 +191,7 @@ class LogConfig(_Section):
     tensorboard: bool = False  # write events for TensorBoard
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     """Where clients are trained. The numbers do not depend on it, to the bit."""
 
     name: Literal["inline", "workers"] = "inline"  # where clients are trained: in this process, or by worker processes
@@ -321,7 +199,7 @@ class EngineConfig(_Section):
     threads: int | None = Field(None, ge=1, le=1024)  # of each worker; null: the cores divided among the workers
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """All settings of a run."""
 
     framework: str = "hsfl"  # cl, fl, sl, splitfed_v1, splitfed_v2, psl, fsl, locfedmix_sl, cpsl, hsfl, or a name that a plugin registered

@@ -8,7 +8,8 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel
 
 from hsfl import plugins
-from hsfl.config.sections import RunConfig, older_options
+from hsfl.config.options import older_options
+from hsfl.config.sections import RunConfig
 
 
 def explain(

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.files import write_atomic
-from hsfl.report.page_data import page_data, read_sources
+from hsfl.report.page_data import page_data
+from hsfl.report.page_sources import read_sources
 
 QUOTED = {True: "'self'", False: "'none'"}
 SCRIPTS = ("base.js", "curves.js", "gantt.js", "tables.js", "sweep.js", "main.js")

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from hsfl.errors import InputError
 from hsfl.report.page import render, safe_json, waiting_data
-from hsfl.report.page_data import NothingYet, page_data, read_sources
+from hsfl.report.page_data import page_data
+from hsfl.report.page_sources import NothingYet, read_sources
 from hsfl.report.runs import run_places
 
 HOST = "127.0.0.1"

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl import plugins
-from hsfl.config import RunConfig, flatten
-from hsfl.config.sections import FRAMEWORK_OPTIONS
+from hsfl.config import OptionsConfig, RunConfig, flatten
 from hsfl.data.datasets import Dataset
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
@@ -41,7 +40,9 @@ TIMED = (
     "fleet.one_cut",
     "engine.",
     "log.",
-    *(f"options.{name}." for name in FRAMEWORK_OPTIONS),  # where they change more, `rounds_within_budget` says so
+    *(
+        f"options.{name}." for name in OptionsConfig.model_fields
+    ),  # where they change more, `rounds_within_budget` says so
 )  # change the clock alone
 
 

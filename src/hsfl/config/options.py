@@ -1,0 +1,105 @@
+"""Choices that the frameworks' papers leave open: a section for each framework that has any."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from hsfl import plugins
+from hsfl.config.section import Section
+from hsfl.errors import InputError
+
+OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, where it was not the framework's name
+
+
+class FLOptions(Section):
+    """Options of FL."""
+
+    needs_storage: bool = False  # leave out clients that cannot hold the whole model
+
+
+class SLOptions(Section):
+    """Options of SL."""
+
+    hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
+
+
+class FSLOptions(Section):
+    """Options of FSL: whether heads are averaged, too, or only the server's sides."""
+
+    average: Literal["both", "server"] = (
+        "both"  # both: heads and the server's sides; server: each client keeps its own head
+    )
+
+
+class PSLOptions(Section):
+    """Options of PSL: whether the gradient at the cut is averaged instead of the heads' weight gradients."""
+
+    cut_gradient: bool = False  # true: the gradient at the cut is averaged
+
+
+class CPSLOptions(Section):
+    """Options of CPSL: how many clusters, how they are formed, and whether each has a cut of its own."""
+
+    clusters: int = Field(2, ge=1)  # how many
+    clustering: Literal["random", "gibbs"] = "random"  # gibbs: searched, as its authors do
+    cut: Literal["one", "cluster"] = "one"  # one for all, or one for each cluster
+
+
+class LocFedMixOptions(Section):
+    """Options of LocFedMix-SL."""
+
+    alpha: float = Field(1.0, gt=0)  # of the Beta that mixes smashed data
+    reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
+
+
+class OptionsConfig(Section):
+    """Choices that the papers leave open, a section for each framework. The options of a plugin stand under the name that it
+    registered.
+
+    The older spelling without a section (`options.fsl_average`) is still read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    fl: FLOptions = FLOptions()
+    sl: SLOptions = SLOptions()
+    fsl: FSLOptions = FSLOptions()
+    psl: PSLOptions = PSLOptions()
+    cpsl: CPSLOptions = CPSLOptions()
+    locfedmix_sl: LocFedMixOptions = LocFedMixOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spellings(cls, value: Any) -> Any:
+        return modern_options(value)
+
+    def of(self, name: str) -> Any:
+        """The options of a framework, policy, model or data set: those given, else its defaults; null if it takes no options."""
+        given = {*type(self).model_fields, *(self.model_extra or {})}
+        return getattr(self, name) if name in given else plugins.default_options(name)
+
+
+def older_options() -> dict[str, tuple[str, str]]:
+    """The older spellings of options, each with its section and field of today: fsl_average -> (fsl, average)."""
+    return {
+        f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
+        for section, options in OptionsConfig.model_fields.items()
+        for field in type(options.default).model_fields
+    }
+
+
+def modern_options(options: Any) -> Any:
+    """The options with older spellings replaced by today's; anything that is no mapping is returned as it is."""
+    older = older_options()
+    if not isinstance(options, Mapping) or not older.keys() & options.keys():
+        return options
+    tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in options.items()}
+    for name in (name for name in older if name in options):
+        section, field = older[name]
+        if not isinstance(tree.setdefault(section, {}), dict):
+            continue  # what is no section is told where it is checked
+        if field in tree[section]:
+            raise InputError(f"options.{name} and options.{section}.{field} are one setting; give one of them")
+        tree[section][field] = tree.pop(name)
+    return tree
