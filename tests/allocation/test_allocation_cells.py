@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from hsfl.allocation import cells as cells_module
 from hsfl.allocation.answer import evaluate, violation
 from hsfl.allocation.cells import CellsAnswer, solve_cells
 from hsfl.allocation.division import Cell, divide
@@ -14,6 +15,7 @@ from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.solving import StageAnswer
 from hsfl.allocation.stage import distribution_stage, training_stage
 from hsfl.errors import InputError
 
@@ -81,6 +83,34 @@ def test_no_division_and_no_rule_beats_the_joint_bound(sharing: str) -> None:
                 by_division.append(round_s)
     assert answer.round_s < by_division[0] * (1 - 1e-3), "an even division is slower"
     assert answer.round_s <= min(by_division) * (1 + 5e-3)
+
+
+@pytest.mark.parametrize("sharing", ["exclusive", "bandwidth"])
+def test_the_bound_of_a_poor_division_holds_too(sharing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one turn cells end at different times, and the largest of their bounds would be wrong."""
+    cells, cuts = city(9, [2, 9, 4], 9, sharing)
+    best = solve_cells(cells, cuts, 1e-3, 20.0)
+    monkeypatch.setattr(cells_module, "PASSES", 1)
+    early = solve_cells(cells, cuts, 1e-3, 20.0)
+    assert early.lower_bound_s <= best.round_s * (1 + 1e-9)
+    assert early.gap > 1e-3
+
+
+def test_the_least_of_the_cells_bounds_counts_and_cells_without_cycles_by_themselves() -> None:
+    answers = [StageAnswer(np.zeros((1, 1)), 9.0, 0.0, 0.5, bound_s) for bound_s in (4.0, 6.0, 5.0)]
+    bound = cells_module._least_bound_s
+    assert bound(answers, np.array([True, True, True])) == pytest.approx(4.0)
+    assert bound(answers, np.array([True, True, False])) == pytest.approx(5.0)
+    assert bound(answers, np.array([False, False, False])) == pytest.approx(6.0)
+
+
+def test_a_bound_that_the_round_refutes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, cuts = city(0, [3, 4], 5)
+    right = solve_cells(cells, cuts, 1e-3, 10.0)
+    monkeypatch.setattr(cells_module, "_least_bound_s", lambda answers, works: 1.1 * max(a.T_s for a in answers))
+    wrong = solve_cells(cells, cuts, 1e-3, 10.0)
+    assert wrong.status.value == "heuristic"
+    assert wrong.lower_bound_s <= right.lower_bound_s
 
 
 def by_hand_s(cells: list[Scenario], cuts: list[Array]) -> float:

@@ -122,7 +122,7 @@ def train_cells(
         T_s, cell_hz = divide(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
         if best is None or T_s < best.T_s:
             best = Training(T_s, bound_s, cell_hz, tuple(found))
-        best = replace(best, lower_bound_s=min(bound_s, best.T_s))
+        best = replace(best, lower_bound_s=bound_s)  # a bound above T is found out where answers are joined
         if best.T_s - bound_s <= gap * best.T_s or clock.over() or not works.any():
             break
         own_gap = 0.5 * gap if turn == 0 else max(0.7 * own_gap, 0.05 * gap)
