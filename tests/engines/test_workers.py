@@ -41,6 +41,7 @@ def children() -> set[int]:
 
 
 DROPS = ("train.drop_rate=0.3", "train.rounds=3")
+DRAWN = ("train.clients_per_round=3", "train.choose=samples", "train.receivers=chosen", "data.partition=quantity_skew")
 OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
 
 
@@ -48,6 +49,7 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
     ("changes", "number"),
     [
         (DROPS, 2),
+        (DRAWN, 2),
         pytest.param(DROPS, 3, marks=pytest.mark.slow),
         pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
     ],
