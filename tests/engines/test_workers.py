@@ -49,7 +49,7 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
     ("changes", "number"),
     [
         (DROPS, 2),
-        (DRAWN, 2),
+        pytest.param(DRAWN, 2, marks=pytest.mark.slow),
         pytest.param(DROPS, 3, marks=pytest.mark.slow),
         pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
     ],

@@ -21,6 +21,7 @@ from hsfl.report.page import write_page
 from hsfl.runs import crowds
 from hsfl.runs.folder import RunFolder, record_line
 from hsfl.runs.loop import run
+from hsfl.runs.prepare import prepare
 
 MANY = MANY_CLIENTS + 500
 WORDS = (
@@ -138,6 +139,43 @@ def test_nothing_loops_over_clients() -> None:
     """Four times the clients, about as many lines: only blocks of thousands of clients are counted through."""
     small, large = _lines_run(3000), _lines_run(12_000)
     assert large - small < 300, f"{small} lines for 3,000 clients, {large} for 12,000"
+
+
+def test_a_crowd_in_one_cell_allocates_to_its_participants_alone() -> None:
+    """The same round as that of a fleet of the participants alone, whose gains and speeds are drawn by hand."""
+    config = read_config(
+        None,
+        [f"fleet.num_clients={MANY}", "train.clients_per_round=5", "train.receivers=chosen", "allocation.policy=proposed",
+         "fleet.cuts=2", "allocation.gap=0.001"],
+    )  # fmt: skip
+    world, num_samples = world_of(config, COST), np.full(MANY, 20.0)
+    clock = RoundClock(config, world, (2,) * MANY, num_samples)
+    chosen = clock.chosen(0)
+    line, says = clock.round(0, chosen)
+    clients = np.array(chosen)
+    few = replace(world, fleet=world.fleet.take(clients), recorded=world.draw(0).take(clients))
+    few = replace(
+        few,
+        recorded=replace(
+            few.recorded, **{n: getattr(few.recorded, n)[None] for n in ("cpu_hz", "main_gain", "edge_gain")}
+        ),
+    )
+    alone = RoundClock(
+        config.model_copy(update={"fleet": config.fleet.model_copy(update={"num_clients": 5})}),
+        few,
+        (2,) * 5,
+        num_samples[:5],
+    )
+    other, _ = alone.round(0, tuple(range(5)))
+    np.testing.assert_allclose(line.end_s[:, clients], other.end_s, rtol=1e-9)
+    assert says["gap"] <= 1e-3 * (1 + 1e-6)
+    assert "server_hz" not in says
+
+
+def test_a_large_fleet_that_gets_every_model_is_told_so() -> None:
+    words = [f"fleet.num_clients={MANY}", "fleet.cuts=fastest", "train.clients_per_round=4"]
+    assert any("set train.receivers=chosen" in note for note in prepare(tiny(*words)).notes)
+    assert not any("receivers" in note for note in prepare(tiny(*words, "train.receivers=chosen")).notes)
 
 
 def test_a_straggler_of_nobody() -> None:

@@ -22,6 +22,7 @@ from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import PROPOSED, copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
+from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.cells import allocate_cells, check_cells
@@ -164,7 +165,7 @@ class Optimised:
         """Allocate the training for the clients that start, and the download for all clients that receive the model."""
         if isinstance(job.world.links, Measured):
             return allocate_measured(self.policy.with_radio(), job, draw, started)
-        if job.world.links.cell is not None:
+        if job.world.links.cell is not None or len(started) > MANY_CLIENTS:  # only who takes part is looked at
             return allocate_cells(self.policy, self.settings, job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))

@@ -25,6 +25,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
+from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.choice import is_crowd, sampled_rounds_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
 from hsfl.planning.world import World, count_batches, make_world
@@ -79,7 +80,7 @@ def prepare(
     cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, cuts)
-    notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices))
+    notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     return Bench(task, test, dataset.classes, world, num_samples, notes, plan_note)
 
 
@@ -202,6 +203,23 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
         f"{count(steps, 'step')} a round for {count(train.rounds, 'round')} leave {left:.0%} of BatchNorm's first statistics in the model, "
         "which is then tested with them and looks worse than it learned; lower train.batch_size, make more rounds, or set "
         "model.norm=group"
+    ]
+
+
+def _receiver_notes(config: RunConfig) -> list[str]:
+    """Whether a large fleet gets the model of every round, though few of its clients take part."""
+    train, num_clients = config.train, config.fleet.num_clients
+    few = (train.clients_per_round or num_clients) < num_clients
+    if (
+        num_clients <= MANY_CLIENTS
+        or not few
+        or train.receivers == "chosen"
+        or not method(config.framework).copy_per_client
+    ):
+        return []
+    return [
+        f"all {num_clients:,} clients receive the model of every round, in which {train.clients_per_round:,} take part, and the "
+        "clock charges it; set train.receivers=chosen to send it to those alone"
     ]
 
 
