@@ -96,14 +96,14 @@ def make_record(
         dropped=np.flatnonzero(line.dropped).tolist(),
         straggler=line.straggler if line.straggler >= 0 else None,
         waiting_s=[] if many else all_rounded(line.waiting_s, DIGITS),
-        phases={} if many else _phases(line),
+        phases={} if many else phase_times(line),
         allocation=cast(Says, told(says, len(line.kept)) if many else says),
         bytes=asdict(result.bytes),
         crowd=round_crowd(line, framework.cuts) if many else None,
     )
 
 
-def _phases(line: Timeline) -> dict[str, Times]:
+def phase_times(line: Timeline) -> dict[str, Times]:
     """Start and end of every phase that takes time."""
     return {
         phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}
