@@ -25,6 +25,7 @@ def children() -> set[int]:
     return {p.pid for p in workers.mp.active_children() if p.pid is not None}
 
 
+DRAWN = ("train.clients_per_round=3", "train.choose=samples", "train.receivers=chosen", "data.partition=quantity_skew")
 OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
 
 
@@ -33,6 +34,7 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
     [
         (DROPS, 2),
         pytest.param(DROPS, 1, marks=pytest.mark.slow),
+        pytest.param(DRAWN, 2, marks=pytest.mark.slow),
         pytest.param(DROPS, 3, marks=pytest.mark.slow),
         pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
     ],

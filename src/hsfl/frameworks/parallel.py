@@ -15,6 +15,8 @@ sums of the units that both hold. In this simulation one working copy serves all
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
@@ -86,7 +88,7 @@ class CopyPerClient(Base):
             shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
         else:
             shards = spread(state, kept, round_index)
-        return self.finish(state, shards)
+        return self.finish(state, shards, self.task.receivers(round_index))
 
     def train(
         self,
@@ -102,6 +104,7 @@ class CopyPerClient(Base):
         into: the shard that these clients are counted into; by default a new one.
         """
         task, lr, link = self.task, self.task.lr(round_index), Link()
+        weights = task.weights(round_index)
         shard = into or Shard(self.zero_sum(state, round_samples), {}, Losses(), LinkBytes())
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
         heads = (
@@ -114,36 +117,47 @@ class CopyPerClient(Base):
             session = main.open(cut, lr)
             head, own = client.train(session, round_index, link)
             shard.losses.merge(own)
-            main.finish(k, session.part.state, float(data.num_samples))
-            heads.take(k, head, float(data.num_samples), main, link)
+            main.finish(k, session.part.state, float(weights[k]))
+            heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
         return shard
 
     def zero_sum(self, state: State, round_samples: int) -> PartialSum:
         """An empty sum for a round that starts from this state, with so many samples."""
-        main = state.units["main"]
+        main, most = state.units["main"], self.task.most_weight(round_samples)
         if not self.average_heads:
-            return PartialSum.zero(main, round_samples)
-        return PartialSum.zero(state.units["edge"][0 : self.min_cut], round_samples, main)
+            return PartialSum.zero(main, most)
+        return PartialSum.zero(state.units["edge"][0 : self.min_cut], most, main)
 
-    def finish(self, state: State, shards: Sequence[Shard]) -> tuple[State, RoundResult]:
-        """The shards of a round are joined, in whatever order they come; the servers average what both have swapped."""
+    def finish(self, state: State, shards: Sequence[Shard], receivers: np.ndarray) -> tuple[State, RoundResult]:
+        """The shards of a round are joined, in whatever order they come; the servers swap sums and average.
+
+        receivers: the clients that get the new heads.
+        """
         whole, link = shards[0], Link()
         for shard in shards[1:]:
             whole.merge(shard)
         link.bytes.merge(whole.bytes)
         total, main = whole.total, state.units["main"]
         if self.average_heads:
+            self._swap(total, link)
             after = join(state.units["edge"], main)
             total.write_mean(after)
             units = self._held(after)
-            link.count("edge_main", 2 * total[self.min_cut : self.max_cut].num_bytes)  # the common units, each way
-            for cut in (cut for k, cut in enumerate(self.cuts) if k not in self.task.away):
-                link.count("client_edge_down", after[0:cut].num_bytes)  # dropped clients get the new head too
+            for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
+                link.count("client_edge_down", int(count) * after[0:cut].num_bytes)  # to dropped clients, too
         else:
             heads = {f"head{k}": head for k, head in whole.heads.items()}
             units = state.units | heads | {"main": total.mean(main)}
         return State(units), RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
+
+    def _swap(self, total: PartialSum, link: Link) -> None:
+        """Each server sends the other its sum of the common units. Here both have counted into one sum, which is exact, so that
+        nothing is left to add; but what they send passes the link all the same."""
+        common = total[self.min_cut : self.max_cut]
+        for _ in range(2 if self.min_cut < self.max_cut else 0):
+            if (arrived := link.carry("edge_main", common)) is not common:
+                common.copy_(arrived)
 
     def models(self, state: State) -> Iterable[UnitState]:
         main = state.units["main"]

@@ -190,7 +190,7 @@ class RunFolder:
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
         with writing(self.rounds_path), self.rounds_path.open("a") as file:
-            file.write(_line(record))
+            file.write(record_line(record))
 
     def log_placed(self, round_number: int, placed: Iterable[tuple[str, Sequence[int]]]) -> None:
         """Write down who trained which clients of a round, for people to read."""
@@ -234,11 +234,11 @@ def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str)
         raise InputError(f"{where}: round is {record.round}, but rounds count 1, 2, ...; {DAMAGED}")
     if before and record.sim_time_s < before[-1].sim_time_s:
         raise InputError(f"{where}: sim_time_s is {record.sim_time_s:g}, earlier than in the round before; {DAMAGED}")
-    if before and len(record.cuts) != len(before[0].cuts):
-        raise InputError(f"{where}: cuts has {len(record.cuts)} entries, not {len(before[0].cuts)}; {DAMAGED}")
+    if before and record.num_clients != before[0].num_clients:
+        raise InputError(f"{where}: cuts has {record.num_clients} entries, not {before[0].num_clients}; {DAMAGED}")
 
 
-def _line(record: RoundRecord) -> str:
+def record_line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
     return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
 

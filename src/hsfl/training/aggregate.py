@@ -72,6 +72,11 @@ class PartialSum:
         mine.total.ints.add_(other.total.ints)
         mine.weight.add_(other.weight)
 
+    def copy_(self, other: "PartialSum") -> None:
+        """Take over the numbers of another sum over the same units."""
+        self.total.copy_(other.total)
+        self.weight.copy_(other.weight)
+
     def clone(self) -> "PartialSum":
         return PartialSum(self.total.clone(), self.weight.clone(), self.bits, self.largest)
 
