@@ -147,7 +147,6 @@ def test_a_run_that_is_killed_before_its_checkpoint_runs_again(whole: Path, tmp_
     """With a checkpoint every hundred rounds, a kill in round 2 leaves rounds and no checkpoint."""
     code = f"""
 import os, signal
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup make test has it ignored
 from tests.small_runs import tiny
 from hsfl.runs import loop
 class Kill(loop.Observer):
@@ -186,6 +185,7 @@ save_tensors(Path({str(tmp_path / "model.safetensors")!r}), {{"weight": torch.ze
 def test_a_lost_connection_is_as_ctrl_c(tmp_path: Path) -> None:
     code = f"""
 import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup make test has it ignored
 from tests.small_runs import tiny
 from hsfl.runs import loop
 class HangUp(loop.Observer):

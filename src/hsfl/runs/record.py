@@ -88,13 +88,13 @@ def make_record(
         dropped=np.flatnonzero(line.dropped).tolist(),
         straggler=line.straggler if line.straggler >= 0 else None,
         waiting_s=all_rounded(line.waiting_s, DIGITS),
-        phases=_phases(line),
+        phases=phase_times(line),
         allocation=cast(Says, says),
         bytes=asdict(result.bytes),
     )
 
 
-def _phases(line: Timeline) -> dict[str, Times]:
+def phase_times(line: Timeline) -> dict[str, Times]:
     """Start and end of every phase that takes time."""
     return {
         phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}

@@ -86,6 +86,9 @@ class RoundRecord:
     why: Held | None = (
         None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
     )
+    measured: dict[str, list[Positive | None]] | None = (
+        None  # on real machines: seconds of each phase that clients took, [K], None where a client did not finish; `phases` is the model's
+    )
 
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
@@ -99,6 +102,8 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
     for phase, times in record.phases.items():
         _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
         _check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
+    for phase, took_s in (record.measured or {}).items():
+        _check_length(f"measured.{phase}", took_s, num_clients)
     says: dict[str, Any] = dict(record.allocation)
     for name in PER_CLIENT:
         if name in says:

@@ -9,6 +9,7 @@ exact. The grid is a power of two that follows from the model at the start of th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +41,7 @@ class PartialSum:
         """An empty sum for clients that start from `before` and weigh at most `most_weight` together."""
         device = "cpu" if before.floats.device.type == "mps" else before.floats.device  # mps has no float64
         total = UnitState.empty(before.layout, before.start, before.stop, torch.int64, device)
-        largest = tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in _largest(before))
+        largest = most_after(before)
         bits = tuple(SUM_BITS - math.ceil(math.log2(most * max(most_weight, 1.0))) for most in largest)
         return cls(total, torch.zeros(before.stop - before.start, dtype=torch.float64), bits, largest)
 
@@ -52,18 +53,11 @@ class PartialSum:
     def add(self, state: UnitState, weight: float) -> None:
         """Add the units of one client, which are some of ours; its weight is its number of samples."""
         mine, weight = self[state.start : state.stop], math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
-        mine._check(state)
+        check_growth(state, mine.largest)
         for unit, bits in zip(range(state.start, state.stop), mine.bits):
             _add(mine.total[unit : unit + 1].floats, state[unit : unit + 1].floats, weight, bits)
         _add(mine.total.ints, state.ints, weight, 0)
         mine.weight.add_(weight)
-
-    def _check(self, state: UnitState) -> None:
-        """Refuse what is no number or too large for the sum: no sum ever overflows."""
-        for unit, most, found in zip(range(state.start, state.stop), self.largest, _largest(state)):
-            if not found <= most:
-                grown = "is no number" if math.isnan(found) else f"has grown to {found:.3g} within a round"
-                raise Diverged(f"a weight of unit {unit + 1} {grown}; lower train.lr, or normalise the data")
 
     def merge(self, other: "PartialSum") -> None:
         """Add the sum of another server, or of another part of the round, over some of our units."""
@@ -91,6 +85,19 @@ class PartialSum:
     def num_bytes(self) -> int:
         """The bytes of the sum on the link between the servers: 8 for each number, and 8 for the weight of each unit."""
         return self.total.num_bytes + self.weight.nbytes
+
+
+def most_after(before: UnitState) -> tuple[float, ...]:
+    """The largest number that each unit may hold after a round that starts from `before`."""
+    return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in _largest(before))
+
+
+def check_growth(state: UnitState, most: Sequence[float]) -> None:
+    """Refuse what is no number or too large for a sum: no sum ever overflows. most: of each unit of the state."""
+    for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):
+        if not found <= largest:
+            grown = "is no number" if math.isnan(found) else f"has grown to {found:.3g} within a round"
+            raise Diverged(f"a weight of unit {unit + 1} {grown}; lower train.lr, or normalise the data")
 
 
 def _largest(state: UnitState) -> list[float]:
