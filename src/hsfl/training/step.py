@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hsfl.config import TrainConfig
+from hsfl.models.graph_unit import GraphUnit
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
@@ -51,7 +52,9 @@ def learning_rate(train: TrainConfig, round_index: int) -> float:
 
 
 def _draws(unit: nn.Module) -> bool:
-    """Whether a unit may draw random numbers: it has dropout, or modules that are neither torch's nor ours."""
+    """Whether a unit may draw random numbers: its graph says so, it has dropout, or modules that are neither torch's nor ours."""
+    if isinstance(unit, GraphUnit):
+        return unit.draws
     return any(_may_draw(module) for module in unit.modules())
 
 
