@@ -7,8 +7,10 @@ import typer
 
 from hsfl.commands import (
     allocations,
+    certificates,
     comparisons,
     data,
+    deploying,
     measuring,
     models,
     planning,
@@ -25,9 +27,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions):
+for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions, deploying):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
+app.add_typer(certificates.commands, name="certs")
 
 
 @app.callback(invoke_without_command=False)

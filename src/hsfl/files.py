@@ -35,12 +35,12 @@ def writing(path: Path) -> Iterator[None]:
 SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders of such, begin like this
 
 
-def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False) -> None:
+def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False, mode: int = 0o666) -> None:
     """Let `write` fill a scratch file beside `path`, then put it in place in one move.
 
     A link is followed: the file that it points to is replaced, and the link stays. A device (such as /dev/stdout) is written
     to; a folder or a named pipe is refused. durable: the content is on the disk before it replaces the old file, so that
-    after a power cut the old or the new file is there.
+    after a power cut the old or the new file is there. mode: who may read the file, less what the umask takes away.
     """
     with writing(path):
         path = Path(os.path.realpath(path))
@@ -50,10 +50,10 @@ def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False
             return
         scratch = path.parent / f"{SCRATCH}{secrets.token_hex(6)}-{path.name}"[:250]
         try:
-            os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the mode that the umask leaves
-            mode = scratch.stat().st_mode
+            os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            allowed = scratch.stat().st_mode  # what the umask leaves
             write(scratch)
-            os.chmod(scratch, mode)  # libraries that write files of their own have their own idea of it
+            os.chmod(scratch, allowed)  # libraries that write files of their own have their own idea of it
             if durable:
                 _to_disk(scratch)
             os.replace(scratch, path)
@@ -108,6 +108,19 @@ def clear_scratch(folder: Path) -> None:
 def is_scratch(path: Path) -> bool:
     """Whether the file is an unfinished one."""
     return path.name.startswith(SCRATCH)
+
+
+def stamp(*paths: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Something that changes when one of the files is replaced, made or removed, and that costs no reading."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
 
 
 def write_json(path: Path, value: Any) -> None:

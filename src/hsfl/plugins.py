@@ -120,8 +120,9 @@ def load_all(specs: Iterable[str | Path]) -> None:
         load(spec)
 
 
-def load(spec: str | Path) -> Plugin:
-    """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again."""
+def load(spec: str | Path, registers: bool = True) -> Plugin:
+    """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again.
+    registers: whether a file that registers nothing is refused."""
     path = Path(spec)
     if not path.is_file():
         for point in _installed(tuple(sys.path)).select(name=str(spec)):
@@ -132,7 +133,7 @@ def load(spec: str | Path) -> Plugin:
     if key in LOADED and LOADED[key] != plugin:
         raise InputError(f"plugin {spec} has changed since it was loaded; start the program again")
     if key not in LOADED:
-        _register(plugin, key, lambda: _run(path, content, plugin))
+        _register(plugin, key, lambda: _run(content, plugin), registers)
     return plugin
 
 
@@ -149,13 +150,7 @@ def function_of(spec: str) -> Callable[..., Any]:
     path = Path(file)
     if not path.is_file():
         raise InputError(f"{file} is no file; give FILE.py:NAME, the path of a Python file and a function in it")
-    content = _read(path)
-    plugin = Plugin(path.name, hashlib.sha256(content).hexdigest(), str(path.resolve()))
-    try:
-        module = _run(path, content, plugin)
-    except (Exception, SystemExit) as error:
-        raise InputError(_explain(error, plugin, plugin.spec)) from error
-    FILES[plugin.spec] = plugin
+    module = sys.modules[_module_name(load(path, registers=False))]
     found = getattr(module, name, None)
     if not callable(found):
         own = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
@@ -163,10 +158,14 @@ def function_of(spec: str) -> Callable[..., Any]:
     return found
 
 
-def _run(path: Path, content: bytes, plugin: Plugin) -> ModuleType:
+def _module_name(plugin: Plugin) -> str:
+    word = re.sub(r"\W", "_", Path(plugin.name).stem)
+    return f"hsfl_plugin_{word}_{plugin.sha256[:12]}"
+
+
+def _run(content: bytes, plugin: Plugin) -> None:
     """Run the very bytes that were hashed. Their module gets a name, so that its classes can be pickled on this machine."""
-    word = re.sub(r"\W", "_", path.stem)
-    module = ModuleType(f"hsfl_plugin_{word}_{plugin.sha256[:12]}")
+    module = ModuleType(_module_name(plugin))
     module.__file__ = plugin.spec
     sys.modules[module.__name__] = module
     try:
@@ -174,16 +173,15 @@ def _run(path: Path, content: bytes, plugin: Plugin) -> ModuleType:
     except BaseException:
         del sys.modules[module.__name__]
         raise
-    return module
 
 
-def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:
+def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: bool = True) -> None:
     """Run a plugin. If it raises, nothing that it registered stays, and the error is told in one line."""
     before = set(REGISTERED)
     _loading.append(plugin)
     try:
         run()
-        if REGISTERED.keys() == before:
+        if registers and REGISTERED.keys() == before:
             raise InputError("it registers nothing; call hsfl.register_framework or another register function in it")
     except (Exception, SystemExit) as error:
         for key in REGISTERED.keys() - before:

@@ -143,6 +143,19 @@ def test_a_frozen_weight_may_lie_on_both_sides():
     assert "wte.weight" in model.unit_state(0)
     assert not model.unit_state(model.num_units - 1).keys() & {"wte.weight", "lm_head.weight"}
     assert distance(module, model, [batch]) < 1e-6
+    wide = copy.deepcopy(model).double().eval()
+    wide.load_state_dict({name: tensor.double() * 2 for name, tensor in model.state_dict().items()})
+    twice = copy.deepcopy(module).double().eval()
+    twice.load_state_dict(wide.state_dict())
+    assert torch.allclose(wide(batch), twice(batch))
+
+
+def test_a_single_value_per_channel_is_refused_as_the_module_refuses_it():
+    module, example, batch = make("table")
+    model = hsfl.split(module, example).train()
+    for each in (module.train(), model):
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            each(batch[0][:1])
 
 
 CONFIGS = {

@@ -116,7 +116,9 @@ def check(program: list[tuple[str, int, int]]) -> None:
         return
     batch = torch.randn(3, WIDTH)
     try:
-        module(batch).sum().backward()
+        for mode in (False, True):  # dropout in evaluation mode is the value itself, changed in place with it
+            module.train(mode)(batch).sum().backward()
+        module.zero_grad()
     except RuntimeError:
         return  # autograd refuses some programs in place; there is nothing to compare
     assert distance(module, model, [batch]) < 1e-5

@@ -127,7 +127,7 @@ def test_a_registered_module_becomes_onnx(tmp_path: Path, registered: str) -> No
 @pytest.mark.slow
 def test_a_plan_for_a_split_module(tmp_path: Path, registered: str) -> None:
     pytest.importorskip("numba")
-    chosen = settings(rounds=1) | {"data": {"name": "digits", "limit": 60}}
+    chosen = settings(rounds=1) | {"data": {"name": "digits", "image_size": 8, "limit": 60}}
     chosen["fleet"] = {"num_clients": 3, "cuts": "planned"}
     result = hsfl.run(
         None, tmp_path / "run", model=registered, allocation={"policy": "proposed", "samples": 2}, **chosen

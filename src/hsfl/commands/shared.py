@@ -166,3 +166,14 @@ def need_plan_extra() -> None:
     for name in ("numba", "pymoo", "pyscipopt"):
         if find_spec(name) is None:
             raise InputError(f"the optimiser needs {name}; pip install 'hsfl[plan]'")
+
+
+def need_deploy_extra() -> None:
+    """Refuse to go on without the packages for real machines, which are an extra, because a simulation does not need them."""
+    for module, package in (
+        ("grpc", "grpcio"),
+        ("cryptography", "cryptography"),
+        ("prometheus_client", "prometheus_client"),
+    ):
+        if find_spec(module) is None:
+            raise InputError(f"real machines need {package}; pip install 'hsfl[deploy]'")

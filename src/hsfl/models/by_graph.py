@@ -124,6 +124,7 @@ def _make_units(
 
 def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Mapping[str, Tensor]) -> None:
     """What a unit needs beside its own tensors; no part of its state, since nobody trains it."""
+    unit.held.update(written.held)
     for attribute, name in written.held.items():
         plant(unit, attribute, tensors[name].detach(), persistent=False)
     for attribute in written.constants:

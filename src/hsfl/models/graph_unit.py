@@ -39,6 +39,9 @@ class GraphUnit(nn.Module):
         super().__init__()
         self._codes = (evaluation, training)
         self._draws = draws_numbers
+        self.held: dict[
+            str, str
+        ] = {}  # attribute -> name of a tensor of the state that another unit has and nobody trains
         self._compile()
 
     def _compile(self) -> None:

@@ -75,6 +75,8 @@ class ModuleSplit(SplitModel):
         for unit in self.units:
             for name in unit.state_dict():
                 plant(unit, name, named[name])
+            for attribute, name in getattr(unit, "held", {}).items():
+                plant(unit, attribute, named[name].detach(), persistent=False)
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import ClientsRecord, best_round
+from hsfl.runs.records import QUANTILES, ClientsRecord, best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve
@@ -128,7 +128,9 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "left_out": run.left_out,
         "bytes": run.bytes,
         "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
-        "clients": None if one.clients is None else _client_part(one.clients),
+        "clients": None if one.clients is None or one.clients.crowd is not None else _client_part(one.clients),
+        "crowd": None if one.clients is None else one.clients.crowd,
+        "quantiles": QUANTILES,
         "counts": client_counts(records),
         "gantt_every": every,
         "rounds": round_columns(records, list(run.bytes), every, run.pools_data),

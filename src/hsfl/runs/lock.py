@@ -17,16 +17,17 @@ LOCK = ".lock"  # the file's name
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(
+    path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
+) -> Iterator[None]:
     """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.
 
     The file's content stays as it is, since the file may be a link to something else. A lock file that another process has
-    removed between our opening and locking it counts for nothing.
+    removed between our opening and locking it counts for nothing. busy: what to say where another process holds the lock.
     """
     if fcntl is None:  # not on Windows
         yield
         return
-    busy = InputError(f"another run is writing to {path.parent}; wait for it, or choose another --out")
     while True:
         with writing(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -34,7 +35,7 @@ def lock(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise busy from None
+                raise InputError(busy.format(folder=path.parent)) from None
             if not _is_at(handle, path):
                 continue
             try:

@@ -3,7 +3,9 @@
 A file may have been damaged, or edited by hand. `hsfl.files.read_record` turns it into one of these records, or into one line
 that names the file, the field and its value. Fields that a record does not know (of later versions) are left aside.
 
-Legend: K clients, C classes, I subchannels.
+Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
+
+Legend: K clients, C classes, I subchannels, Q quantiles.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
-from hsfl.tasks import Metric
+from hsfl.tasks import ACCURACY, Metric
 
 MOST = 1e300  # sums of a few such numbers are still numbers
 
@@ -46,6 +48,34 @@ class Says(TypedDict, total=False):
     up_power_w: list[Number]  # [K]
     down_power_w: list[Number]  # [K]
     owner: list[int]  # [I] -1: nobody
+
+
+QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent of the clients
+
+
+class RoundCrowd(TypedDict):
+    """A round of a large fleet. Quantiles are over the clients that took part."""
+
+    num_clients: Count
+    num_started: Count
+    num_kept: Count
+    cuts: dict[str, Count]  # how many of those that took part have each cut
+    finish_s: list[Number]  # [Q] when a client's own part is over
+    waiting_s: list[Number]  # [Q]
+    phases_s: dict[str, list[Number]]  # [Q] seconds of each phase over the round
+    straggler_s: dict[str, Number]  # seconds of each phase of the straggler
+
+
+class ClientsCrowd(TypedDict):
+    """Data and devices of a large fleet; cuts.json has the cut of each client."""
+
+    num_clients: Count
+    num_samples: list[Number]  # [Q]
+    class_counts: list[Count]  # [C] over all clients
+    cuts: dict[str, Count]  # how many clients have each cut
+    max_cut: dict[str, Count]
+    flops_per_s: list[Number]  # [Q]
+    max_power_w: list[Number]  # [Q]
 
 
 PER_CLIENT = ("server_hz", "share", "up_power_w", "down_power_w")  # fields of Says
@@ -91,6 +121,22 @@ class RoundRecord:
     metrics: dict[str, Number] = field(
         default_factory=dict
     )  # of tasks other than classification, and of plugins, by name
+    crowd: RoundCrowd | None = None  # of a large fleet, whose lists over clients are empty, but for those dropped
+    measured: dict[str, list[Positive | None]] | None = (
+        None  # on real machines: seconds of each phase that clients took, [K], None where a client did not finish; `phases` is the model's
+    )
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.cuts) if self.crowd is None else self.crowd["num_clients"]
+
+    @property
+    def num_started(self) -> int:
+        return len(self.started) if self.crowd is None else self.crowd["num_started"]
+
+    @property
+    def num_kept(self) -> int:
+        return len(self.kept) if self.crowd is None else self.crowd["num_kept"]
 
     def value(self, quantity: str) -> float | None:
         """A loss, an accuracy or a metric by its name; None where the round was not evaluated or has no such metric."""
@@ -113,20 +159,36 @@ def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | 
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
     """Every list over clients has K numbers, and every client is one of the K."""
-    num_clients = len(record.cuts)
+    num_clients = record.num_clients
     for name in ("started", "kept", "dropped"):
         _check_clients(name, getattr(record, name), num_clients)
     if record.straggler is not None:
         _check_clients("straggler", [record.straggler], num_clients)
+    if record.crowd is not None:
+        _check_crowd(record)
+        return record
     _check_length("waiting_s", record.waiting_s, num_clients)
     for phase, times in record.phases.items():
         _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
         _check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
+    for phase, took_s in (record.measured or {}).items():
+        _check_length(f"measured.{phase}", took_s, num_clients)
     says: dict[str, Any] = dict(record.allocation)
     for name in PER_CLIENT:
         if name in says:
             _check_length(f"allocation.{name}", says[name], num_clients)
     return record
+
+
+def _check_crowd(record: RoundRecord) -> None:
+    """No list over clients, and as many quantiles as there should be."""
+    assert record.crowd is not None
+    for name in ("cuts", "started", "kept", "waiting_s", "phases"):
+        _check_length(name, getattr(record, name), 0)
+    each = {f"phases_s.{phase}": values for phase, values in record.crowd["phases_s"].items()}
+    for name, values in {"finish_s": record.crowd["finish_s"], "waiting_s": record.crowd["waiting_s"], **each}.items():
+        if len(values) != len(QUANTILES):
+            raise ValueError(f"crowd.{name} has {len(values)} entries, not {len(QUANTILES)} quantiles")
 
 
 def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
@@ -166,6 +228,7 @@ class ClientsRecord:
     main_flops_per_s: Number | None = (
         None  # of the main server, as the config or the fleet file says; None in older folders
     )
+    crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
@@ -250,6 +313,14 @@ class Standing:
     @property
     def best_so_far(self) -> float | None:
         return self.best_accuracy if self.best is None else self.best
+
+
+def advance(standing: Standing, record: RoundRecord, metric: Metric = ACCURACY) -> Standing:
+    """Where a run stands after a round."""
+    value, best = record.value(metric.name), standing.best_so_far
+    if value is not None and (best is None or metric.is_better(value, best)):
+        return Standing(record.round, value, record.round)
+    return Standing(record.round, best, standing.best_round)
 
 
 @dataclass(frozen=True)

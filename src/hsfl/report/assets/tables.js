@@ -108,6 +108,20 @@ function drawPlan(run, r, model) {
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
 
+// On real machines: what a client's phases took, beside what was modelled.
+function drawMeasured(run, r, model) {
+  const rows = run.rounds.measured && run.rounds.measured[r], body = $("plan-body");
+  if (!rows || !rows.length) return;
+  const names = new Map((model ? model.rows : []).map((row) => [row.client, called(row)]));
+  const both = (pair) => (pair ? `${seconds(pair[0])} / ${seconds(pair[1])}` : "–");
+  const columns = [{ head: "client", cell: (row) => names.get(row.client) || `${row.client}` },
+    ...Object.keys(rows[0].phases).map((phase) => ({ head: phase.replace("_", " "), cell: (row) => both(row.phases[phase]) })),
+    { head: "in all", cell: (row) => both(row.total) },
+    { head: "error", cell: (row) => (row.error === null ? "–" : longer(row.error)) }];
+  body.append(table(`Round ${run.rounds.round[r]}: measured / modelled`, columns, rows),
+    h("p", { class: "note" }, "Measured on the real machines, and modelled from what was measured before. Waiting is for the main server while it serves other clients."));
+}
+
 function drawPlans(plans, charts) {
   const body = clear($("plans-body"));
   charts.length = 0;
@@ -195,6 +209,19 @@ function histogram(counts, names, highest) {
   return svg;
 }
 
+// Quantiles over a large fleet: a row for each quantity, a column for each quantile.
+function drawCrowd(run, body) {
+  const { crowd, quantiles } = run, last = run.num_rounds ? run.rounds.crowd[run.num_rounds - 1] : null;
+  const at = (rows) => table(null, [{ head: "", left: true, cell: (row) => row[0] },
+    ...quantiles.map((q, i) => ({ head: q === 0 ? "least" : q === 100 ? "most" : `${q} %`, cell: (row) => row[1](row[2][i]) }))], rows);
+  const counts = (of) => Object.entries(of).map(([cut, count]) => `${cut}: ${whole(count)}`).join(", ");
+  body.append(h("p", { class: "note" }, `${whole(crowd.num_clients)} clients, too many for a row each: so many per cent of them have at most the number shown. Clients by cut: ${counts(crowd.cuts)}; by the deepest cut that they can hold: ${counts(crowd.max_cut)}.`));
+  body.append(at([["samples", whole, crowd.num_samples], ["speed", (v) => scaled(v, "FLOP/s"), crowd.flops_per_s], ["power up", (v) => scaled(v, "W"), crowd.max_power_w]]));
+  if (!last) return;
+  body.append(h("p", { class: "note" }, `The last round, over the ${whole(last.num_started)} clients that took part:`));
+  body.append(at(Object.entries(last.quantiles).map(([name, values]) => [name.replaceAll("_", " "), seconds, values])));
+}
+
 // What a client holds, by the names of the model's units.
 function unitsOf(clients, cut) {
   const names = clients.unit_names || [];
@@ -202,6 +229,7 @@ function unitsOf(clients, cut) {
 }
 
 function drawClients(run) {
+  if (run.crowd) return drawCrowd(run, clear($("clients-body")));
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
   const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
   if (clients) {

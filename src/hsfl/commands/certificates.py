@@ -1,0 +1,140 @@
+"""`hsfl certs`: the certificates of a deployment."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.formats import count
+
+if TYPE_CHECKING:
+    from hsfl.deploy.certs import Authority, Issued
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Certificates for real machines: one CA, a bundle for each server and device (docs/deploy.md).",
+)
+Folder = Annotated[
+    Path, typer.Option("--dir", help="The folder of the CA. It holds the CA's key: keep it to yourself.")
+]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="For how many days the certificates are valid.")]
+Name = Annotated[str, typer.Argument(help="The device's name, such as ward-1; main and edge are the servers.")]
+YEAR = 365
+
+
+def _authority(folder: Path) -> "Authority":
+    need_deploy_extra()
+    from hsfl.deploy.certs import Authority  # here, because cryptography is an extra
+
+    return Authority(folder)
+
+
+@commands.command(epilog="Example: `hsfl certs init`, then `hsfl certs add ward-1` for each device")
+def init(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
+    """Make a CA, and the bundles of the main and the edge server."""
+    with one_line_errors():
+        need_deploy_extra()
+        from hsfl.deploy.certs import Authority  # here, because cryptography is an extra
+
+        authority = Authority.create(folder, days)
+        issued = authority.issued()
+    _tell(authority, issued, as_json)
+
+
+@commands.command(epilog="Example: `hsfl certs add ward-1`, then copy certs/ward-1 to the device")
+def add(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
+    """Issue a certificate for a new device, by the CA that is there."""
+    with one_line_errors():
+        authority = _authority(folder)
+        issued = [authority.add(name, days)]
+    _tell(authority, issued, as_json)
+
+
+@commands.command(epilog="Example: `hsfl certs renew` once a month, or `hsfl certs renew ward-1`")
+def renew(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names; without any, all whose certificate expires within 30 days.")
+    ] = None,
+    folder: Folder = Path("certs"),
+    days: Days = YEAR,
+    as_json: Json = False,
+) -> None:
+    """Issue new certificates and keys to names that have one. The old ones stay valid until they expire.
+
+    Copy the bundles again: a running server takes its new certificate up by itself.
+    """
+    with one_line_errors():
+        authority = _authority(folder)
+        issued = authority.renew(names or [], days)
+    _tell(authority, issued, as_json)
+
+
+@commands.command(
+    epilog="Example: `hsfl certs revoke ward-1`, then copy certs/main/denylist.txt to the servers' bundles"
+)
+def revoke(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
+    """Put a device's certificates on the denylist. Running servers reread it and end the device's streams."""
+    with one_line_errors():
+        authority = _authority(folder)
+        issued = authority.revoke(name)
+    serials = [f"{one.serial:x}" for one in issued]
+    if as_json:
+        print_json({"name": name, "revoked": serials, "denylist": str(authority.own / "denylist.txt")})
+        return
+    _say(f"revoked {name}: {count(len(serials), 'certificate')}, serial {', '.join(serials)}")
+    _say(f"copy {authority.own / 'denylist.txt'} into the bundles on both servers; they reread it while they run")
+
+
+@commands.command("list")
+def list_(folder: Folder = Path("certs"), as_json: Json = False) -> None:
+    """Show every certificate with its expiry and state."""
+    with one_line_errors():
+        authority = _authority(folder)
+        rows = [_row(one, authority.now) for one in authority.issued()]
+    end = authority.certificate.not_valid_after_utc
+    if as_json:
+        print_json({"ca": {"expires": _date(end)}, "certificates": rows})
+        return
+    _show(rows)
+    _say(f"the CA expires on {_date(end)}")
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from hsfl.commands.allocations import show_table
+
+    cells = [(r["name"], r["role"], r["state"], r["expires"], str(r["days_left"]), r["serial"]) for r in rows]
+    styles = [
+        "red" if r["state"] in ("expired", "expires soon") else "dim" if r["state"] != "valid" else None for r in rows
+    ]
+    show_table(out_console, ("name", "role", "state", "expires", "days left", "serial"), cells, styles)
+
+
+def _row(one: "Issued", now: datetime) -> dict[str, Any]:
+    left = (one.valid_until - now).days
+    expires = _date(one.valid_until)
+    return {"name": one.name, "role": one.role, "state": one.state(now), "expires": expires, "days_left": left} | {
+        "serial": f"{one.serial:x}"
+    }
+
+
+def _tell(authority: "Authority", issued: list["Issued"], as_json: bool) -> None:
+    """Say what was issued and which folder goes where."""
+    rows = [_row(one, authority.now) | {"bundle": str(authority.bundle_of(one.name))} for one in issued]
+    if as_json:
+        print_json({"certificates": rows})
+        return
+    for row in rows:
+        place = "the host of the " + row["role"] + " server" if row["role"] != "client" else "the device"
+        _say(f"{row['name']}: valid until {row['expires']}; copy {row['bundle']} to {place}")
+    if not rows:
+        _say("no certificate expires within 30 days; hsfl certs renew NAME renews one all the same")
+
+
+def _date(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+
+
+def _say(line: str) -> None:
+    out_console.print(line, soft_wrap=True, highlight=False)

@@ -1,0 +1,162 @@
+"""`hsfl serve main`, `hsfl serve edge`, `hsfl client`, `hsfl status` and `hsfl deploy-demo`: the same training on real machines."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsfl.commands.allocations import show_table
+from hsfl.commands.reports import page_beside, say_page
+from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.formats import percent
+
+if TYPE_CHECKING:
+    from hsfl.deploy.logs import Log
+    from hsfl.runs.records import RoundRecord
+
+commands = typer.Typer()
+serving = typer.Typer(no_args_is_help=True, help="Run a server of a deployment on real machines.")
+commands.add_typer(serving, name="serve")
+
+Settings = Annotated[Path, typer.Argument(help="The TOML file of this process (docs/deploy.md).")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Speak plaintext, without certificates; on this machine alone.")
+]
+JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON, a line for each event.")]
+
+
+def _quiet(json_log: bool) -> None:
+    """Before gRPC is loaded: its core writes lines of its own to stderr, which are no JSON."""
+    if json_log:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _log(name: str, json_log: bool) -> "Log":
+    from hsfl.deploy.logs import open_log  # here, because other commands need not wait for it
+
+    log = open_log(name, json_log)
+    log.adopt_others()
+    return log
+
+
+@serving.command(epilog="Example: `hsfl serve main main.toml`")
+def main(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+    """Run the main server: it plans, trains the clients' tails, and writes the run folder."""
+    with one_line_errors():
+        need_deploy_extra()
+        _quiet(json_log)
+        from hsfl.deploy.processes import serve_main  # here, because torch and gRPC take seconds to load
+        from hsfl.deploy.settings import MainSettings, read_settings
+
+        found = read_settings(settings, MainSettings)
+        summary = asyncio.run(serve_main(found, insecure, _log("main", json_log)))
+    out_console.print(f"{summary.status} after {summary.rounds} rounds", highlight=False)
+    if summary.status != "finished":
+        raise typer.Exit(130 if summary.status == "interrupted" else 1)
+
+
+@serving.command(epilog="Example: `hsfl serve edge edge.toml`")
+def edge(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+    """Run the edge server: it hands out heads, takes them back, and swaps sums with the main server."""
+    with one_line_errors():
+        need_deploy_extra()
+        _quiet(json_log)
+        from hsfl.deploy.processes import serve_edge  # here, because torch and gRPC take seconds to load
+        from hsfl.deploy.settings import EdgeSettings, read_settings
+
+        found = read_settings(settings, EdgeSettings)
+        asyncio.run(serve_edge(found, insecure, _log("edge", json_log)))
+
+
+@commands.command(epilog="Example: `hsfl client ward-1.toml`")
+def client(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+    """Take part from this device, with its own data, until the main server has no more rounds."""
+    with one_line_errors():
+        need_deploy_extra()
+        _quiet(json_log)
+        from hsfl.deploy.processes import run_client  # here, because torch and gRPC take seconds to load
+        from hsfl.deploy.settings import ClientSettings, read_settings
+
+        found = read_settings(settings, ClientSettings)
+        why = asyncio.run(run_client(found, insecure, _log(found.name, json_log)))
+    out_console.print(why, highlight=False)
+
+
+@commands.command(epilog="Example: `hsfl status main.toml --json`")
+def status(settings: Settings, insecure: Insecure = False, as_json: Json = False) -> None:
+    """Ask a running main server who is connected, with which cut, how long phases took, and who was dropped."""
+    with one_line_errors():
+        need_deploy_extra()
+        from hsfl.deploy.processes import certs_folder  # here, because torch and gRPC take seconds to load
+        from hsfl.deploy.settings import MainSettings, read_settings
+        from hsfl.deploy.status import ask_status
+
+        found = read_settings(settings, MainSettings)
+        report = asyncio.run(ask_status(found, certs_folder(found.certs, insecure, "main")))
+    print_json(report) if as_json else _show_status(report)
+
+
+def _show_status(report: dict[str, Any]) -> None:
+    going = "between rounds" if report["open_round"] is None else f"round {report['open_round']} is under way"
+    accuracy = "" if report["test_accuracy"] is None else f", test accuracy {percent(report['test_accuracy'])}"
+    out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {going}{accuracy}", highlight=False)
+    phases = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
+    rows = [
+        (
+            client["name"],
+            "yes" if client["connected"] else "no",
+            "-" if client["cut"] is None else str(client["cut"]),
+            client["doing"],
+            *(_seconds(client["measured_s"].get(phase)) for phase in phases),
+            str(client["drops"]),
+        )
+        for client in report["clients"]
+    ]
+    show_table(out_console, ("client", "here", "cut", "doing", *phases, "drops"), rows, [None] * len(rows))
+    (low, high), (_, edge_high) = report["main_units"], report["edge_units"]
+    out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}", highlight=False)
+    for server in report["holds_whole_model"]:
+        out_console.print(f"the {server} server holds the whole model", highlight=False)
+
+
+def _seconds(took_s: float | None) -> str:
+    return "-" if took_s is None else f"{took_s:.3g}"
+
+
+def _describe(record: "RoundRecord", rounds: int) -> str:
+    """A round on real machines in one line."""
+    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}", f"loss {record.train_loss:.4f}"]
+    words += [f"accuracy {percent(record.test_accuracy):>6}"] if record.test_accuracy is not None else []
+    words += [f"{len(record.kept)} of {len(record.started)} clients kept", f"{record.wall_s:.2f} s"]
+    return "  ".join(words)
+
+
+@commands.command("deploy-demo", epilog="Example: `hsfl deploy-demo --out runs/deploy-demo`")
+def deploy_demo(
+    out: Annotated[Path, typer.Option(help="A new folder for certificates, settings, logs and the run.")] = Path(
+        "runs/deploy-demo"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds to train.")] = 10,
+    insecure: Insecure = False,
+) -> None:
+    """Both servers and four clients as processes of this machine, with mutual TLS, training on scikit-learn's digits."""
+    with one_line_errors():
+        need_deploy_extra()
+        from hsfl.deploy.demo import CLIENTS, Demo  # here, because torch and gRPC take seconds to load
+
+        demo = Demo(out, rounds, insecure)
+        demo.prepare()
+        how = "plaintext" if insecure else "mutual TLS"
+        out_console.print(
+            f"starting a main server, an edge server and {len(CLIENTS)} clients, {how}; logs are in {out}",
+            highlight=False,
+        )
+        try:
+            demo.start()
+            demo.follow(lambda record: out_console.print(_describe(record, rounds), highlight=False))
+        finally:
+            demo.stop()
+    say_page(page_beside(demo.run_folder))
+    out_console.print(f"the model is {demo.run_folder / 'model.safetensors'}", soft_wrap=True, highlight=False)

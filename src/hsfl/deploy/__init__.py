@@ -1,0 +1,1 @@
+"""The same training on real machines: certificates, servers, clients. Needs the extra `deploy`."""

@@ -1,0 +1,88 @@
+"""The main server's door for clients: who joins, who comes back in the middle of a round, who leaves."""
+
+import asyncio
+from typing import Any
+
+from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Ready, Welcome
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.fields import MOST_SAMPLES
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import caller
+from hsfl.deploy.messages import expect, expect_any, pack
+from hsfl.deploy.roster import Member
+from hsfl.deploy.serving import hear, must_hear
+from hsfl.deploy.settings import sent_settings
+from hsfl.errors import InputError
+
+MOST_WAITING = 16  # messages to a client that it has not read
+
+
+class Attending:
+    """The handler of the stream Attend."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def attend(self, messages: Any, context: Any) -> None:
+        """A client's connection, for as long as it stays."""
+        hello, _ = expect(await must_hear(context), Hello)
+        caller().must_be(hello.name)
+        seat, kit = self.desk.roster.seat(hello.name), self.desk.kit
+        await context.write(pack(Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)))
+        ready, _ = expect(await must_hear(context), Ready)
+        self._check_ready(hello.name, ready)
+        member = Member(hello.name, seat, ready)
+        self.desk.planner.join(seat, ready)
+        self.desk.roster.join(member)
+        self.desk.log.event("client joined", client=hello.name, seat=seat, samples=sum(ready.class_counts))
+        self.desk.metrics.clients.set(len(self.desk.roster.members))
+        hearing = asyncio.create_task(self._hear_member(member, context))
+        try:
+            await self._welcome_back(member)
+            while (message := await member.outbox.get()) is not None:
+                await context.write(message)
+        finally:
+            hearing.cancel()
+            if self.desk.roster.leave(member):
+                self.desk.log.event("client left", client=hello.name)
+            self.desk.metrics.clients.set(len(self.desk.roster.members))
+
+    def _check_ready(self, name: str, ready: Ready) -> None:
+        self.desk.kit.check_fingerprint(ready.fingerprint, name)
+        if len(ready.class_counts) != self.desk.kit.num_classes or not sum(ready.class_counts):
+            raise InputError(
+                f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.desk.kit.num_classes} are trained"
+            )
+        if sum(ready.class_counts) > MOST_SAMPLES:
+            raise InputError(
+                f"{name} has {sum(ready.class_counts)} samples; at most {MOST_SAMPLES} are taken of a client"
+            )
+        self.desk.planner.deepest(ready.measured.memory_bits)
+
+    async def _hear_member(self, member: Member, context: Any) -> None:
+        """What a client says besides training; the connection ends with the last word."""
+        try:
+            while (content := await hear(context)) is not None:
+                message, _ = expect_any(content, AskTokens, Leave)
+                if isinstance(message, Leave):
+                    self.desk.drop(member.seat, "disconnected", "it left")
+                    break
+                if member.outbox.qsize() >= MOST_WAITING:
+                    continue  # a client that asks and does not read fills no memory
+                if self.desk.now is not None and message.attempt == self.desk.now.attempt:
+                    await self.desk.fresh_tokens(self.desk.now, member.seat)
+        except WireError as error:
+            self.desk.log.event("message refused", "warning", client=member.name, reason=error.reason, why=error.words)
+        finally:
+            member.outbox.put_nowait(None)
+
+    async def _welcome_back(self, member: Member) -> None:
+        """A client that comes back in the middle of a round goes on, or begins its round anew if it was restarted."""
+        now = self.desk.now
+        tail = None if now is None else now.tails.get(member.seat)
+        if now is None or tail is None or tail.dropped is not None or now.is_complete(member.seat):
+            return
+        if member.ready.holds != now.attempt:
+            async with tail.lock:
+                tail.restart()
+        await self.desk.fresh_tokens(now, member.seat)

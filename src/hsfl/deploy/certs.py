@@ -1,0 +1,271 @@
+"""The CA of a deployment: it issues, renews and revokes the certificates of the servers and devices.
+
+The folder of the CA, which stays with the operator:
+
+    authority/ca.pem, ca.key       the CA's certificate and key
+    authority/issued/*.pem         every certificate that was ever issued, numbered, so that each can be revoked
+    authority/denylist.txt         the serials that were revoked
+    NAME/                          the bundle of a server or device: copy this folder there
+
+Keys are written whole, for their owner alone, and shown nowhere.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hsfl.deploy import bundle
+from hsfl.deploy.denylist import read_denylist, write_denylist
+from hsfl.deploy.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
+from hsfl.errors import InputError
+from hsfl.files import write_atomic, writing
+from hsfl.runs.lock import LOCK, lock
+
+CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes, and when a certificate is said to expire soon
+BACKDATED = timedelta(hours=1)  # clocks of devices differ
+BUSY = "another hsfl certs is writing to {folder}; wait for it"
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that was issued. current: it is the newest of its name."""
+
+    name: str
+    role: str
+    serial: int
+    valid_from: datetime
+    valid_until: datetime
+    revoked: bool
+    current: bool
+
+    def state(self, now: datetime) -> str:
+        """What an operator wants to know of it."""
+        if self.revoked:
+            return "revoked"
+        if now > self.valid_until:
+            return "expired"
+        if not self.current:
+            return "replaced"
+        return "expires soon" if now > self.valid_until - timedelta(days=SOON_DAYS) else "valid"
+
+
+class Authority:
+    """The CA in a folder. Make one with `Authority.create`, find it again with `Authority(folder)`."""
+
+    def __init__(self, folder: Path, now: datetime | None = None) -> None:
+        self.folder, self.own = folder, folder / "authority"
+        self.now = (now or datetime.now(UTC)).replace(microsecond=0)
+        if not (self.own / bundle.CA).is_file():
+            raise InputError(f"{folder} holds no CA; run hsfl certs init --dir {folder}, or give --dir")
+        self.certificate = x509.load_pem_x509_certificate((self.own / bundle.CA).read_bytes())
+
+    @classmethod
+    def create(cls, folder: Path, days: int = DAYS, now: datetime | None = None) -> "Authority":
+        """A new CA, and the bundles of the main and the edge server. An existing CA is never overwritten."""
+        own = folder / "authority"
+        with writing(own):
+            own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lock(own / LOCK, BUSY):
+            if (own / bundle.CA).exists():
+                raise InputError(
+                    f"{folder} holds a CA already; add devices with hsfl certs add NAME, or choose another --dir"
+                )
+            start = (now or datetime.now(UTC)).replace(microsecond=0)
+            key = ec.generate_private_key(ec.SECP256R1())
+            _write_key(own / "ca.key", key)
+            write_denylist(own / bundle.DENYLIST, {})
+            _write(own / bundle.CA, _ca_certificate(key, start))  # last: with it the CA is there
+        authority = cls(folder, now)
+        for server in SERVERS:
+            authority.add(server, days)
+        return authority
+
+    def add(self, name: str, days: int = DAYS) -> Issued:
+        """A certificate and a bundle for a device (or a server) that has none."""
+        check_name(name)
+        with self._locked():
+            if any(each.state(self.now) in ("valid", "expires soon") for each in self.of(name)):
+                raise InputError(
+                    f"{name} has a certificate; renew it with hsfl certs renew {name}, or choose another name"
+                )
+            return self._issue(name, days)
+
+    def renew(self, names: list[str], days: int = DAYS) -> list[Issued]:
+        """New keys and certificates for these names; without names, for all whose certificate expires soon or has expired."""
+        with self._locked():
+            if not names:
+                names = [
+                    one.name
+                    for one in self.issued()
+                    if one.current and one.state(self.now) in ("expires soon", "expired")
+                ]
+            for name in names:
+                if not (newest := [one for one in self.of(name) if one.current]):
+                    raise InputError(f"{name!r} has no certificate to renew; hsfl certs list shows all names")
+                if newest[0].revoked:
+                    raise InputError(f"{name} was revoked; if it may take part again, run hsfl certs add {name}")
+            return [self._issue(name, days) for name in dict.fromkeys(names)]
+
+    def revoke(self, name: str) -> list[Issued]:
+        """Put every certificate of this name that could still be used on the denylist, here and in the servers' bundles."""
+        with self._locked():
+            known = self.of(name)
+            if not known:
+                raise InputError(f"{name!r} has no certificate to revoke; hsfl certs list shows all names")
+            if not (usable := [one for one in known if not one.revoked and self.now <= one.valid_until]):
+                raise InputError(f"{name} has no certificate that could still be used; hsfl certs list shows all")
+            serials = read_denylist(self.own / bundle.DENYLIST) | {one.serial: one.name for one in usable}
+            write_denylist(self.own / bundle.DENYLIST, serials)
+            self._share_denylist()
+            return usable
+
+    def issued(self) -> list[Issued]:
+        """All certificates ever issued: of the servers, then by name, the newest of a name first."""
+        denied = read_denylist(self.own / bundle.DENYLIST)
+        certificates = [self._read(path) for path in sorted(self._records(), reverse=True)]
+        named = [(identity_of(each), each) for each in certificates]
+        newest = {identity.name: identity.serial for identity, _ in reversed(named)}
+        rows = [
+            Issued(
+                identity.name,
+                identity.role,
+                identity.serial,
+                certificate.not_valid_before_utc,
+                certificate.not_valid_after_utc,
+                identity.serial in denied,
+                newest[identity.name] == identity.serial,
+            )
+            for identity, certificate in named
+        ]
+        return sorted(rows, key=lambda row: (row.role == "client", row.name))
+
+    def of(self, name: str) -> list[Issued]:
+        """The certificates of one name."""
+        return [one for one in self.issued() if one.name == name]
+
+    def bundle_of(self, name: str) -> Path:
+        """The folder that is copied to the device."""
+        return self.folder / name
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with lock(self.own / LOCK, BUSY):
+            yield
+
+    def _records(self) -> list[Path]:
+        return list((self.own / "issued").glob("*.pem"))
+
+    def _read(self, path: Path) -> x509.Certificate:
+        try:
+            return x509.load_pem_x509_certificate(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path} cannot be read ({error}); put a copy of it back: it is needed to revoke"
+            ) from None
+
+    def _issue(self, name: str, days: int) -> Issued:
+        """Issue a certificate and write the bundle. The record comes first: what left this folder can be revoked."""
+        ca_key = self._ca_key()
+        end = min(self.now + timedelta(days=days), self.certificate.not_valid_after_utc)
+        if end <= self.now:
+            raise InputError(
+                f"the CA in {self.folder} expired on {end:%Y-%m-%d}; make a new one with hsfl certs init --dir"
+            )
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key.public_key(), (self.now, end), self.certificate, ca_key)
+        _write(self.own / "issued" / f"{len(self._records()) + 1:06}-{certificate.serial_number:x}.pem", certificate)
+        place = self.bundle_of(name)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(place / bundle.CA, self.certificate)
+        _write_key(place / bundle.KEY, key)
+        _write(place / bundle.CERTIFICATE, certificate)
+        if name in SERVERS:
+            self._share_denylist()
+        role = role_of(name)
+        return Issued(name, role, certificate.serial_number, certificate.not_valid_before_utc, end, False, True)
+
+    def _ca_key(self) -> ec.EllipticCurvePrivateKey:
+        path = self.own / "ca.key"
+        try:
+            key = bundle.read_key(path, path.read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read ({error.strerror}); only who holds the CA's key can issue"
+            ) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise InputError(f"{path} is not the key of an HSFL CA; make one with hsfl certs init --dir")
+        return key
+
+    def _share_denylist(self) -> None:
+        serials = read_denylist(self.own / bundle.DENYLIST)
+        for server in SERVERS:
+            if self.bundle_of(server).is_dir():
+                write_denylist(self.bundle_of(server) / bundle.DENYLIST, serials)
+
+
+def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+    # a name of its own, so that a certificate of another deployment is one of an unknown CA and not one with a bad signature
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"HSFL CA {secrets.token_hex(4)}")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and CRLs
+    public = key.public_key()
+    return (
+        _builder(name, name, public, now, now + timedelta(days=CA_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _certificate(
+    name: str,
+    public: ec.EllipticCurvePublicKey,
+    valid: tuple[datetime, datetime],
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    """A device's or a server's certificate. Both servers open connections as well: to each other."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris(name)]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if name in SERVERS:
+        names.append(x509.DNSName(host_name(name)))
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # signs handshakes, no more
+    return (
+        _builder(subject, ca.subject, public, *valid)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, start: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(start - BACKDATED).not_valid_after(end)
+
+
+def _write(path: Path, certificate: x509.Certificate) -> None:
+    pem = certificate.public_bytes(Encoding.PEM)
+    write_atomic(path, lambda scratch: scratch.write_bytes(pem), durable=True)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_atomic(path, lambda scratch: scratch.write_bytes(pem), durable=True, mode=0o600)

@@ -1,0 +1,202 @@
+"""A client: joins, waits for rounds, does its part in each, and comes back after whatever breaks."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from grpc import aio
+
+from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Measured, Ready, Round, RoundOver, Stop, Welcome
+from hsfl.deploy.client_round import Abandoned, Channels, Job, RoundWork
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.logs import Log
+from hsfl.deploy.messages import expect, expect_any, pack
+from hsfl.deploy.own import Own, prepare_own
+from hsfl.deploy.probe import measure_rates
+from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
+from hsfl.deploy.settings import ClientSettings
+from hsfl.errors import InputError
+from hsfl.training.speed import machine_memory_bits
+from hsfl.training.step import Part
+
+
+class Device:
+    """The life of a client process."""
+
+    def __init__(self, settings: ClientSettings, certs: Path | None, log: Log) -> None:
+        self.settings, self.certs, self.log = settings, certs, log
+        self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
+        self.own: Own | None = None
+        self.measured: Measured | None = None
+        self.channels: Channels | None = None
+        self.call: Any = None  # the stream to the main server
+        self.here = asyncio.Event()  # set while the main server is there
+        self.job: Job | None = None
+        self.work: asyncio.Task[None] | None = None
+        self.part: Part | None = None  # the working copy of the head, used again while the cut stays
+
+    def _begin_thread(self) -> None:
+        if self.settings.threads is not None:
+            torch.set_num_threads(self.settings.threads)
+
+    async def _compute(self, work: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+
+    async def run(self) -> str:
+        """Until the main server says that there are no more rounds; returns its words."""
+        backoff, said = Backoff(), False
+        while True:
+            try:
+                return await self._attend(backoff)
+            except aio.AioRpcError as error:
+                if is_refusal(error):
+                    raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
+                if self.call is not None or not said:
+                    self.log.event("the main server is away; trying again", "warning", why=error.code().name.lower())
+                said = True
+            except WireError as error:
+                self.log.event("message refused", "warning", reason=error.reason, why=error.words)
+            finally:
+                self.call = None
+                self.here.clear()
+                if self.channels is not None:
+                    await self.channels.close()
+            await backoff.wait()
+
+    async def _attend(self, backoff: Backoff) -> str:
+        """One connection to the main server."""
+        name, certs = self.settings.name, self.certs
+        self.channels = Channels(
+            Peer(self.settings.main, "main", name, certs), Peer(self.settings.edge, "edge", name, certs)
+        )
+        call = self.channels.main.stream("Attend")
+        await call.write(pack(Hello(name)))
+        welcome, _ = expect(await read(call), Welcome)
+        own = self.own = self.own or await self._compute(prepare_own, self.settings, welcome)
+        if own.seat != welcome.seat:
+            raise InputError(f"the main server gives {name} another seat than before; start this client again")
+        self.measured = self.measured or await self._measure(own)
+        holds = self.job.order.attempt if self.job is not None and not self.job.over else None
+        await call.write(pack(Ready(own.kit.fingerprint, list(own.class_counts), self.measured, holds)))
+        self.call = call
+        self.here.set()
+        backoff.reset()
+        self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
+        while True:
+            message, _ = expect_any(await read(call), Round, RoundOver, Stop)
+            if isinstance(message, Stop):
+                await self._abandon()
+                return message.why
+            if isinstance(message, Round):
+                await self._order(own, message)
+            elif self.job is not None and message.attempt == self.job.order.attempt:
+                self._over(message)
+
+    async def _measure(self, own: Own) -> Measured:
+        """FLOPs per second of the real units, memory, and the rates to both servers."""
+        assert self.channels is not None
+        main_bps = await measure_rates(self.channels.main)
+        edge_bps = await measure_rates(self.channels.edge)
+        speed = await self._compute(own.speed, self.settings.measure_s)
+        return Measured(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
+
+    async def _order(self, own: Own, order: Round) -> None:
+        """Take part in a round, or go on with the one that is held."""
+        job = self.job
+        if job is not None and not job.over and job.order.attempt == order.attempt:
+            finished = self.work is not None and self.work.done()
+            job.renew(order)
+            if finished:
+                self._start(self._upload_again(own, job))
+            return
+        self._check_cut(own, order.cut)
+        await self._abandon()
+        self.log.event("round begins", round=order.round + 1, cut=order.cut)
+        self.job = Job(order, self._ask)
+        self._start(self._round(own, self.job))
+
+    def _check_cut(self, own: Own, cut: int) -> None:
+        """What leaves this device is for this device to say, whatever the main server plans."""
+        least, most = self.settings.min_cut, own.kit.num_units
+        if not least <= cut <= most:
+            raise InputError(
+                f"the main server asks for cut {cut}, and this client takes {least} to {most}; at cut 0 its inputs would leave it: "
+                "set min_cut in its file only if they may"
+            )
+
+    def _start(self, work: Any) -> None:
+        self.work = asyncio.create_task(work)
+
+    def _over(self, message: RoundOver) -> None:
+        assert self.job is not None
+        self.job.abandon()
+        if message.kept:
+            self.log.event("round complete", round=message.round + 1)
+        else:
+            self.log.event("not in this round", "warning", round=message.round + 1, why=message.why)
+
+    async def _abandon(self) -> None:
+        """End the work on a round that is over."""
+        if self.job is not None:
+            self.job.abandon()
+        if self.work is not None:
+            self.work.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.work
+        self.job = self.work = None
+
+    async def _ask(self, attempt: str) -> None:
+        """Fresh tokens, if the main server is there; if it is not, it sends them when this client is back."""
+        if self.call is not None:
+            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                await self.call.write(pack(AskTokens(attempt)))
+
+    def _round_work(self, own: Own, job: Job) -> RoundWork:
+        if self.part is None or self.part.stop != job.order.cut:
+            self.part = own.kit.part(0, job.order.cut)
+        return RoundWork(own, job, self._channels, self.part)
+
+    async def _channels(self) -> Channels:
+        """The channels, as soon as the main server is there."""
+        await self.here.wait()
+        assert self.channels is not None
+        return self.channels
+
+    async def _round(self, own: Own, job: Job) -> None:
+        await self._doing(job, self._whole_round(own, job))
+
+    async def _whole_round(self, own: Own, job: Job) -> None:
+        work = self._round_work(own, job)
+        head = await work.fetch()
+        await self._compute(work.train, head)
+        self.log.event("batches complete", round=job.order.round + 1)
+        await work.upload()
+
+    async def _upload_again(self, own: Own, job: Job) -> None:
+        await self._doing(job, self._round_work(own, job).upload())
+
+    async def _doing(self, job: Job, work: Any) -> None:
+        """Do the work; a round that ends badly here is logged, and the client waits for the next."""
+        try:
+            await work
+        except Abandoned as error:
+            self.log.event("left the round", round=job.order.round + 1, why=str(error))
+        except WireError as error:
+            job.abandon()
+            self.log.event("message refused", "warning", reason=error.reason, why=error.words)
+        except Exception as error:
+            job.abandon()
+            self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
+
+    async def leave(self) -> None:
+        """Say goodbye, if there is somebody to say it to."""
+        await self._abandon()
+        if self.call is not None:
+            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                await self.call.write(pack(Leave()))
+                await self.call.done_writing()
+        if self.channels is not None:
+            await self.channels.close()

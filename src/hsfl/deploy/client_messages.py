@@ -1,0 +1,199 @@
+"""Messages between a client and the servers.
+
+Rounds count from 0 on the wire. A seat is a client's number in the run, 0 to K - 1. An attempt is the name of one try at a round:
+what belongs to an attempt that is over is refused.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from hsfl.deploy.fields import Count, Finite, Id, Long, Rate, Samples, Seconds, Small, Text, Units, strict
+
+
+@strict
+@dataclass(frozen=True)
+class Hello:
+    """Client to main server, first on the stream Attend."""
+
+    name: Id
+
+
+@strict
+@dataclass(frozen=True)
+class Welcome:
+    """Main server to client: the client's seat, and all that it needs to build the model and measure itself."""
+
+    seat: Small
+    settings: Long  # JSON: the settings of the run that a client needs
+    input_shape: Units
+    num_classes: Small
+
+
+@strict
+@dataclass(frozen=True)
+class Measured:
+    """What a client measured of itself. Bits per second and FLOPs per second; memory in bits, if the system says it."""
+
+    flops_per_s: Rate
+    main_up_bps: Rate
+    main_down_bps: Rate
+    edge_up_bps: Rate
+    edge_down_bps: Rate
+    memory_bits: Rate | None
+
+
+@strict
+@dataclass(frozen=True)
+class Ready:
+    """Client to main server: it can train. holds: the attempt that it is in the middle of, after a broken connection."""
+
+    fingerprint: Id
+    class_counts: Annotated[list[Samples], Field(max_length=1 << 16)]
+    measured: Measured
+    holds: Id | None
+
+
+@strict
+@dataclass(frozen=True)
+class Round:
+    """Main server to client: take part in a round. Each token is used once.
+
+    For an attempt that the client holds already it means: do what is still missing, with these tokens; where nothing is missing, the
+    edge server has lost the head, so upload it again."""
+
+    round: Small
+    attempt: Id
+    cut: Small
+    train_token: Id
+    fetch_token: Id
+    upload_token: Id
+
+
+@strict
+@dataclass(frozen=True)
+class AskTokens:
+    """Client to main server: fresh tokens for the attempt, since a stream broke. Answered by Round."""
+
+    attempt: Id
+
+
+@strict
+@dataclass(frozen=True)
+class RoundOver:
+    """Main server to client: the round has ended, with or without the client's update."""
+
+    round: Small
+    attempt: Id
+    kept: bool
+    why: Text
+
+
+@strict
+@dataclass(frozen=True)
+class Leave:
+    """Client to main server: it goes, on purpose."""
+
+
+@strict
+@dataclass(frozen=True)
+class Stop:
+    """Main server to client: there are no more rounds."""
+
+    why: Text
+
+
+@strict
+@dataclass(frozen=True)
+class Probe:
+    """Client to either server, and back: so many bytes come and go, for the client to time."""
+
+    answer_bytes: Annotated[int, Field(ge=0, le=1 << 22)]
+
+
+@strict
+@dataclass(frozen=True)
+class Enter:
+    """Client to main server, first on the stream Train."""
+
+    attempt: Id
+    token: Id
+
+
+@strict
+@dataclass(frozen=True)
+class Entered:
+    """Main server to client: the step that it expects next."""
+
+    step: Count
+
+
+@strict
+@dataclass(frozen=True)
+class Batch:
+    """Client to main server, with the tensors `smashed` and `labels`."""
+
+    step: Count
+
+
+@strict
+@dataclass(frozen=True)
+class Gradient:
+    """Main server to client, with the tensor `gradient` of the smashed data and `loss`; and how long the step and its wait took."""
+
+    step: Count
+    server_s: Seconds
+    waited_s: Seconds
+
+
+@strict
+@dataclass(frozen=True)
+class End:
+    """Client to main server: all batches are done. loss_total: the sum over samples; seconds are the client's own."""
+
+    steps: Count
+    num_samples: Count
+    loss_total: Finite
+    client_s: Seconds  # of its own computing
+    exchange_s: Seconds  # from a batch sent to its gradient received, the server's time included
+    model_down_s: Seconds
+
+
+@strict
+@dataclass(frozen=True)
+class Ended:
+    """Main server to client: the tail is complete."""
+
+
+@strict
+@dataclass(frozen=True)
+class Fetch:
+    """Client to edge server: its head of the attempt, please. Answered by a model in chunks."""
+
+    attempt: Id
+    token: Id
+
+
+@strict
+@dataclass(frozen=True)
+class Upload:
+    """Client to edge server: its trained head, in the chunks that follow."""
+
+    attempt: Id
+    token: Id
+
+
+@strict
+@dataclass(frozen=True)
+class Uploaded:
+    """Edge server to client: the head is complete."""
+
+
+@strict
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a safetensors file, with the tensor `bytes`. total: bytes of the whole file."""
+
+    at: Count
+    total: Count

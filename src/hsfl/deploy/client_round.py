@@ -1,0 +1,227 @@
+"""A client's part in one round: fetch the head, train with the main server, upload the head; every stream may break and is made anew."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+from grpc import aio
+from torch import Tensor
+
+from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.own import Own
+from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
+from hsfl.deploy.states import chunks, collect, most_state_bytes, read_state, state_bytes
+from hsfl.models.state import UnitState
+from hsfl.training.link import Link, Losses
+from hsfl.training.roles import Client
+from hsfl.training.step import Part, StepKey, learning_rate
+
+Answer = TypeVar("Answer")
+KINDS = ("train", "fetch", "upload")
+
+
+class Abandoned(Exception):
+    """The round is over for this client: another order, or a refusal."""
+
+
+@dataclass(eq=False)
+class Job:
+    """What the client holds of a round."""
+
+    order: Round
+    ask: Callable[[str], Awaitable[None]]  # for fresh tokens
+    over: bool = False
+    head: UnitState | None = None  # trained
+    uploads: int = 0  # wanted; the edge server may lose one
+    unused: set[str] = field(default_factory=lambda: set(KINDS))
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    call: Any = None  # the stream of batches
+    exchange_s: float = 0.0
+    model_down_s: float = 0.0
+
+    def renew(self, order: Round) -> None:
+        """Fresh tokens; where all was done, the head is wanted again."""
+        self.order, self.unused = order, set(KINDS)
+        self.news.set()
+
+    async def token(self, kind: str) -> str:
+        """A token that was not used yet."""
+        while kind not in self.unused:
+            self.check()
+            self.news.clear()
+            await self.ask(self.order.attempt)
+            try:
+                await asyncio.wait_for(self.news.wait(), 2.0)
+            except TimeoutError:
+                continue  # the main server may have been away
+        self.unused.discard(kind)
+        return str(getattr(self.order, f"{kind}_token"))
+
+    def check(self) -> None:
+        if self.over:
+            raise Abandoned
+
+    def abandon(self) -> None:
+        """Stop all work on the round."""
+        self.over = True
+        self.news.set()
+        if self.call is not None:
+            self.call.cancel()
+
+
+@dataclass
+class Channels:
+    """The channels of the moment."""
+
+    main: Peer
+    edge: Peer
+
+    async def close(self) -> None:
+        await self.main.close()
+        await self.edge.close()
+
+
+class RoundWork:
+    """Does the work of a round. channels: gives those of the moment, when the main server is there."""
+
+    def __init__(self, own: Own, job: Job, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
+        self.own, self.job, self.channels, self.part = own, job, channels, part
+        self.loop = asyncio.get_running_loop()
+
+    async def _again(self, kind: str, work: Callable[[str], Awaitable[Answer]]) -> Answer:
+        """Do work that needs a token of this kind, again and again until it is done or the round is over."""
+        backoff, tries = Backoff(), 0
+        while True:
+            self.job.check()
+            token = await self.job.token(kind)
+            self.job.check()
+            try:
+                return await work(token)
+            except asyncio.CancelledError:
+                self._check_broken()
+            except (aio.UsageError, asyncio.InvalidStateError):
+                pass  # the channel was closed meanwhile
+            except aio.AioRpcError as error:
+                tries += 1
+                stale = error.code() == grpc.StatusCode.PERMISSION_DENIED and tries < 5  # fresh tokens crossed ours
+                if self.job.over or (is_refusal(error) and not stale and kind == "train"):
+                    raise Abandoned(error.details()) from None
+            await backoff.wait()
+
+    def _check_broken(self) -> None:
+        """After a cancellation: whether it was the stream's, whose channel was closed, and not ours."""
+        task = asyncio.current_task()
+        self.job.check()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+
+    async def fetch(self) -> UnitState:
+        """The head of the round, from the edge server."""
+
+        async def work(token: str) -> UnitState:
+            like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
+            call = (await self.channels()).edge.stream("Fetch")
+            await call.write(pack(Fetch(self.job.order.attempt, token)))
+            await call.done_writing()
+            head = read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+            self.job.model_down_s = time.perf_counter() - began_s
+            return head
+
+        return await self._again("fetch", work)
+
+    async def upload(self) -> None:
+        """The trained head, to the edge server."""
+        head = self.job.head
+        assert head is not None
+
+        async def work(token: str) -> None:
+            call = (await self.channels()).edge.stream("Upload")
+            await call.write(pack(Upload(self.job.order.attempt, token)))
+            for chunk in chunks(state_bytes(head)):
+                await call.write(chunk)
+            await call.done_writing()
+            expect(await read(call), Uploaded)
+
+        await self._again("upload", work)
+
+    async def enter(self) -> int:
+        """Open the stream of batches; returns the step that the main server expects."""
+
+        async def work(token: str) -> int:
+            call = self.job.call = (await self.channels()).main.stream("Train")
+            await call.write(pack(Enter(self.job.order.attempt, token)))
+            entered, _ = expect(await read(call), Entered)
+            return entered.step
+
+        return await self._again("train", work)
+
+    async def exchange(self, step: int, message: bytes) -> bytes:
+        """Send a message of this step and hear its answer, over as many streams as it takes."""
+        backoff = Backoff()
+        while True:
+            self.job.check()
+            try:
+                if self.job.call is None:
+                    expected = await self.enter()
+                    if expected not in (step, step + 1):
+                        raise Abandoned(f"the main server is at step {expected}, this client at {step}")
+                await self.job.call.write(message)
+                return await read(self.job.call)
+            except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError) as error:
+                self.job.call = None
+                if self.job.over or (isinstance(error, aio.AioRpcError) and is_refusal(error)):
+                    raise Abandoned from None
+            except asyncio.CancelledError:
+                self.job.call = None
+                self._check_broken()
+            await backoff.wait()
+
+    def train(self, head: UnitState) -> None:
+        """All batches, on the client's compute thread; the trained head is kept in the job."""
+        own, job = self.own, self.job
+        lr = learning_rate(own.kit.config.train, job.order.round)
+        client, began_s = Client(own.data, self.part, own.kit.num_units), time.perf_counter()
+        own.feed.on_batch = lambda client, num_samples: job.check()
+        client.receive(head, lr)
+        trained, losses = client.train(_Steps(self), job.order.round, Link())
+        job.head = trained.clone()
+        took_s = time.perf_counter() - began_s
+        self._end(losses, took_s)
+
+    def _end(self, losses: Losses, took_s: float) -> None:
+        job, train = self.job, self.own.kit.config.train
+        steps = len(self.own.feed.batch_indices(self.own.seat, job.order.round, train.batch_size, train.local_epochs))
+        losses.read()
+        (total,) = losses.parts
+        end = End(
+            steps, losses.num_samples, float(total), max(took_s - job.exchange_s, 0.0), job.exchange_s, job.model_down_s
+        )
+        done = 0 if job.order.cut == self.own.kit.num_units else steps
+        expect(self.wait(self.exchange(done, pack(end))), Ended)
+
+    def wait(self, work: Any) -> Any:
+        """The result of asynchronous work, for the compute thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+class _Steps:
+    """The main server's session as the client sees it: over the wire."""
+
+    def __init__(self, work: RoundWork) -> None:
+        self.work = work
+
+    def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Smashed data and labels go up; the loss and the gradient come down."""
+        work, began_s = self.work, time.perf_counter()
+        message = pack(Batch(key.step), {"smashed": smashed, "labels": y})
+        answer, tensors = expect(work.wait(work.exchange(key.step, message)), Gradient, tensors=("gradient", "loss"))
+        work.job.exchange_s += time.perf_counter() - began_s
+        gradient, loss = tensors["gradient"], tensors["loss"]
+        if answer.step != key.step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
+            raise WireError("order", f"an answer to step {answer.step} where {key.step} was asked")
+        return loss, gradient

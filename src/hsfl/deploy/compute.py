@@ -1,0 +1,116 @@
+"""One compute thread, off the event loop, and the fair queue before it.
+
+Steps run one at a time, so that no step's numbers or seconds depend on another. Who waits is served by weighted fair queueing: a
+client's next step carries the tag max(now, its last tag) + cost / weight, and the smallest tag is served first. `now` is the tag in
+service, so that a client that was away gains no credit.
+"""
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class FairQueue(Generic[Item]):
+    """Whose turn it is. Weights are fractions of the server's speed, or anything in proportion to them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, Item]] = []
+        self._last: dict[Hashable, float] = {}  # tag of each client
+        self._now, self._order = 0.0, itertools.count()
+
+    def push(self, client: Hashable, cost: float, weight: float, item: Item) -> None:
+        tag = max(self._now, self._last.get(client, 0.0)) + cost / weight
+        self._last[client] = tag
+        heapq.heappush(self._waiting, (tag, next(self._order), item))
+
+    def pop(self) -> Item:
+        self._now, _, item = heapq.heappop(self._waiting)
+        if not self._waiting:  # nobody waits, so that nobody has a claim from before
+            self._now, self._last = 0.0, {}
+        return item
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a piece of work gave, how long it waited for its turn, and how long it took."""
+
+    answer: Any
+    waited_s: float
+    took_s: float
+
+
+@dataclass
+class _Job:
+    work: Callable[[], Any]
+    done: "asyncio.Future[Timed]"
+    asked_s: float = field(default_factory=time.perf_counter)
+
+
+class Compute:
+    """The compute thread of a process."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin, (num_threads,))
+        self._queue: FairQueue[_Job] = FairQueue()
+        self._busy = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def _begin(num_threads: int | None) -> None:
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+
+    async def run(
+        self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
+    ) -> Answer:
+        """The answer of the work, which is done in its turn."""
+        return (await self.timed(work, client, cost, weight)).answer
+
+    async def timed(
+        self, work: Callable[[], Any], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
+    ) -> Timed:
+        """As `run`, with how long the work waited and took."""
+        job = _Job(work, asyncio.get_running_loop().create_future())
+        self._queue.push(client, cost, weight, job)
+        if not self._busy:
+            self._busy = True
+            task = asyncio.create_task(self._serve())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await job.done
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while len(self._queue):
+                job = self._queue.pop()
+                if job.done.cancelled():  # its client is gone
+                    continue
+                began_s = time.perf_counter()
+                try:
+                    answer = await loop.run_in_executor(self._thread, job.work)
+                except Exception as error:  # belongs to whoever asked
+                    if not job.done.cancelled():
+                        job.done.set_exception(error)
+                    continue
+                if not job.done.cancelled():
+                    took_s = time.perf_counter() - began_s
+                    job.done.set_result(Timed(answer, began_s - job.asked_s, took_s))
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,52 @@
+"""What the main server's handlers and its loop over rounds share: the clients, the open round, and how a client is dropped."""
+
+from dataclasses import dataclass, field
+
+from hsfl.deploy.client_messages import RoundOver
+from hsfl.deploy.compute import Compute
+from hsfl.deploy.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.kit import Kit
+from hsfl.deploy.logs import Log
+from hsfl.deploy.main_round import MainRound
+from hsfl.deploy.messages import pack
+from hsfl.deploy.metrics import Metrics
+from hsfl.deploy.plan import Planner
+from hsfl.deploy.roster import Roster
+from hsfl.deploy.settings import MainSettings
+
+
+@dataclass(eq=False)
+class Desk:
+    """The main server's table."""
+
+    settings: MainSettings
+    kit: Kit
+    planner: Planner
+    roster: Roster
+    edge: EdgeLink
+    compute: Compute
+    log: Log
+    metrics: Metrics
+    now: MainRound | None = None  # the open round
+    drops: dict[str, int] = field(default_factory=dict)  # since the start of this process, by client
+
+    async def fresh_tokens(self, now: MainRound, seat: int) -> None:
+        """Send a client its order again, with tokens that were not used."""
+        if seat not in now.tails or now.tails[seat].dropped is not None:
+            return
+        try:
+            now.hand_out([seat], await self.edge.allow(now.attempt, [seat]))
+        except EdgeLost:
+            return  # the loop opens the round again and tells everybody
+        self.roster.send(seat, pack(now.order(seat)))
+
+    def drop(self, seat: int, reason: str, words: str) -> None:
+        """Leave a client out of the open round."""
+        now = self.now
+        if now is None or seat not in now.tails or not now.drop(seat, reason, words):
+            return
+        name = now.tails[seat].name
+        self.log.event("client dropped", "warning", client=name, round=now.round + 1, reason=reason, why=words)
+        self.metrics.dropped(reason)
+        self.drops[name] = self.drops.get(name, 0) + 1
+        self.roster.send(seat, pack(RoundOver(now.round, now.attempt, False, words[:1000])))

@@ -1,0 +1,62 @@
+"""Why a server cannot be reached, in words. To a gRPC client almost everything is "socket closed"; one TLS handshake beside it
+tells who objects to whose certificate."""
+
+import socket
+import ssl
+from pathlib import Path
+
+from hsfl.deploy.bundle import CA, files_in
+from hsfl.deploy.identity import host_name
+
+EXPIRED, NOT_YET_VALID = 10, 9  # verify codes of X.509
+OTHER_NAME = (62, 63, 64)
+
+
+def diagnose(address: str, server: str, folder: Path | None, timeout_s: float = 5.0) -> str | None:
+    """What is wrong between this device and a server, None if nothing is. folder: the device's bundle, which `check_own` found
+    whole; None: plaintext. Blocks for up to twice `timeout_s`: call it in a thread."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as plain:
+            return None if folder is None else _tls_problem(plain, address, server, folder)
+    except TimeoutError:
+        return f"{address} does not answer within {timeout_s:g} s; is the address right, and no firewall between?"
+    except ConnectionRefusedError:
+        return f"nothing listens at {address}; is the {server} server running?"
+    except (OSError, ValueError) as error:
+        return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error}); is the address right?"
+
+
+def _tls_problem(plain: socket.socket, address: str, server: str, folder: Path) -> str | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    roots, certificate, key = files_in(folder)
+    context.load_verify_locations(roots)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2"])
+    try:
+        secure = context.wrap_socket(plain, server_hostname=host_name(server), suppress_ragged_eofs=False)
+    except ssl.SSLCertVerificationError as error:
+        return f"the {server} server at {address} {_of_server(error.verify_code, server)}"
+    except (ssl.SSLError, ConnectionResetError):
+        return f"{address} speaks no TLS; was the {server} server started with --insecure, is it the right port?"
+    try:
+        with secure:
+            secure.recv(
+                1
+            )  # the server's greeting; with TLS 1.3 it looks at our certificate after our handshake has ended
+    except (ssl.SSLError, ConnectionResetError):  # gRPC closes the connection and sends no alert that says why
+        return (
+            f"the {server} server at {address} does not take this device's certificate; is ca.pem in the server's bundle the "
+            "same as here, is the server's clock right?"
+        )
+    return None
+
+
+def _of_server(verify_code: int, server: str) -> str:
+    if verify_code in OTHER_NAME:
+        return f"is another: its certificate is not the {server} server's; are the addresses of the servers exchanged?"
+    if verify_code == EXPIRED:
+        return f"has an expired certificate; run hsfl certs renew {server} and copy the bundle there"
+    if verify_code == NOT_YET_VALID:
+        return "has a certificate that is not valid yet; compare the clocks"
+    return f"has a certificate of another CA than {CA} in this device's bundle; is the bundle of this deployment?"

@@ -1,0 +1,143 @@
+"""The main server's end of the line to the edge server."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from hsfl.deploy.kit import Kit
+from hsfl.deploy.messages import Message, expect, pack
+from hsfl.deploy.server_messages import (
+    Allow,
+    Await,
+    Begin,
+    Done,
+    EdgeTokens,
+    Exclude,
+    GiveUnits,
+    Have,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
+from hsfl.deploy.serving import Peer, read
+from hsfl.deploy.settings import sent_settings
+from hsfl.deploy.states import (
+    chunks,
+    collect,
+    most_bytes,
+    most_state_bytes,
+    read_state,
+    read_sum,
+    state_bytes,
+    sum_bytes,
+)
+from hsfl.errors import InputError
+from hsfl.models.state import UnitState
+from hsfl.training.aggregate import PartialSum
+
+CALL_S = 30.0  # for calls that move little
+LOAD_S = 600.0  # for models
+
+
+class EdgeLost(Exception):
+    """The edge server does not answer, or has lost the open round."""
+
+
+class EdgeLink:
+    """Questions to the edge server. A new channel is opened after every loss, so that a renewed certificate is taken up."""
+
+    def __init__(self, address: str, certs: Path | None) -> None:
+        self._address, self._certs = address, certs
+        self._peer: Peer | None = None
+        self.instance = ""
+
+    @property
+    def peer(self) -> Peer:
+        self._peer = self._peer or Peer(self._address, "edge", "main", self._certs)
+        return self._peer
+
+    async def lose(self) -> None:
+        """Forget the channel."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            await peer.close()
+
+    async def _ask(self, method: str, message: Any, answer: type[Message], timeout_s: float = CALL_S) -> Message:
+        try:
+            return expect(await self.peer.ask(method, pack(message), timeout_s), answer)[0]
+        except aio.AioRpcError as error:
+            raise _lost(error) from None
+
+    async def begin(self, kit: Kit) -> Standing:
+        """Say what is trained, and hear where the edge server stands."""
+        message = Begin(sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
+        standing = await self._ask("Begin", message, Standing)
+        kit.check_fingerprint(standing.fingerprint, "the edge server")
+        self.instance = standing.instance
+        return standing
+
+    async def open(self, round: int, attempt: str, seats: list[Seat]) -> EdgeTokens:
+        return await self._ask("Open", Open(round, attempt, seats), EdgeTokens)
+
+    async def allow(self, attempt: str, seats: list[int]) -> EdgeTokens:
+        return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)
+
+    async def exclude(self, attempt: str, seat: int) -> None:
+        await self._ask("Exclude", Exclude(attempt, seat), Done)
+
+    async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
+        """Whose heads are complete, when there is news or the time is over."""
+        return await self._ask("Await", Await(attempt, known, wait_s), Have, wait_s + CALL_S)
+
+    async def take_units(self, round: int, units: UnitState) -> None:
+        """Give the edge server units that it lacks."""
+        try:
+            call = self.peer.stream("TakeUnits", LOAD_S)
+            await call.write(pack(TakeUnits(round, units.start, units.stop)))
+            for chunk in chunks(state_bytes(units)):
+                await call.write(chunk)
+            expect(await read(call), Done)
+        except aio.AioRpcError as error:
+            raise _lost(error) from None
+
+    async def give_units(self, round: int, like: UnitState) -> UnitState:
+        """Units that the edge server holds."""
+        try:
+            call = self.peer.stream("GiveUnits", LOAD_S)
+            await call.write(pack(GiveUnits(round, like.start, like.stop)))
+            await call.done_writing()
+            return read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+        except aio.AioRpcError as error:
+            raise _lost(error) from None
+
+    async def swap(self, message: Swap, mine: PartialSum | None) -> PartialSum | None:
+        """End the round with the agreed clients: our sum of the common units goes, theirs comes. When this returns, the next
+        round is on the edge server's disk. mine: None where no unit is held by both."""
+        try:
+            call = self.peer.stream("Swap", LOAD_S)
+            await call.write(pack(message))
+            theirs = None
+            if mine is not None:
+                for chunk in chunks(sum_bytes(mine)):
+                    await call.write(chunk)
+                limit = most_bytes(mine.num_bytes + 8 * len(mine.bits), 4)
+                theirs = read_sum(await collect(lambda: read(call), limit), mine)
+            expect(await read(call), Done)
+            return theirs
+        except aio.AioRpcError as error:
+            raise _lost(error) from None
+
+
+def _lost(error: aio.AioRpcError) -> Exception:
+    """What a failed call means: the edge server says what is wrong there, or it is not there."""
+    if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+        return InputError(f"edge server: {error.details()}")
+    if (
+        error.code() == grpc.StatusCode.PERMISSION_DENIED
+    ):  # an expired certificate is UNAUTHENTICATED: come again with a new one
+        return InputError(f"the edge server refuses this main server: {error.details()}")
+    return EdgeLost(f"{error.code().name.lower()}: {error.details()}")

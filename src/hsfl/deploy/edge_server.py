@@ -1,0 +1,272 @@
+"""The edge server: hands every client its head, takes the trained heads back, and swaps sums with the main server.
+
+The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the round with the
+list of agreed clients. What is lost with this process is asked for again; what is on its disk are the last two rounds.
+"""
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from hsfl.deploy.client_messages import Fetch, Upload, Uploaded
+from hsfl.deploy.compute import Compute
+from hsfl.deploy.edge_round import EdgeRound, checked_head, joined
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import caller
+from hsfl.deploy.kit import Kit, make_kit
+from hsfl.deploy.logs import Log
+from hsfl.deploy.messages import expect, pack, token_bytes
+from hsfl.deploy.metrics import Metrics
+from hsfl.deploy.probe import probe
+from hsfl.deploy.server_messages import (
+    Allow,
+    Await,
+    Begin,
+    Done,
+    EdgeTokens,
+    Exclude,
+    GiveUnits,
+    Have,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
+from hsfl.deploy.serving import Method, must_hear
+from hsfl.deploy.settings import received_config
+from hsfl.deploy.states import (
+    chunks,
+    collect,
+    content_hash,
+    most_bytes,
+    most_state_bytes,
+    read_state,
+    read_sum,
+    state_bytes,
+    sum_bytes,
+)
+from hsfl.deploy.store import Store
+from hsfl.deploy.sums import agreed
+from hsfl.deploy.tokens import Tokens
+from hsfl.errors import InputError
+from hsfl.models.state import UnitState
+from hsfl.training.aggregate import most_after
+from hsfl.training.roles import Finished
+
+
+class Edge:
+    """The edge server's handlers."""
+
+    def __init__(self, folder: Path, compute: Compute, log: Log, metrics: Metrics) -> None:
+        self.compute, self.store, self.log, self.metrics = compute, Store(folder), log, metrics
+        self.instance = secrets.token_hex(8)
+        self.kit: Kit | None = None
+        self.held: dict[int, UnitState] = {}  # by round
+        self.open_round: EdgeRound | None = None
+        self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
+
+    def methods(self) -> dict[str, Method]:
+        ours, theirs = ("main",), ("client",)
+        return {
+            "Begin": Method("unary_unary", ours, self.begin),
+            "TakeUnits": Method("stream_stream", ours, self.take_units),
+            "GiveUnits": Method("stream_stream", ours, self.give_units),
+            "Open": Method("unary_unary", ours, self.open),
+            "Allow": Method("unary_unary", ours, self.allow),
+            "Exclude": Method("unary_unary", ours, self.exclude),
+            "Await": Method("unary_unary", ours, self.wait),
+            "Swap": Method("stream_stream", ours, self.swap),
+            "Fetch": Method("stream_stream", theirs, self.fetch),
+            "Upload": Method("stream_stream", theirs, self.upload),
+            "Probe": Method("unary_unary", theirs, probe),
+        }
+
+    async def begin(self, request: bytes, context: Any) -> bytes:
+        """What is trained; and where this server stands."""
+        message, _ = expect(request, Begin)
+        config = received_config(message.settings)
+        kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
+        if self.kit is None or self.kit.fingerprint != kit.fingerprint:
+            self.kit, self.held = kit, {}
+            for round in self.store.rounds():
+                state, notes = self.store.load(round, kit)
+                if notes.get("fingerprint") != kit.fingerprint:
+                    raise InputError("the edge server's folder holds another model's rounds; give it an empty folder")
+                self.held[round] = state
+        rounds = sorted(self.held)
+        self.log.event("the main server is here", rounds=rounds)
+        stops, contents = [self.held[r].stop for r in rounds], [content_hash(self.held[r]) for r in rounds]
+        return pack(Standing(self.instance, kit.fingerprint, rounds, stops, contents))
+
+    def _begun(self) -> Kit:
+        if self.kit is None:
+            raise WireError("order", "the edge server was restarted and waits for the main server's Begin")
+        return self.kit
+
+    async def take_units(self, messages: Any, context: Any) -> None:
+        """Units that the main server has and this server lacks."""
+        kit = self._begun()
+        message, _ = expect(await must_hear(context), TakeUnits)
+        before = self.held.get(message.round)
+        if (
+            message.start != (before.stop if before is not None else 0)
+            or not message.start <= message.stop <= kit.num_units
+        ):
+            raise WireError("order", f"units from {message.start} do not follow on what the edge server holds")
+        like = kit.empty(message.start, message.stop)
+        more = read_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
+        whole = more if before is None else joined(before, more)
+        self._keep(message.round, whole)
+        await context.write(pack(Done()))
+
+    async def give_units(self, messages: Any, context: Any) -> None:
+        """Units that the main server lacks, for a new plan or for a snapshot."""
+        message, _ = expect(await must_hear(context), GiveUnits)
+        state = self.held.get(message.round)
+        if state is None or not 0 <= message.start <= message.stop <= state.stop:
+            raise WireError("order", f"the edge server does not hold units to {message.stop} of round {message.round}")
+        for chunk in chunks(state_bytes(state[message.start : message.stop])):
+            await context.write(chunk)
+
+    async def open(self, request: bytes, context: Any) -> bytes:
+        """A round begins."""
+        self._begun()
+        message, _ = expect(request, Open)
+        state, deepest = self.held.get(message.round), max((seat.cut for seat in message.seats), default=0)
+        if state is None or state.stop < deepest:
+            raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
+        mine = state[0:deepest]
+        self.open_round = EdgeRound(
+            message.round, message.attempt, mine, {seat.name: seat for seat in message.seats}, most_after(mine)
+        )
+        self.log.event("round begins", round=message.round + 1, clients=len(message.seats), units=deepest)
+        return self._tokens(self.open_round, [seat.seat for seat in message.seats])
+
+    def _tokens(self, now: EdgeRound, seats: list[int]) -> bytes:
+        names = {seat.seat: name for name, seat in now.seats.items()}
+        fetch, upload = (
+            [tokens.give(names[seat], now.round).hex() for seat in seats]
+            for tokens in (self.fetch_tokens, self.upload_tokens)
+        )
+        return pack(EdgeTokens(self.instance, fetch, upload))
+
+    def _now(self, attempt: str) -> EdgeRound:
+        if self.open_round is None or self.open_round.attempt != attempt:
+            raise WireError("order", "that attempt at the round is not open at the edge server")
+        return self.open_round
+
+    async def allow(self, request: bytes, context: Any) -> bytes:
+        """Fresh tokens, for streams that broke."""
+        message, _ = expect(request, Allow)
+        now = self._now(message.attempt)
+        known = {seat.seat for seat in now.seats.values()} - now.out
+        if not known.issuperset(message.seats):
+            raise WireError("order", "a seat that is not in the round")
+        return self._tokens(now, message.seats)
+
+    async def exclude(self, request: bytes, context: Any) -> bytes:
+        """A client that the main server has dropped."""
+        message, _ = expect(request, Exclude)
+        now = self._now(message.attempt)
+        now.out.add(message.seat)
+        now.finished.pop(message.seat, None)
+        return pack(Done())
+
+    async def wait(self, request: bytes, context: Any) -> bytes:
+        """Whose heads are complete; answered when there is news."""
+        message, _ = expect(request, Await)
+        now = self._now(message.attempt)
+        async with now.news:
+            try:
+                more = lambda: len(now.finished) + len(now.refused) > message.known  # noqa: E731
+                await asyncio.wait_for(now.news.wait_for(more), message.wait_s)
+            except TimeoutError:
+                pass
+        seats, bad = sorted(now.finished), sorted(now.refused)
+        times = [now.model_up_s[seat] for seat in seats]
+        reasons = [now.refused[seat] for seat in bad]
+        return pack(Have(self.instance, seats, times, bad, reasons, now.up_bytes, now.down_bytes))
+
+    def _seat(self, attempt: str) -> tuple[EdgeRound, Seat]:
+        """The round and the seat of the client that calls."""
+        now, name = self._now(attempt), caller().name
+        seat = now.seats.get(name)
+        if seat is None or seat.seat in now.out:
+            raise WireError("order", f"{name} has no part in this round, or not any more")
+        return now, seat
+
+    async def fetch(self, messages: Any, context: Any) -> None:
+        """A client's head."""
+        message, _ = expect(await must_hear(context), Fetch)
+        now, seat = self._seat(message.attempt)
+        self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
+        head = now.state[0 : seat.cut]
+        for chunk in chunks(state_bytes(head)):
+            await context.write(chunk)
+        now.down_bytes += head.num_bytes
+        self.metrics.carried("client_edge", "down", head.num_bytes)
+
+    async def upload(self, messages: Any, context: Any) -> None:
+        """A client's trained head. One that is not let in ends the client's part in the round."""
+        message, _ = expect(await must_hear(context), Upload)
+        now, seat = self._seat(message.attempt)
+        self.upload_tokens.use(seat.name, now.round, token_bytes(message.token))
+        like, began_s = now.state[0 : seat.cut], time.perf_counter()
+        try:
+            content = await collect(lambda: must_hear(context), most_state_bytes(like))
+            took_s = time.perf_counter() - began_s
+            head = await self.compute.run(lambda: checked_head(content, like, now.most))
+        except WireError as error:
+            await self._refuse(now, seat, error)
+            raise
+        async with now.news:
+            if seat.seat not in now.out:
+                now.finished[seat.seat] = Finished(head, float(seat.num_samples))
+                now.model_up_s[seat.seat] = took_s
+                now.up_bytes += head.num_bytes
+                self.metrics.carried("client_edge", "up", head.num_bytes)
+            now.news.notify_all()
+        await context.write(pack(Uploaded()))
+
+    async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
+        if error.reason == "ended":
+            return  # the stream broke: the client may upload again
+        self.log.event(
+            "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
+        )
+        self.metrics.dropped(error.reason)
+        async with now.news:
+            now.refused[seat.seat] = error.words[:1000]
+            now.finished.pop(seat.seat, None)
+            now.news.notify_all()
+
+    async def swap(self, messages: Any, context: Any) -> None:
+        """The end of a round: both servers sum the same clients, swap the sums of the common units, and divide."""
+        message, _ = expect(await must_hear(context), Swap)
+        now = self._now(message.attempt)
+        if not set(message.kept) <= now.finished.keys() or len(set(message.kept)) < len(message.kept):
+            raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
+        if not 0 <= message.start <= message.stop <= now.state.stop and message.start < message.stop:
+            raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
+        server = await self.compute.run(lambda: agreed(now.state, now.finished, sorted(message.kept)))
+        if message.start < message.stop:
+            mine = server.send(message.start, message.stop)
+            limit = most_bytes(mine.num_bytes + 8 * len(mine.bits), 4)
+            content = await collect(lambda: must_hear(context), limit)
+            for chunk in chunks(await self.compute.run(lambda: sum_bytes(mine))):
+                await context.write(chunk)
+            await self.compute.run(lambda: server.merge(read_sum(content, mine)))
+        after = await self.compute.run(server.close)
+        self._keep(now.round + 1, after)
+        self.held = {round: state for round, state in self.held.items() if now.round <= round <= now.round + 1}
+        self.log.event("round complete", round=now.round + 1, clients=len(message.kept))
+        self.metrics.completed(now.round + 1, time.perf_counter() - now.began_s)
+        await context.write(pack(Done()))
+
+    def _keep(self, round: int, state: UnitState) -> None:
+        """A state on the disk, then in memory."""
+        self.store.save(round, state, {"fingerprint": self._begun().fingerprint})
+        self.held[round] = state

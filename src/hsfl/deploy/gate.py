@@ -1,0 +1,191 @@
+"""The gate in front of a server's handlers: every call is checked before a handler sees it, and whoever is revoked is sent away.
+
+    gate = Gate({"/hsfl.Main/Train": {"client"}, "/hsfl.Main/Sums": {"edge"}}, Denylist(folder / "denylist.txt"))
+    server = grpc.aio.server(interceptors=[gate])
+    watching = asyncio.create_task(gate.watch())
+
+A handler asks `identity.caller()` who calls. A method that the table does not name is nobody's. What goes wrong in a handler stays
+on the server: gRPC would send the exception's words, with the server's paths, to the peer.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from hsfl.deploy.denylist import Denylist
+from hsfl.deploy.identity import (
+    Identity,
+    Refused,
+    check_current,
+    check_role,
+    from_auth_context,
+    from_metadata,
+    set_caller,
+)
+
+Tell = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
+TellFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
+# A peer with a newer certificate may come again after these; after other refusals the same would happen again.
+COME_AGAIN = ("certificate", "expired")
+
+
+def _log_failure(error: Exception, identity: Identity, method: str) -> None:
+    logging.getLogger("hsfl.deploy").error("%s failed for %s", method, identity.name, exc_info=error)
+
+
+def _log_problem(words: str) -> None:
+    logging.getLogger("hsfl.deploy").warning("%s", words)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that is being handled."""
+
+    identity: Identity
+    task: asyncio.Task[Any]
+    ended: Refused | None = None
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Checks who calls, by certificate; with no denylist (None) there is no TLS, and a header says who calls, on loopback."""
+
+    def __init__(
+        self,
+        roles: Mapping[str, Collection[str]],
+        denylist: Denylist | None,
+        on_refusal: Tell = lambda refused, identity, method: None,
+        on_failure: TellFailure = _log_failure,
+        on_problem: Callable[[str], None] = _log_problem,
+    ) -> None:
+        self._roles, self._denylist = dict(roles), denylist
+        self._on_refusal, self._on_failure = on_refusal, on_failure
+        self._on_problem, self._told = on_problem, denylist.problem if denylist is not None else None
+        self._calls: set[_Call] = set()
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Put the check in front of a handler."""
+        handler = await continuation(details)
+        return None if handler is None else self._guarded(handler, details.method)
+
+    async def watch(self, period_s: float = 1.0) -> None:
+        """Send away those whose certificate was revoked, or expired, in mid-stream. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(period_s)
+            self.end_refused()
+
+    def end_refused(self) -> int:
+        """End the open calls of certificates that are revoked or have expired by now; returns how many."""
+        if self._denylist is not None:
+            self._denylist.reread()
+            self._tell_problem(self._denylist.problem)
+        ended = 0
+        for call in self._calls:
+            if call.ended is None and (refused := self._refusal(call.identity)) is not None:
+                call.ended = refused
+                call.task.cancel()
+                ended += 1
+        return ended
+
+    def _tell_problem(self, problem: str | None) -> None:
+        """Say once that the denylist cannot be read: until it can, nobody new is revoked."""
+        if problem is not None and problem != self._told:
+            self._on_problem(f"the denylist of before stays in force: {problem}")
+        self._told = problem
+
+    def _peer(self, context: Any) -> Identity:
+        if self._denylist is None:
+            return from_metadata(context.invocation_metadata() or ())
+        return from_auth_context(context.auth_context())
+
+    def _check(self, identity: Identity) -> None:
+        if self._denylist is not None:
+            self._denylist.reread()
+            if identity.serial in self._denylist:
+                raise Refused("revoked", f"{identity.name}'s certificate {identity.serial:x} was revoked")
+        check_current(identity)
+
+    def _refusal(self, identity: Identity) -> Refused | None:
+        try:
+            self._check(identity)
+        except Refused as refused:
+            return refused
+        return None
+
+    @asynccontextmanager
+    async def _admitted(self, context: Any, method: str) -> AsyncIterator[None]:
+        """Run a handler's body for a caller who may call; anyone else hears why not."""
+        call = await self._enter(context, method)
+        self._calls.add(call)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if call.ended is None:  # the peer went away, or the server stops
+                raise
+            call.task.uncancel()
+            await self._abort(context, call.ended, call.identity, method)
+        except Refused as refused:  # a handler's own, such as a token that was used before
+            await self._abort(context, refused, call.identity, method)
+        except (
+            grpc.aio.AbortError,
+            grpc.aio.UsageError,
+            grpc.aio.InternalError,
+        ):  # a handler's own refusal, or a peer that is gone
+            raise
+        except Exception as error:
+            self._on_failure(error, call.identity, method)
+            await context.abort(grpc.StatusCode.INTERNAL, "the server could not do this; its log says why")
+        finally:
+            self._calls.discard(call)
+
+    async def _enter(self, context: Any, method: str) -> _Call:
+        identity, task = None, asyncio.current_task()
+        assert task is not None
+        try:
+            identity = self._peer(context)
+            self._check(identity)
+            check_role(identity, self._roles.get(method, ()), method)
+        except Refused as refused:
+            await self._abort(context, refused, identity, method)
+            raise  # not reached: to abort is to raise
+        set_caller(identity)
+        return _Call(identity, task)
+
+    async def _abort(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
+        self._on_refusal(refused, identity, method)
+        again = refused.reason in COME_AGAIN
+        code = grpc.StatusCode.UNAUTHENTICATED if again else grpc.StatusCode.PERMISSION_DENIED
+        await context.abort(code, refused.words)
+
+    def _guarded(self, handler: Any, method: str) -> Any:
+        """The same handler behind the check: one that returns its answer, one that writes it, or one that yields it."""
+        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+        async def answer(request: Any, context: Any) -> Any:
+            async with self._admitted(context, method):
+                return await inner(request, context)
+
+        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with self._admitted(context, method):
+                async for message in inner(request, context):
+                    yield message
+
+        yields = inspect.isasyncgenfunction(inner)
+        assert yields or inspect.iscoroutinefunction(inner), f"the handler of {method} is not async"
+        return _KINDS[handler.request_streaming, handler.response_streaming](
+            answers if yields else answer, handler.request_deserializer, handler.response_serializer
+        )
+
+
+_KINDS = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}

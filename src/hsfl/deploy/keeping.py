@@ -1,0 +1,140 @@
+"""What the main server keeps: its position between two rounds, the checkpoint, the run folder, and the joined model."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from hsfl.deploy.client_messages import RoundOver, Stop
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.edge_link import EdgeLost
+from hsfl.deploy.main_round import MainRound
+from hsfl.deploy.messages import pack
+from hsfl.deploy.record import make_record, save_model, write_end
+from hsfl.deploy.store import Store
+from hsfl.files import checked
+from hsfl.frameworks.base import join
+from hsfl.models.state import UnitState, load_state
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.record import Summary
+from hsfl.runs.records import RoundRecord, Standing, advance
+from hsfl.training.batches import Images
+from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.link import LinkBytes
+
+OVER_S = 5.0  # that clients have to go when there are no more rounds
+
+
+class Keeping:
+    """The main server's position and files. test: the operator's samples that judge the model; None judges nothing."""
+
+    def __init__(self, desk: Desk, folder: RunFolder, test: Images | None, classes: Sequence[str]) -> None:
+        self.desk, self.folder, self.test, self.classes = desk, folder, test, tuple(classes)
+        self.store = Store(folder.path / "checkpoint")
+        self.round, self.state, self.standing = 0, desk.kit.initial, Standing(0)
+
+    def restore(self) -> None:
+        """Go on from the last completed round, if there is one."""
+        rounds = self.store.rounds()
+        if not rounds:
+            return
+        self.state, notes = self.store.load(rounds[-1], self.desk.kit)
+        self.standing = checked(notes["progress"], Standing, "the checkpoint's progress")
+        self.round = self.standing.rounds_done
+        self.folder.keep_rounds(self.round)
+        self.desk.log.event("goes on from the last completed round", round=self.round)
+
+    async def write(self, now: MainRound, after: UnitState, began_s: float) -> None:
+        """The round in the run folder; with the checkpoint it is complete."""
+        kept, config = now.kept(), self.desk.kit.config
+        last = now.round + 1 == config.train.rounds
+        whole = quality = None
+        if self.test is not None and (last or (now.round + 1) % config.train.eval_every == 0):
+            whole = await self._whole(now.round + 1, after)
+            quality = await self.desk.compute.run(lambda: self._assess(whole))
+        measured = {seat: now.tails[seat].phases(now.model_up_s[seat]) for seat in kept}
+        before_s = self._modelled_s()
+        record = make_record(
+            self.desk.kit, now.round, before_s, now.plan, now.tails, kept, measured, self._sent(now), quality,
+            time.perf_counter() - began_s,
+        )  # fmt: skip
+        self.standing = advance(self.standing, record)
+        self.folder.append(record)
+        if whole is not None and self.standing.best_round == record.round:
+            save_model(self.folder, whole, best=True)
+        self._keep(after)
+        self._end_well(now, record, measured)
+
+    def _modelled_s(self) -> float:
+        records = self.folder.rounds()
+        return records[-1].sim_time_s if records else 0.0
+
+    def _keep(self, after: UnitState) -> None:
+        """The checkpoint, and only then the new position."""
+        notes = {"progress": json.dumps(asdict(self.standing)), "config": self.desk.kit.config.model_dump_json()}
+        self.store.save(self.round + 1, after, notes)
+        self.round, self.state = self.round + 1, after
+
+    def _end_well(self, now: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
+        self.desk.now = None
+        for seat, tail in now.tails.items():
+            if seat in measured:
+                self.desk.roster.send(seat, pack(RoundOver(now.round, now.attempt, True, "")))
+                head = self.desk.kit.empty(0, tail.cut).num_bytes
+                self.desk.planner.learn(
+                    seat, tail.cut, measured[seat], {"up": tail.up_bytes, "down": tail.down_bytes, "head": head}
+                )
+                for phase in ("client", "smashed", "server", "gradient", "model_up", "model_down"):
+                    self.desk.metrics.phase(phase, measured[seat][phase])
+            now.parts.give_back(tail.cut, tail.part)
+        self.desk.metrics.completed(record.round, record.wall_s)
+        self.desk.log.event(
+            "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=record.train_loss,
+            test_accuracy=record.test_accuracy, wall_s=round(record.wall_s, 3),
+        )  # fmt: skip
+
+    def _sent(self, now: MainRound) -> LinkBytes:
+        """Bytes on each link, as a simulation counts them."""
+        start, stop = min(now.cuts), max(now.cuts)
+        sums = 2 * (self._sum_bytes(start, stop) if start < stop else 0)
+        assert now.have is not None
+        return LinkBytes(
+            client_main_up=sum(tail.up_bytes for tail in now.tails.values()),
+            client_main_down=sum(tail.down_bytes for tail in now.tails.values()),
+            client_edge_up=now.have.up_bytes,
+            client_edge_down=now.have.down_bytes,
+            edge_main=sums,
+        )
+
+    def _sum_bytes(self, start: int, stop: int) -> int:
+        units = self.desk.kit.empty(start, stop)
+        return 8 * (units.floats.numel() + units.ints.numel() + stop - start)
+
+    async def _whole(self, round: int, state: UnitState) -> UnitState:
+        """The snapshot of a round, joined: the lower units come from the edge server."""
+        if not state.start:
+            return state
+        return join(await self.desk.edge.give_units(round, self.desk.kit.empty(0, state.start)), state)
+
+    def _assess(self, whole: UnitState | None) -> Quality:
+        assert whole is not None
+        assert self.test is not None
+        load_state(whole, self.desk.kit.model)
+        return evaluate(self.desk.kit.model.eval(), self.test, self.desk.kit.num_classes)
+
+    async def finish(self, status: str) -> Summary:
+        """The last model and the summary; clients are told that there are no more rounds."""
+        try:
+            if status == "finished":
+                await self.desk.edge.begin(self.desk.kit)
+            save_model(self.folder, await self._whole(self.round, self.state), best=False)
+        except EdgeLost as error:
+            self.desk.log.event("the last model is not joined: the edge server is away", "warning", why=str(error))
+        if status == "finished":
+            for seat in list(self.desk.roster.members):
+                self.desk.roster.send(seat, pack(Stop("all rounds are done")))
+            deadline_s = time.monotonic() + OVER_S
+            while self.desk.roster.members and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+        return write_end(self.folder, self.desk.kit, status)

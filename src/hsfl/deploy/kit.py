@@ -1,0 +1,90 @@
+"""What every process builds the same way from the run's settings: the model, where its units lie, and the shapes at each cut."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+
+from hsfl.config import RunConfig
+from hsfl.deploy.states import fingerprint
+from hsfl.errors import InputError
+from hsfl.models.fit import check_fits, example
+from hsfl.models.state import Layout, UnitState, read_state
+from hsfl.models.units import SplitModel
+from hsfl.runs.data import expected_task
+from hsfl.runs.prepare import make_model
+from hsfl.tasks import DEFAULT
+from hsfl.training.step import Part
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The model with its first weights, and what follows from it."""
+
+    config: RunConfig
+    model: SplitModel
+    layout: Layout
+    input_shape: Shape
+    num_classes: int
+
+    @property
+    def num_units(self) -> int:
+        return self.layout.num_units
+
+    @cached_property
+    def initial(self) -> UnitState:
+        """The state before the first round."""
+        return read_state(self.model)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.layout, self.initial.floats.dtype)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of one sample's smashed data at each cut, 0 to num_units."""
+        found, x = [self.input_shape], example(self.input_shape)
+        self.model.eval()
+        with torch.no_grad():
+            for unit in self.model.units:
+                x = unit(x)
+                found.append(tuple(x.shape[1:]))
+        return tuple(found)
+
+    @property
+    def batch_bytes(self) -> int:
+        """The longest message that a client sends: a batch of smashed data and labels, and what describes them."""
+        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
+        return (self.config.train.batch_size + 1) * largest + (1 << 16)
+
+    def part(self, start: int, stop: int) -> Part:
+        """The units `[start, stop)`, ready to be trained."""
+        return Part(self.model, self.layout, start, stop, self.config.train)
+
+    def empty(self, start: int, stop: int) -> UnitState:
+        """Zeros in the place of the units `[start, stop)`, for their shapes."""
+        return UnitState.empty(self.layout, start, stop, self.initial.floats.dtype)
+
+    def check_fingerprint(self, other: str, who: str) -> None:
+        if other != self.fingerprint:
+            raise InputError(
+                f"{who} has built another model than the main server ({other[:8]}, not {self.fingerprint[:8]}); install the same "
+                "hsfl and the same plugins on both"
+            )
+
+
+def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
+    """The kit of a run, on the CPU."""
+    if config.device != "cpu":
+        raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
+    for name, usual in (("choose", "uniform"), ("receivers", "all")):
+        if (value := getattr(config.train, name)) != usual:
+            raise InputError(f"train.{name} is {value!r}; it is for simulated fleets, so leave it out on real machines")
+    if (task := expected_task(config)).name != DEFAULT or config.train.loss is not None:
+        raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
+    model = make_model(config, input_shape, num_classes).eval()
+    check_fits(model, example(input_shape), num_classes)
+    return Kit(config, model, Layout.of(model), input_shape, num_classes)

@@ -1,0 +1,146 @@
+"""Logs of servers and clients: one line for each event, as JSON for programs or as words for people.
+
+    log = open_log("main", as_json=True)
+    log.event("client dropped", client="ward-1", round=3, reason="late")
+
+File paths, names of hosts, addresses and keys are in no line: they are replaced, wherever they come from.
+"""
+
+import ipaddress
+import json
+import logging
+import math
+import re
+import socket
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import IO, Any
+
+NAMES = ("client", "clients")  # fields with names of clients, who may be called as their hosts are
+MOST_CHARACTERS = 500  # of one value: a peer's words do not fill the disk
+PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*-----.*?(?:-----END [A-Z0-9 ]*-----|$)", re.DOTALL)
+URL = re.compile(r"\b(?!hsfl:)[a-z][a-z0-9+.-]*://\S+")
+PATH = re.compile(
+    r"(?<![\w./:\\])(?:~|\.{1,2})?/(?!hsfl\.|grpc\.)[^\s:;,'\"()]+"  # /a/b, ~/a, ./a; a gRPC method is no path
+    r"|(?<![\w./:\\])[\w.-]+(?:/[\w.-]+)*/[\w-]+\.[a-z]{2,6}\b"  # a/b.pem
+    r"|\b[A-Za-z]:\\[^\s:;,'\"()]*"  # C:\a
+)
+ADDRESS = re.compile(r"(?:ipv[46]:)?(?<![\w.])(?:\[[0-9a-fA-F:.%]{2,}\]|\d{1,3}(?:\.\d{1,3}){3})(?::\d{1,5})?(?![\w.])")
+HOST = re.compile(r"\b(?:[a-zA-Z0-9-]+\.)+[a-zA-Z][a-zA-Z0-9-]*:\d{1,5}\b|\blocalhost:\d{1,5}\b")
+
+
+def scrubbed(text: str, hosts: bool = True) -> str:
+    """The text without keys, paths, addresses and (hosts) this machine's name, on one line and not longer than needed."""
+    text = PEM.sub("(key)", text)
+    text = URL.sub("(address)", text)
+    text = PATH.sub("(path)", text)
+    text = HOST.sub("(address)", ADDRESS.sub("(address)", text))
+    for name in _own_names() if hosts else ():
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "(host)", text)
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+
+
+def _own_names() -> set[str]:
+    """The names of this machine; `localhost` and the like say nothing of it."""
+    full = socket.gethostname()
+    return {
+        name for name in (full, full.partition(".")[0]) if len(name) > 1 and name not in ("localhost", "main", "edge")
+    }
+
+
+def _plain(value: Any, hosts: bool = True) -> Any:
+    """A value as JSON can hold it and a log may show it. hosts: hide this machine's name."""
+    if isinstance(value, PurePath):
+        return "(path)"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"({len(value)} bytes)"
+    if isinstance(value, ipaddress.IPv4Address | ipaddress.IPv6Address):
+        return "(address)"
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {scrubbed(str(name)): _plain(part, hosts) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(part, hosts) for part in value]
+    return scrubbed(str(value), hosts)
+
+
+def _where(error: BaseException) -> list[str]:
+    """Where an exception came from: files of the package as modules, others by their names alone."""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return [f"{Path(frame.filename).stem}.{frame.name}:{frame.lineno}" for frame in frames]
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What a line says beside its time, in the order of importance."""
+    said: dict[str, Any] = {"level": record.levelname.lower(), "server": record.name.rpartition(".")[2]}
+    said["event"] = scrubbed(record.getMessage())
+    said |= {name: _plain(value, hosts=name not in NAMES) for name, value in getattr(record, "fields", {}).items()}
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        said |= {"error": f"{type(error).__name__}: {scrubbed(str(error))}", "where": _where(error)}
+    return said
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return json.dumps({"time": moment} | _fields(record), allow_nan=False)
+
+
+class Words(logging.Formatter):
+    """One line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = _fields(record)
+        level, who, event = (said.pop(name) for name in ("level", "server", "event"))
+        more = " ".join(f"{name}={_shown(value)}" for name, value in said.items())
+        mark = "" if level == "info" else f"{level}: "
+        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {who}: {mark}{event}"
+        return _printable(f"{line}  {more}" if more else line)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)
+
+
+def _printable(line: str) -> str:
+    """The line with a sign in the place of every control character: an escape sequence could rewrite the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in line)
+
+
+class Log:
+    """Where one server or client writes what happens."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def event(self, event: str, level: str = "info", error: BaseException | None = None, **fields: Any) -> None:
+        """Write a line: what happened, and fields with names that say their unit (`round_s`, `num_bytes`)."""
+        number = logging.getLevelNamesMapping()[level.upper()]
+        self._logger.log(number, "%s", event, extra={"fields": fields}, exc_info=error)
+
+    def adopt_others(self) -> None:
+        """Let warnings of libraries in this process (gRPC, asyncio) go into this log: alone they would write tracebacks with the
+        paths of files to stderr."""
+        root = logging.getLogger()
+        root.handlers[:] = self._logger.handlers
+        root.setLevel(logging.WARNING)
+
+
+def open_log(name: str, as_json: bool, stream: IO[str] | None = None, level: str = "info") -> Log:
+    """The log of a process. name: main, edge, or a client's name. Writes to stderr unless told otherwise."""
+    logger = logging.getLogger("hsfl.deploy").getChild(name.replace(".", "_"))
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else Words())
+    logger.handlers[:] = [handler]
+    return Log(logger)

@@ -1,0 +1,106 @@
+"""A round at the main server: who takes part, who is complete, who was dropped, and why."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+
+from hsfl.deploy.client_messages import Round
+from hsfl.deploy.kit import Kit
+from hsfl.deploy.plan import Plan
+from hsfl.deploy.server_messages import EdgeTokens, Have, Seat
+from hsfl.deploy.tails import Tail
+from hsfl.deploy.tokens import Tokens
+from hsfl.models.state import UnitState
+from hsfl.training.step import Part, learning_rate
+
+
+class Parts:
+    """Working copies of tails, used again from round to round: one for each client that is active."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit, self._free = kit, dict[int, list[Part]]()
+
+    def take(self, cut: int) -> Part | None:
+        if cut == self._kit.num_units:
+            return None
+        free = self._free.setdefault(cut, [])
+        return free.pop() if free else self._kit.part(cut, self._kit.num_units)
+
+    def give_back(self, cut: int, part: Part | None) -> None:
+        if part is not None:
+            self._free.setdefault(cut, []).append(part)
+
+    def keep_only(self, cuts: set[int]) -> None:
+        """Forget copies of cuts that nobody has now."""
+        self._free = {cut: parts for cut, parts in self._free.items() if cut in cuts}
+
+
+@dataclass(eq=False)
+class MainRound:
+    """An open round."""
+
+    round: int
+    state: UnitState  # units [min cut, num_units)
+    plan: Plan
+    tails: dict[int, Tail]  # by seat
+    deadline_s: float  # of the event loop's clock: tau
+    parts: Parts
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    tokens: Tokens = field(default_factory=Tokens)
+    edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
+    model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
+    have: Have | None = None
+    drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def cuts(self) -> list[int]:
+        return [tail.cut for tail in self.tails.values()]
+
+    def seats(self) -> list[Seat]:
+        """Those who are still in, as the edge server must know them."""
+        return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
+
+    def hand_out(self, seats: list[int], answer: EdgeTokens) -> None:
+        """Remember the edge server's tokens for these clients."""
+        self.edge_tokens |= dict(zip(seats, zip(answer.fetch, answer.upload)))
+
+    def order(self, seat: int) -> Round:
+        """What a client is told: the round, its cut and its tokens."""
+        tail, (fetch, upload) = self.tails[seat], self.edge_tokens[seat]
+        train = self.tokens.give(tail.name, self.round).hex()
+        return Round(self.round, self.attempt, tail.cut, train, fetch, upload)
+
+    def is_complete(self, seat: int) -> bool:
+        """Whether both sides of the client are complete, as far as the main server knows."""
+        return self.tails[seat].end is not None and seat in self.model_up_s
+
+    def waiting(self) -> list[int]:
+        """Clients that are neither complete nor dropped."""
+        return [seat for seat, tail in self.tails.items() if tail.dropped is None and not self.is_complete(seat)]
+
+    def kept(self) -> list[int]:
+        return [seat for seat, tail in sorted(self.tails.items()) if tail.dropped is None and self.is_complete(seat)]
+
+    def drop(self, seat: int, reason: str, words: str) -> bool:
+        """Leave a client out of the round; whether it was in until now."""
+        tail = self.tails[seat]
+        if tail.dropped is not None:
+            return False
+        tail.dropped, self.drops[seat] = words, reason
+        self.tokens.forget(tail.name)
+        self.changed.set()
+        return True
+
+
+def open_round(
+    kit: Kit, round: int, state: UnitState, plan: Plan, seats: dict[int, tuple[str, int]], parts: Parts, tau_s: float
+) -> MainRound:
+    """A round with these clients, by seat their name and number of samples."""
+    lr, tails = learning_rate(kit.config.train, round), {}
+    parts.keep_only({plan.cuts[seat] for seat in seats})
+    for seat, (name, num_samples) in seats.items():
+        cut = plan.cuts[seat]
+        mine = state[cut : state.stop]
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
+    return MainRound(round, state, plan, tails, asyncio.get_running_loop().time() + tau_s, parts)

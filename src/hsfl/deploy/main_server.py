@@ -1,0 +1,261 @@
+"""The main server: it plans every round, leads the edge server through it, and ends it with one list of kept clients.
+
+One coroutine makes the rounds; the handlers (`attending`, `stepping`) change the open round and wake it. A client is kept when its
+tail is complete here and its head at the edge server; the servers agree on the list before sums are swapped.
+"""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from hsfl.deploy.attending import Attending
+from hsfl.deploy.client_messages import RoundOver
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.edge_link import EdgeLost
+from hsfl.deploy.keeping import Keeping
+from hsfl.deploy.main_round import MainRound, Parts, open_round
+from hsfl.deploy.messages import pack
+from hsfl.deploy.probe import probe
+from hsfl.deploy.record import write_clients
+from hsfl.deploy.server_messages import Have, Swap
+from hsfl.deploy.serving import Backoff, Method
+from hsfl.deploy.settings import TAU_S
+from hsfl.deploy.status import status_handler
+from hsfl.deploy.stepping import Stepping
+from hsfl.deploy.sums import agreed
+from hsfl.errors import InputError
+from hsfl.frameworks.base import join
+from hsfl.models.state import UnitState
+from hsfl.planning.choice import choose_clients
+from hsfl.runs.record import Summary
+
+NEWS_S = 5.0  # that the edge server may take to say that there is no news
+MOST_TRIES = 5  # of one round that keeps too few clients
+
+
+class Stopped(Exception):
+    """The operator ends the server."""
+
+
+class TooFew(Exception):
+    """A round that keeps fewer clients than it needs."""
+
+    def __init__(self, words: str, diverged: bool) -> None:
+        super().__init__(words)
+        self.diverged = diverged
+
+
+class Main:
+    """The main server's methods, and the loop over rounds."""
+
+    def __init__(self, desk: Desk, keeping: Keeping) -> None:
+        self.desk, self.keeping, self.parts = desk, keeping, Parts(desk.kit)
+        self.attending, self.stepping = Attending(desk), Stepping(desk)
+        self.started = False  # whether the first round since the start of this process has begun
+        self.stopping = asyncio.Event()
+
+    def methods(self) -> dict[str, Method]:
+        clients = ("client",)
+        return {
+            "Attend": Method("stream_stream", clients, self.attending.attend),
+            "Train": Method("stream_stream", clients, self.stepping.train),
+            "Probe": Method("unary_unary", clients, probe),
+            "Status": Method("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
+        }
+
+    def drop_revoked(self, name: str, why: str) -> None:
+        """A client whose certificate was revoked will not come back: the round does not wait for it."""
+        if name in self.desk.roster.names:
+            self.desk.drop(self.desk.roster.names.index(name), "revoked", why)
+
+    async def run(self) -> Summary:
+        """All rounds."""
+        status, tries, backoff = "finished", 0, Backoff()
+        while self.keeping.round < self.desk.kit.config.train.rounds:
+            try:
+                await self._unless_stopped(self._one_round())
+                tries = 0
+                backoff.reset()
+            except Stopped:
+                status = "interrupted"
+                break
+            except EdgeLost as error:
+                self.desk.log.event("edge server lost", "warning", round=self.keeping.round + 1, why=str(error))
+                await self._end_attempt("the edge server is away")
+                await self.desk.edge.lose()
+                await backoff.wait()
+            except TooFew as error:
+                tries += 1
+                self.desk.log.event("round made again", "warning", round=self.keeping.round + 1, why=str(error))
+                await self._end_attempt(
+                    "too few clients were kept"
+                )  # how many others there are is not a client's business
+                if tries >= MOST_TRIES:
+                    status = "diverged" if error.diverged else "interrupted"
+                    break
+        await self._end_attempt("the main server ends")
+        return await self.keeping.finish(status)
+
+    async def _unless_stopped(self, work: Any) -> None:
+        """Do the work unless the operator ends the server meanwhile."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            raise Stopped
+        await working
+
+    async def _one_round(self) -> None:
+        """One round, from the edge server's readiness to the checkpoint."""
+        seats = await self._enough()
+        standing = await self.desk.edge.begin(self.desk.kit)
+        began_s = time.perf_counter()
+        plan = self.desk.planner.plan(self.keeping.round, tuple(sorted(seats)), self.desk.roster.names)
+        cuts = [plan.cuts[seat] for seat in seats]
+        stop = dict(zip(standing.rounds, standing.stops)).get(self.keeping.round)
+        await self._share_units(min(cuts), max(cuts), stop)
+        write_clients(
+            self.keeping.folder, self.desk.planner, plan, self.desk.roster, self.desk.kit, self.keeping.classes
+        )
+        tau_s = self.desk.kit.config.train.tau_s or TAU_S
+        state = self.keeping.state[min(cuts) : self.keeping.state.stop]
+        now = self.desk.now = open_round(self.desk.kit, self.keeping.round, state, plan, seats, self.parts, tau_s)
+        self.started = True
+        self.desk.log.event("round begins", round=self.keeping.round + 1, clients=len(seats), cuts=cuts)
+        await self._tell_everybody(now)
+        await self._gather(now)
+        after = await self._agree(now)
+        await self.keeping.write(now, after, began_s)
+
+    async def _enough(self) -> dict[int, tuple[str, int]]:
+        """The clients of the next round, by seat their name and samples; waits until there are enough."""
+        least = self.desk.settings.min_clients if self.started else self.desk.settings.start_clients
+        chosen, said = choose_clients(self.desk.kit.config, self.keeping.round), False
+        while True:
+            self.desk.roster.changed.clear()
+            here = {k: member for k, member in sorted(self.desk.roster.members.items()) if k in chosen}
+            if len(here) >= min(least, len(chosen)) and here:
+                return {k: (member.name, sum(member.ready.class_counts)) for k, member in here.items()}
+            if not said:
+                self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=len(here), wanted=least)
+                said = True
+            await self.desk.roster.changed.wait()
+
+    async def _share_units(self, low: int, high: int, edge_stop: int | None) -> None:
+        """Both servers get the units that the cuts of the round ask for: `[low, num_units)` here, `[0, high)` there."""
+        if edge_stop is None:
+            if self.keeping.round or self.keeping.state.start:
+                raise InputError(
+                    f"the edge server does not hold round {self.keeping.round}, where the main server is; start it in its own folder"
+                )
+            edge_stop = 0
+            if not high:
+                await self.desk.edge.take_units(self.keeping.round, self.keeping.state[0:0])
+        if edge_stop < high:
+            await self.desk.edge.take_units(self.keeping.round, self.keeping.state[edge_stop:high])
+        if low < self.keeping.state.start:
+            lower = await self.desk.edge.give_units(
+                self.keeping.round, self.desk.kit.empty(low, self.keeping.state.start)
+            )
+            self.keeping.state = join(lower, self.keeping.state)[low : self.keeping.state.stop].clone()
+
+    async def _tell_everybody(self, now: MainRound) -> None:
+        """Open the round at the edge server and send every client its order."""
+        seats = now.seats()
+        answer = await self.desk.edge.open(now.round, now.attempt, seats)
+        now.hand_out([seat.seat for seat in seats], answer)
+        for seat in seats:
+            self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
+
+    async def _gather(self, now: MainRound) -> None:
+        """Until every client is complete or dropped; tau is the one limit."""
+        clock = asyncio.get_running_loop().time
+        news: asyncio.Task[Have] | None = None
+        try:
+            while now.waiting():
+                left_s = now.deadline_s - clock()
+                if left_s <= 0:
+                    for seat in now.waiting():
+                        self.desk.drop(
+                            seat, "late", f"it was not done after tau = {self.desk.kit.config.train.tau_s or TAU_S:g} s"
+                        )
+                    break
+                known = 0 if now.have is None else len(now.have.seats) + len(now.have.refused)
+                news = news or asyncio.create_task(self.desk.edge.wait(now.attempt, known, min(left_s, NEWS_S)))
+                now.changed.clear()
+                change = asyncio.create_task(now.changed.wait())
+                await asyncio.wait((news, change), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if news.done():
+                    try:
+                        self._hear_edge(now, news.result())
+                    except EdgeLost as error:
+                        await self._reopen(now, error)
+                    news = None
+        finally:
+            if news is not None:
+                news.cancel()
+
+    def _hear_edge(self, now: MainRound, have: Have) -> None:
+        now.have = have
+        now.model_up_s = dict(zip(have.seats, have.model_up_s))
+        for seat, words in zip(have.refused, have.reasons):
+            self.desk.drop(seat, "protocol", words)
+
+    async def _reopen(self, now: MainRound, lost: EdgeLost) -> None:
+        """The edge server was away: once it is back, it gets the round again and every client uploads its head again."""
+        self.desk.log.event("edge server lost", "warning", round=now.round + 1, why=str(lost))
+        clock, backoff = asyncio.get_running_loop().time, Backoff()
+        now.have, now.model_up_s = None, {}
+        while True:
+            await self.desk.edge.lose()
+            await backoff.wait()
+            if clock() > now.deadline_s:
+                raise lost
+            try:
+                standing = await self.desk.edge.begin(self.desk.kit)
+                if now.round not in standing.rounds:
+                    raise InputError(f"the edge server has lost round {now.round}; start it in its own folder")
+                await self._tell_everybody(now)
+                self.desk.log.event("edge server is back", round=now.round + 1)
+                return
+            except EdgeLost:
+                continue
+
+    async def _agree(self, now: MainRound) -> UnitState:
+        """One kept list; both servers sum these clients, swap the sums of the common units, and divide."""
+        while True:
+            kept = now.kept()
+            if len(kept) < self.desk.settings.min_clients:
+                diverged = all(reason in ("diverged", "not_finite") for reason in now.drops.values())
+                raise TooFew(
+                    f"{len(kept)} of {len(now.tails)} clients were kept; {self.desk.settings.min_clients} make a round",
+                    diverged,
+                )
+            sides = {seat: now.tails[seat].side for seat in kept}
+            server = await self.desk.compute.run(partial(agreed, now.state, sides, kept))
+            start, stop = min(now.cuts), max(now.cuts)
+            mine = server.send(start, stop) if start < stop else None
+            try:
+                theirs = await self.desk.edge.swap(Swap(now.round, now.attempt, kept, start, stop), mine)
+            except EdgeLost as error:
+                await self._reopen(now, error)
+                await self._gather(now)
+                continue
+            if theirs is not None:
+                self.desk.metrics.carried("main_edge", "up", theirs.num_bytes)
+                self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
+                server.merge(theirs)
+            return await self.desk.compute.run(server.close)
+
+    async def _end_attempt(self, why: str) -> None:
+        """Give the open round up; its clients wait for the next order."""
+        now, self.desk.now = self.desk.now, None
+        if now is not None:
+            for seat, tail in now.tails.items():
+                if tail.dropped is None:
+                    self.desk.roster.send(seat, pack(RoundOver(now.round, now.attempt, False, why[:1000])))
+                self.parts.give_back(tail.cut, tail.part)

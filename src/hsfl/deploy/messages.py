@@ -1,0 +1,95 @@
+"""Every message of the protocol has a number; packing and unpacking. docs/protocol.md says who sends which, and when."""
+
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from hsfl.deploy import frames
+from hsfl.deploy.client_messages import (
+    AskTokens,
+    Batch,
+    Chunk,
+    End,
+    Ended,
+    Enter,
+    Entered,
+    Fetch,
+    Gradient,
+    Hello,
+    Leave,
+    Probe,
+    Ready,
+    Round,
+    RoundOver,
+    Stop,
+    Upload,
+    Uploaded,
+    Welcome,
+)
+from hsfl.deploy.frames import Frame, WireError
+from hsfl.deploy.server_messages import (
+    Allow,
+    AskStatus,
+    Await,
+    Begin,
+    Done,
+    EdgeTokens,
+    Exclude,
+    GiveUnits,
+    Have,
+    Open,
+    Standing,
+    Status,
+    Swap,
+    TakeUnits,
+)
+
+KINDS: dict[type[Any], int] = {
+    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, Leave: 8, Stop: 9, Probe: 10,
+    Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25,
+    Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
+    Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
+    EdgeTokens: 50, Exclude: 51,
+    AskStatus: 60, Status: 61,
+}  # fmt: skip
+RECORDS = {number: record for record, number in KINDS.items()}
+Message = TypeVar("Message")
+
+
+def pack(message: Any, tensors: dict[str, Tensor] | None = None) -> bytes:
+    """The message's bytes."""
+    return frames.pack(KINDS[type(message)], message, tensors)
+
+
+def unpack(content: bytes) -> tuple[Any, dict[str, Tensor]]:
+    """A message of any kind, checked, and its tensors."""
+    frame: Frame = frames.unpack(content)
+    record = RECORDS.get(frame.kind)
+    if record is None:
+        raise WireError("protocol", f"a message of kind {frame.kind}, which this version does not know")
+    return frames.checked_fields(frame.fields, record, record.__name__), frame.tensors
+
+
+def expect(content: bytes, kind: type[Message], tensors: tuple[str, ...] = ()) -> tuple[Message, dict[str, Tensor]]:
+    """A message that must be of this kind, with exactly these tensors."""
+    message, found = expect_any(content, kind)
+    if tuple(sorted(found)) != tuple(sorted(tensors)):
+        raise WireError("protocol", f"{kind.__name__} has tensors {sorted(found)}, not {sorted(tensors)}")
+    return message, found
+
+
+def expect_any(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor]]:
+    """A message that must be of one of these kinds."""
+    message, found = unpack(content)
+    if not isinstance(message, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise WireError("order", f"a message {type(message).__name__} where {wanted} is expected")
+    return message, found
+
+
+def token_bytes(text: str) -> bytes:
+    """A token as it was given."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise WireError("protocol", "a token that is no number in hex") from None

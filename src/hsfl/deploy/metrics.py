@@ -1,0 +1,90 @@
+"""What a server counts for Prometheus: clients, rounds, seconds of phases, bytes on each link, drops by reason.
+
+No label names a client: who may read metrics is another question than who takes part.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from hsfl.deploy.credentials import is_loopback
+from hsfl.errors import InputError
+
+PHASES = ("client", "smashed", "server", "gradient", "model_up", "model_down")
+LINKS = ("client_main", "client_edge", "main_edge")
+DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
+REASONS = (
+    *("certificate", "expired", "key_usage", "name", "role", "revoked", "token"),  # of hsfl.deploy.identity.Refused
+    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "other"),
+)
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
+
+
+class Metrics:
+    """The counters of one server. Every label has a fixed set of values, so that no peer can make the page grow."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.clients = Gauge("hsfl_clients", "Clients that are connected.", registry=own)
+        self.round = Gauge("hsfl_round", "The last completed round.", registry=own)
+        self.rounds = Counter("hsfl_rounds", "Rounds completed since the start of this process.", registry=own)
+        self.round_s = Histogram("hsfl_round_seconds", "Seconds of a round.", registry=own, buckets=SECONDS)
+        self._phase_s = Histogram(
+            "hsfl_phase_seconds",
+            "Measured seconds of a client's phase in a round.",
+            ["phase"],
+            registry=own,
+            buckets=SECONDS,
+        )
+        self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=own)
+        self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=own)
+        for phase in PHASES:
+            self._phase_s.labels(phase)  # a series is there from the start, at zero
+        for link in LINKS:
+            for direction in DIRECTIONS:
+                self._bytes.labels(link, direction)
+        for reason in REASONS:
+            self._drops.labels(reason)
+
+    def phase(self, phase: str, seconds: float) -> None:
+        """Note how long a phase of one client took in a round."""
+        assert phase in PHASES, phase
+        self._phase_s.labels(phase).observe(seconds)
+
+    def carried(self, link: str, direction: str, num_bytes: int) -> None:
+        """Count bytes on a link."""
+        assert link in LINKS, link
+        assert direction in DIRECTIONS, direction
+        self._bytes.labels(link, direction).inc(num_bytes)
+
+    def dropped(self, reason: str) -> None:
+        """Count a client that was dropped or refused; a reason that is not in REASONS counts as other."""
+        self._drops.labels(reason if reason in REASONS else "other").inc()
+
+    def completed(self, round: int, seconds: float) -> None:
+        """Count a completed round."""
+        self.rounds.inc()
+        self.round.set(round)
+        self.round_s.observe(seconds)
+
+
+def serve(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:
+    """Serve the page at an address such as 127.0.0.1:9470, from a thread; returns the port and a function that ends it. The page
+    has neither TLS nor a password, so it stays on loopback unless the operator says otherwise."""
+    if not public and not is_loopback(address):
+        raise InputError(
+            f"metrics at {address} could be read by the whole network; use 127.0.0.1:PORT, or say it is wanted"
+        )
+    host, _, port = address.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"metrics cannot be served at {address} ({error}); choose another port") from None
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return int(server.server_port), end

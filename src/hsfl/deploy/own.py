@@ -1,0 +1,62 @@
+"""What a client brings: its own samples, the model built as the main server says, and what it measured of itself."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hsfl import plugins
+from hsfl.data import augment
+from hsfl.deploy.client_messages import Welcome
+from hsfl.deploy.kit import Kit, make_kit
+from hsfl.deploy.settings import ClientSettings, own_data, received_config
+from hsfl.errors import InputError
+from hsfl.runs.data import divide, read_data
+from hsfl.runs.prepare import make_images
+from hsfl.training.batches import ClientData, Feed
+from hsfl.training.speed import Speed, training_speed
+
+
+@dataclass(frozen=True)
+class Own:
+    """The client's side of a run."""
+
+    kit: Kit
+    feed: Feed
+    seat: int
+    class_counts: tuple[int, ...]
+
+    @property
+    def data(self) -> ClientData:
+        train = self.kit.config.train
+        return ClientData(self.feed, self.seat, train.batch_size, train.local_epochs)
+
+    def speed(self, seconds: float) -> Speed:
+        """How fast this machine trains the model's real units."""
+        kit = self.kit
+        return training_speed(kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds)
+
+
+def prepare_own(settings: ClientSettings, welcome: Welcome) -> Own:
+    """Read the client's samples and build the model."""
+    plugins.load_all(settings.plugins)
+    simulated = settings.as_client is not None
+    config = received_config(welcome.settings, own_data(settings), simulated)
+    dataset = read_data(config)
+    images = make_images(config, dataset, "train")
+    augment.check(config.data.augment, images.shape)
+    if images.shape != tuple(welcome.input_shape) or dataset.num_classes != welcome.num_classes:
+        raise InputError(
+            f"the data have samples of {images.shape} in {dataset.num_classes} classes, and {tuple(welcome.input_shape)} in "
+            f"{welcome.num_classes} are trained; change data.*, or ask the operator"
+        )
+    mine = np.arange(len(images))
+    if settings.as_client is not None:
+        shares = divide(config, dataset)
+        if settings.as_client >= len(shares):
+            raise InputError(f"as_client is {settings.as_client} but the run has {len(shares)} clients, from 0")
+        mine = shares[settings.as_client]
+    kit = make_kit(config, tuple(welcome.input_shape), welcome.num_classes)
+    counts = torch.bincount(images.y[torch.from_numpy(mine)], minlength=welcome.num_classes)
+    indices = [np.empty(0, int)] * welcome.seat + [mine]
+    return Own(kit, Feed(images, indices, config.seed, config.data.augment), welcome.seat, tuple(counts.tolist()))

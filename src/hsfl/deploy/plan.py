@@ -1,0 +1,156 @@
+"""Cuts from what clients measured: first of themselves when they join, then by the rounds that they made.
+
+New cuts are taken only where the modelled round becomes shorter by more than a tenth, so that noise moves nobody.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hsfl.config import RunConfig
+from hsfl.deploy.client_messages import Measured, Ready
+from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
+from hsfl.deploy.logs import Log
+from hsfl.methods import method
+from hsfl.models.cost import CostTable
+from hsfl.network.channel import Measured as MeasuredLinks
+from hsfl.network.clock import Timeline
+from hsfl.network.devices import Fleet, Servers, max_cuts
+from hsfl.network.framework_phases import framework_cuts
+from hsfl.network.latency import Rates
+from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.world import World, count_batches
+
+GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
+BLEND = 0.5  # of a new measurement
+WORTH = 0.01  # of the round: a change that gains less is not made
+RATES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cuts of a round, and how long it should take."""
+
+    cuts: tuple[int, ...]  # [K]
+    line: Timeline
+    says: dict[str, Any]  # of the allocation, for the record
+
+    def weight(self, seat: int) -> float:
+        """The client's part of the main server's time: its planned cycles."""
+        planned = self.says.get("server_hz")
+        return max(float(planned[seat]), 1e-9) if planned is not None else 1.0
+
+
+class Planner:
+    """Plans each round of a deployment."""
+
+    def __init__(self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log) -> None:
+        network = config.network.model_copy(update={"kind": "measured", "speed_std": 0.0, "history": None})
+        self.config, self.cost = config.model_copy(update={"network": network}), cost
+        self.main_flops_per_s, self.log = main_flops_per_s, log
+        self.measured: dict[int, Measured] = {}  # by seat
+        self.samples: dict[int, int] = {}
+        self.cuts: tuple[int, ...] | None = None
+
+    def join(self, seat: int, ready: Ready) -> None:
+        """A client's own measurement. The rounds that it made say more, so that it does not replace them."""
+        self.samples[seat] = sum(ready.class_counts)
+        if seat not in self.measured:
+            self.measured[seat] = ready.measured
+
+    def learn(self, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
+        """A measured round. sent: bytes by link."""
+        before = self.measured[seat]
+        train = self.config.train
+        work = train.local_epochs * self.samples[seat] * float(self.cost.client_flops[cut])
+        found: dict[str, float] = {}
+        if work > 0 and phases["client"] > 0:
+            found["flops_per_s"] = work / phases["client"]
+        moved = zip(RATES, ("smashed", "gradient", "model_up", "model_down"), ("up", "down", "head", "head"))
+        for name, phase, load in moved:
+            if sent[load] > 0 and phases[phase] > 0:
+                found[name] = 8 * sent[load] / phases[phase]
+        kept = {
+            name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in found.items()
+        }  # seconds are a client's word
+        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
+        self.measured[seat] = replace(before, **blended)
+
+    def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> Plan:
+        """The cuts of a round with these clients."""
+        world, samples = self._world(names), self._samples()
+        best = self._timed(world, samples, self._choose(world, samples), round, chosen)
+        if self.cuts is not None and best.cuts != self.cuts:
+            before = self._timed(world, samples, self.cuts, round, chosen)
+            if best.line.round_s < GAIN * before.line.round_s:
+                best = self._fewest_changes(world, samples, best, before, round, chosen)
+                self._say(best, before, chosen, names)
+            else:
+                best = before
+        self.cuts = best.cuts
+        return best
+
+    def _fewest_changes(
+        self, world: World, samples: np.ndarray, best: Plan, before: Plan, round: int, chosen: tuple[int, ...]
+    ) -> Plan:
+        """The new cuts for those whose new cut shortens the round; all others keep theirs."""
+        for seat in range(len(best.cuts)):
+            if best.cuts[seat] != before.cuts[seat]:
+                cuts = (*best.cuts[:seat], before.cuts[seat], *best.cuts[seat + 1 :])
+                other = self._timed(world, samples, cuts, round, chosen)
+                best = other if other.line.round_s <= best.line.round_s * (1 + WORTH) else best
+        return best
+
+    def _choose(self, world: World, samples: np.ndarray) -> tuple[int, ...]:
+        config, batches = self.config, count_batches(self.config, samples)
+        cuts = choose_cuts(config.fleet, config.allocation, world, config.train.batch_size, batches, config.options)
+        if not method(config.framework).own_cuts:
+            one = choose_one_cut(config.fleet, world, cuts, config.train.batch_size, batches)
+            cuts = (one,) * len(cuts)
+        return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
+
+    def _timed(
+        self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]
+    ) -> Plan:
+        line, says = RoundClock(self.config, world, cuts, samples).round(round, chosen)
+        return Plan(cuts, line, says)
+
+    def _world(self, names: list[str]) -> World:
+        """All K seats; a seat that nobody has taken yet is like the median of those that are."""
+        count = self.config.fleet.num_clients
+        table = {name: self._column(name) for name in ("flops_per_s", *RATES)}
+        memory = [self.measured[k].memory_bits if k in self.measured else None for k in range(count)]
+        deepest = [self.deepest(bits) for bits in memory]
+        fleet = Fleet(
+            cpu_hz=table["flops_per_s"], flops_per_cycle=np.ones(count), max_power_w=np.full(count, np.nan),
+            max_cut=np.array(deepest), names=np.array([*names, *(f"seat {k}" for k in range(len(names), count))]),
+        )  # fmt: skip
+        servers = Servers(main_hz=self.main_flops_per_s)
+        links = MeasuredLinks(Rates(*(table[name] for name in RATES)))
+        return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
+
+    def deepest(self, memory_bits: float | None) -> int:
+        """The deepest cut that fits; an error where none does."""
+        if memory_bits is None or self.cost.memory_bits is None:
+            return self.cost.num_units
+        return int(max_cuts(self.cost, np.array([memory_bits]), "training", self.config.fleet.min_cut)[0])
+
+    def _column(self, name: str) -> np.ndarray:
+        known = {seat: float(getattr(each, name)) for seat, each in self.measured.items()}
+        usual = float(np.median(list(known.values()))) if known else 1e9
+        return np.array([known.get(seat, usual) for seat in range(self.config.fleet.num_clients)])
+
+    def _samples(self) -> np.ndarray:
+        usual = int(np.median(list(self.samples.values()))) if self.samples else 1
+        return np.array([self.samples.get(seat, usual) for seat in range(self.config.fleet.num_clients)], float)
+
+    def _say(self, now: Plan, before: Plan, chosen: tuple[int, ...], names: list[str]) -> None:
+        for seat in chosen:
+            old, new = before.cuts[seat], now.cuts[seat]
+            if old != new:
+                self.log.event(
+                    "client gets another cut, as measured rounds say", client=names[seat], cut=new, before=old,
+                    modelled_round_s=now.line.round_s, before_round_s=before.line.round_s,
+                )  # fmt: skip

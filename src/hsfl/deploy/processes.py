@@ -1,0 +1,181 @@
+"""The life of each process: from its settings to its end. SIGTERM and Ctrl-C end it in good order."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from hsfl import plugins
+from hsfl.config import RunConfig
+from hsfl.data.datasets import Dataset
+from hsfl.deploy.bundle import check_own
+from hsfl.deploy.client import Device
+from hsfl.deploy.compute import Compute
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.diagnosis import diagnose
+from hsfl.deploy.edge_link import EdgeLink
+from hsfl.deploy.edge_server import Edge
+from hsfl.deploy.identity import check_name, role_of
+from hsfl.deploy.keeping import Keeping
+from hsfl.deploy.kit import Kit, make_kit
+from hsfl.deploy.logs import Log
+from hsfl.deploy.main_server import Main
+from hsfl.deploy.metrics import Metrics
+from hsfl.deploy.metrics import serve as serve_metrics
+from hsfl.deploy.plan import Planner
+from hsfl.deploy.roster import Roster
+from hsfl.deploy.serving import listen
+from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
+from hsfl.errors import InputError
+from hsfl.files import writing
+from hsfl.models.cost import measure
+from hsfl.planning.world import OPTIMIZER_STATES
+from hsfl.runs.data import read_data, sample_facts
+from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.runs.lock import LOCK, lock
+from hsfl.runs.prepare import input_shape, make_images
+from hsfl.runs.record import Summary
+from hsfl.training.speed import training_speed
+
+SPEED_S = 0.5  # that the main server measures itself for
+
+
+def certs_folder(certs: str | None, insecure: bool, name: str) -> Path | None:
+    """The folder of certificates, which must be good now and for this name; None where plaintext is wanted."""
+    if insecure:
+        return None
+    if certs is None:
+        raise InputError(
+            "certs is not given; name the folder that hsfl certs add wrote, or try on this machine with --insecure"
+        )
+    own = check_own(Path(certs), role_of(name)).identity
+    if own.name != name:
+        raise InputError(
+            f"{certs} is the bundle of {own.name}, and this is {name}; copy the folder that hsfl certs add {name} wrote"
+        )
+    return Path(certs)
+
+
+def _on_signals(stop: Callable[[], object]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError):  # Windows
+            loop.add_signal_handler(number, stop)
+
+
+async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
+    """The main server, until all rounds are done or it is told to end."""
+    certs, config = certs_folder(settings.certs, insecure, "main"), run_config(settings)
+    folder, compute, metrics = RunFolder(settings.out), Compute(settings.threads), Metrics()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    with folder.locked():
+        kit, dataset = await compute.run(lambda: _kit(settings, config))
+        _begin_folder(folder, config, settings.threads)
+        planner = await compute.run(lambda: _planner(kit, log))
+        test = make_images(config, dataset, "test") if dataset is not None else None
+        classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
+        edge = EdgeLink(settings.edge, certs)
+        roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
+        desk = Desk(settings, kit, planner, roster, edge, compute, log, metrics)
+        keeping = Keeping(desk, folder, test, classes)
+        keeping.restore()
+        main = Main(desk, keeping)
+        listening = await listen(
+            settings.listen, "hsfl.Main", main.methods(), certs, log, metrics, kit.batch_bytes, main.drop_revoked
+        )
+        end_metrics = _metrics(settings.metrics, metrics)
+        _on_signals(main.stopping.set)
+        log.event("listens", port=listening.port)
+        try:
+            return await main.run()
+        finally:
+            roster.close()
+            await listening.stop()
+            await edge.lose()
+            end_metrics()
+            compute.close()
+
+
+def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None]:
+    """The model, and the operator's own data where they are to judge it."""
+    dataset = read_data(config) if settings.evaluate == "here" else None
+    if dataset is not None:
+        shape, num_classes = input_shape(config, dataset), dataset.num_classes
+    elif settings.input is not None and settings.classes is not None:
+        shape, num_classes = settings.input, settings.classes
+    else:
+        shape, num_classes = sample_facts(config)
+    kit = make_kit(config, tuple(shape), num_classes)
+    _ = kit.initial, kit.shapes  # before the model takes other weights
+    return kit, dataset
+
+
+def _planner(kit: Kit, log: Log) -> Planner:
+    """What cuts cost, and how fast this machine is."""
+    train, shape = kit.config.train, kit.input_shape
+    cost = measure(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
+    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
+    return Planner(kit.config, cost, speed.flops_per_s, log)
+
+
+def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None) -> None:
+    """The run folder's first files, or a check that the folder is this run's."""
+    if not folder.config_path.exists():
+        folder.check_free()
+        folder.create(config, num_threads)
+        return
+    check_same_run(folder.config(), config, folder.path)
+    folder.clear_scratch()
+    if not (folder.path / "checkpoint").is_dir():
+        folder.keep_rounds(0)
+
+
+def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
+    return (lambda: None) if address is None else serve_metrics(metrics, address)[1]
+
+
+async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
+    """The edge server, until it is told to end."""
+    plugins.load_all(settings.plugins)
+    certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder / LOCK):
+        compute, stopping = Compute(settings.threads), asyncio.Event()
+        edge = Edge(folder, compute, log, metrics)
+        listening = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
+        end_metrics = _metrics(settings.metrics, metrics)
+        _on_signals(stopping.set)
+        log.event("listens", port=listening.port)
+        try:
+            await stopping.wait()
+        finally:
+            await listening.stop()
+            end_metrics()
+            compute.close()
+
+
+async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
+    """A client, until there are no more rounds or it is told to end; returns why it ended."""
+    certs = certs_folder(settings.certs, insecure, check_name(settings.name))
+    device, stopping = Device(settings, certs, log), asyncio.Event()
+    for server, address in (("main", settings.main), ("edge", settings.edge)):
+        if problem := await asyncio.to_thread(diagnose, address, server, certs):
+            log.event(problem, "warning")
+    _on_signals(stopping.set)
+    running, told = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return await running
+        await device.leave()
+        return "told to end"
+    finally:
+        running.cancel()
+        told.cancel()
+        await asyncio.gather(running, told, return_exceptions=True)
+        device.thread.shutdown(wait=False, cancel_futures=True)

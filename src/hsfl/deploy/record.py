@@ -1,0 +1,109 @@
+"""The run folder of a deployment: as in simulation, with measured seconds beside the modelled ones."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import cast
+
+from hsfl.deploy.kit import Kit
+from hsfl.deploy.plan import Plan, Planner
+from hsfl.deploy.roster import Roster
+from hsfl.deploy.tails import Tail
+from hsfl.files import write_json
+from hsfl.formats import all_rounded
+from hsfl.models.state import UnitState
+from hsfl.runs.checkpoint import save_tensors
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says
+from hsfl.runs.tables import write_tables
+from hsfl.training.evaluate import Quality
+from hsfl.training.link import LinkBytes, Losses
+from hsfl.training.step import learning_rate
+
+PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
+
+
+def make_record(
+    kit: Kit,
+    round: int,
+    now_s: float,
+    plan: Plan,
+    tails: dict[int, Tail],
+    kept: Sequence[int],
+    measured: dict[int, dict[str, float]],
+    sent: LinkBytes,
+    quality: Quality | None,
+    wall_s: float,
+) -> RoundRecord:
+    """The record of a round that has ended. now_s: modelled seconds before it. measured: by client, then by phase."""
+    count, losses = kit.config.fleet.num_clients, round_losses([tails[seat] for seat in kept])
+    return RoundRecord(
+        round=round + 1,
+        framework=kit.config.framework,
+        sim_time_s=now_s + plan.line.round_s,
+        round_s=plan.line.round_s,
+        wall_s=wall_s,
+        num_samples=losses.num_samples,
+        train_loss=losses.mean,
+        test_loss=quality.loss if quality else None,
+        test_accuracy=quality.accuracy if quality else None,
+        balanced_accuracy=quality.balanced_accuracy if quality else None,
+        recall=list(quality.recall) if quality else None,
+        lr=learning_rate(kit.config.train, round),
+        cuts=list(plan.cuts),
+        started=sorted(tails),
+        kept=list(kept),
+        dropped=sorted(tails.keys() - set(kept)),
+        straggler=plan.line.straggler if plan.line.straggler >= 0 else None,
+        waiting_s=all_rounded(plan.line.waiting_s, DIGITS),
+        phases=phase_times(plan.line),
+        allocation=cast(Says, plan.says),
+        bytes=asdict(sent),
+        measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
+    )
+
+
+def round_losses(tails: Sequence[Tail]) -> Losses:
+    """The losses of the round, as the clients summed them."""
+    losses = Losses()
+    for tail in tails:
+        assert tail.end is not None
+        losses.parts.append(tail.end.loss_total)
+        losses.num_samples += tail.end.num_samples
+    return losses
+
+
+def write_clients(
+    folder: RunFolder, planner: Planner, plan: Plan, roster: Roster, kit: Kit, classes: Sequence[str]
+) -> None:
+    """clients.json, from what the clients said of themselves; a seat that nobody has taken holds nothing."""
+    seats = range(kit.config.fleet.num_clients)
+    known = [roster.known.get(seat) for seat in seats]
+    counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
+    flops = [float(planner.measured[k].flops_per_s) if k in planner.measured else 0.0 for k in seats]
+    record = ClientsRecord(
+        num_samples=[sum(own) for own in counts],
+        class_counts=counts,
+        class_names=list(classes),
+        cuts=list(plan.cuts),
+        max_cut=[planner.deepest(ready.measured.memory_bits if ready else None) for ready in known],
+        cpu_hz=flops,
+        max_power_w=[None] * len(seats),
+        input_shape=list(kit.input_shape),
+        names=[*roster.names, *(f"seat {k}" for k in range(len(roster.names), len(seats)))],
+        flops_per_s=flops,
+        main_flops_per_s=planner.main_flops_per_s,
+    )
+    write_json(folder.clients_path, asdict(record))
+
+
+def save_model(folder: RunFolder, whole: UnitState, best: bool) -> None:
+    save_tensors(folder.best_model_path if best else folder.last_model_path, whole.named())
+
+
+def write_end(folder: RunFolder, kit: Kit, status: str) -> Summary:
+    """How the deployment ended."""
+    summary = summarise(folder, kit.config, status)
+    write_tables(folder.path, folder.rounds())
+    write_json(folder.summary_path, asdict(summary))
+    return summary

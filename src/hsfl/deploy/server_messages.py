@@ -1,0 +1,157 @@
+"""Messages between the main server and the edge server, and between a server and its operator. The main server asks."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from hsfl.deploy.fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
+
+
+@strict
+@dataclass(frozen=True)
+class Begin:
+    """Main server to edge server, before anything else: what is trained. Answered by Standing."""
+
+    settings: Long
+    input_shape: Units
+    num_classes: Small
+
+
+@strict
+@dataclass(frozen=True)
+class Standing:
+    """Edge server to main server: which rounds it can begin, and the units that it holds for each, `[0, stop)`."""
+
+    instance: Id  # of the process: another one has lost the heads of an open round
+    fingerprint: Id
+    rounds: Annotated[list[Small], Field(max_length=8)]
+    stops: Annotated[list[Small], Field(max_length=8)]
+    contents: Annotated[list[Id], Field(max_length=8)]  # a hash of the state of each
+
+
+@strict
+@dataclass(frozen=True)
+class Seat:
+    """A client of a round, as the edge server must know it."""
+
+    seat: Small
+    name: Id
+    cut: Small
+    num_samples: Count
+
+
+@strict
+@dataclass(frozen=True)
+class Open:
+    """Main server to edge server: a round begins, or goes on after a restart. Answered by EdgeTokens."""
+
+    round: Small
+    attempt: Id
+    seats: Annotated[list[Seat], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class Allow:
+    """Main server to edge server: fresh tokens for clients whose streams broke. Answered by EdgeTokens."""
+
+    attempt: Id
+    seats: Seats
+
+
+@strict
+@dataclass(frozen=True)
+class EdgeTokens:
+    """Edge server to main server: tokens for these clients, in the order of the question; the main server hands them on."""
+
+    instance: Id
+    fetch: Annotated[list[Id], Field(max_length=100_000)]
+    upload: Annotated[list[Id], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class Exclude:
+    """Main server to edge server: this client is out of the round."""
+
+    attempt: Id
+    seat: Small
+
+
+@strict
+@dataclass(frozen=True)
+class Await:
+    """Main server to edge server: answer when more than `known` heads are complete, or after a while."""
+
+    attempt: Id
+    known: Small
+    wait_s: Seconds
+
+
+@strict
+@dataclass(frozen=True)
+class Have:
+    """Edge server to main server: whose heads are complete, and how long their uploads took."""
+
+    instance: Id
+    seats: Seats
+    model_up_s: Annotated[list[Seconds], Field(max_length=100_000)]
+    refused: Seats  # whose heads were not let in
+    reasons: Annotated[list[Text], Field(max_length=100_000)]
+    up_bytes: Count
+    down_bytes: Count
+
+
+@strict
+@dataclass(frozen=True)
+class Swap:
+    """Main server to edge server: the agreed clients and the common units; its sum follows in chunks, the edge server's comes back.
+
+    The edge server answers only when the state of the next round is on its disk."""
+
+    round: Small
+    attempt: Id
+    kept: Seats
+    start: Small
+    stop: Small
+
+
+@strict
+@dataclass(frozen=True)
+class TakeUnits:
+    """Main server to edge server: units that the edge server lacks for the next round; they follow in chunks."""
+
+    round: Small
+    start: Small
+    stop: Small
+
+
+@strict
+@dataclass(frozen=True)
+class GiveUnits:
+    """Main server to edge server: the units `[start, stop)` of a round, please; in chunks."""
+
+    round: Small
+    start: Small
+    stop: Small
+
+
+@strict
+@dataclass(frozen=True)
+class Done:
+    """It is done."""
+
+
+@strict
+@dataclass(frozen=True)
+class AskStatus:
+    """Operator to a server: how are things?"""
+
+
+@strict
+@dataclass(frozen=True)
+class Status:
+    """A server to its operator."""
+
+    report: Annotated[str, Field(max_length=1 << 20)]  # JSON

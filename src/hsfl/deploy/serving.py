@@ -1,0 +1,172 @@
+"""gRPC without generated code: servers of raw-bytes methods behind the gate, and the channels to them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from hsfl.deploy.bundle import DENYLIST
+from hsfl.deploy.credentials import add_port, open_channel, plaintext_metadata
+from hsfl.deploy.denylist import Denylist
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.gate import Gate
+from hsfl.deploy.health import CHECK, WATCH, Health
+from hsfl.deploy.identity import ROLES, Identity, Refused, caller
+from hsfl.deploy.limits import BACKOFF_S, CHANNEL_OPTIONS, server_options
+from hsfl.deploy.logs import Log, scrubbed
+from hsfl.deploy.metrics import Metrics
+from hsfl.errors import InputError
+
+BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service: how its messages flow, who may call it, and what is done."""
+
+    flow: str  # unary_unary, stream_unary or stream_stream
+    roles: tuple[str, ...]
+    handle: Callable[[Any, Any], Any]
+
+
+class Listening:
+    """A server that listens until it is stopped."""
+
+    def __init__(self, server: aio.Server, gate: Gate, health: Health, port: int) -> None:
+        self.server, self.health, self.port = server, health, port
+        self._watching = asyncio.create_task(gate.watch())
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        self.health.set(False)
+        self._watching.cancel()
+        await self.server.stop(grace_s)
+
+
+async def listen(
+    address: str,
+    service: str,
+    methods: dict[str, Method],
+    certs: Path | None,
+    log: Log,
+    metrics: Metrics,
+    largest_bytes: int = 0,
+    on_revoked: Callable[[str, str], None] = lambda name, why: None,
+) -> Listening:
+    """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback.
+    largest_bytes: of a message that this server is sent. on_revoked: told the name of a revoked caller, and the words for it."""
+
+    def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
+        who = None if identity is None else identity.name
+        log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.words)
+        metrics.dropped(refused.reason)
+        if who is not None and refused.reason == "revoked":
+            on_revoked(who, refused.words)
+
+    def on_failure(error: Exception, identity: Identity, method: str) -> None:
+        log.event("a call failed here", "error", error=error, client=identity.name, method=method)
+
+    health = Health(service)
+    gate = Gate(
+        {f"/{service}/{name}": set(method.roles) for name, method in methods.items()}
+        | dict.fromkeys((CHECK, WATCH), ROLES),
+        None if certs is None else Denylist(certs / DENYLIST),
+        on_refusal,
+        on_failure,
+        lambda words: log.event(words, "warning"),
+    )
+    server = aio.server(interceptors=[gate], options=server_options(largest_bytes))
+    handlers = {
+        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle, log))
+        for name, method in methods.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    server.add_generic_rpc_handlers(health.handlers())
+    port = add_port(server, address, certs, lambda words: log.event(words, "warning"))
+    await server.start()
+    health.set(True)
+    return Listening(server, gate, health, port)
+
+
+def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable[[Any, Any], Any]:
+    """The handler; messages that are not let in end the call in words, and never the server."""
+
+    async def guarded(request: Any, context: Any) -> Any:
+        try:
+            return await handle(request, context)
+        except (WireError, InputError) as error:
+            reason = getattr(error, "reason", "input")
+            log.event("message refused", "warning", method=what, client=caller().name, reason=reason, why=str(error))
+            code = BAD_MESSAGE if isinstance(error, WireError) else BAD_SETTING
+            await context.abort(code, scrubbed(str(error)))  # a peer learns no path of this machine
+
+    return guarded
+
+
+class Peer:
+    """A channel to a server's service. It is opened anew for every connection, so that a renewed certificate is taken up."""
+
+    def __init__(self, address: str, server: str, name: str, certs: Path | None) -> None:
+        self._service = f"hsfl.{server.capitalize()}"
+        self._metadata = plaintext_metadata(name) if certs is None else ()
+        self.channel = open_channel(address, server, certs, CHANNEL_OPTIONS)
+
+    async def ask(self, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        """One message there, one back."""
+        call = self.channel.unary_unary(f"/{self._service}/{method}")
+        return bytes(await call(request, timeout=timeout_s, metadata=self._metadata))
+
+    def stream(self, method: str, timeout_s: float | None = None) -> Any:
+        """A stream both ways, to be written to and read from."""
+        return self.channel.stream_stream(f"/{self._service}/{method}")(metadata=self._metadata, timeout=timeout_s)
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+
+async def read(call: Any) -> bytes:
+    """The next message of a client's stream. A stream that has ended is an error, with the server's code where it gave one."""
+    message = await call.read()
+    if message is aio.EOF:
+        code, words = await call.code(), await call.details()
+        if code == grpc.StatusCode.OK:
+            code, words = grpc.StatusCode.UNAVAILABLE, "the other side ended the stream early"
+        raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), words)
+    return bytes(message)
+
+
+async def hear(context: Any) -> bytes | None:
+    """The next message that a client sends to a handler; None when the client has said all."""
+    message = await context.read()
+    return None if message is aio.EOF else bytes(message)
+
+
+async def must_hear(context: Any) -> bytes:
+    """The next message, which must come."""
+    message = await hear(context)
+    if message is None:
+        raise WireError("ended", "the stream ended where a message was expected")
+    return message
+
+
+def is_refusal(error: aio.AioRpcError) -> bool:
+    """Whether the other side has said no: to try again would bring the same answer."""
+    return error.code() in REFUSALS
+
+
+class Backoff:
+    """Waits between attempts, each twice as long as the one before."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next_s = BACKOFF_S[0]
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, BACKOFF_S[1])

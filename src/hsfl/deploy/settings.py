@@ -1,0 +1,158 @@
+"""The small TOML file of each process, and what of the run's settings travels to the others."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hsfl import plugins
+from hsfl.config import DataConfig, RunConfig, parse_config
+from hsfl.errors import InputError
+from hsfl.methods import copy_per_client_names, method
+
+TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
+NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
+SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # of the run's settings, to other machines
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class MainSettings(_Table):
+    """`hsfl serve main`."""
+
+    listen: str = "127.0.0.1:7433"  # address and port
+    edge: str = "127.0.0.1:7434"  # the edge server's
+    out: str = "run"  # the run folder
+    certs: str | None = None  # the folder of this server's certificates
+    clients: tuple[str, ...] = ()  # names that have seats from the start, in this order; others take free seats
+    min_clients: int = Field(1, ge=1)  # a round that keeps fewer is made again
+    first_clients: int | None = Field(None, ge=1)  # the first round after a start waits for so many; null: min_clients
+    evaluate: Literal["here", "none"] = "here"  # here: on the test side of run.data, which lies on this machine
+    input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine
+    classes: int | None = Field(None, ge=2)  # how many there are, likewise
+    threads: int | None = Field(None, ge=1)  # of torch
+    metrics: str | None = None  # address and port for Prometheus
+    plugins: tuple[str, ...] = ()  # files that register the model, the policy or the data
+    run: dict[str, Any] = Field(default_factory=dict)  # settings as of hsfl run
+
+    @property
+    def start_clients(self) -> int:
+        return self.min_clients if self.first_clients is None else self.first_clients
+
+
+class EdgeSettings(_Table):
+    """`hsfl serve edge`."""
+
+    listen: str = "127.0.0.1:7434"  # address and port
+    out: str = "edge"  # the folder of its checkpoints
+    certs: str | None = None  # the folder of this server's certificates
+    threads: int | None = Field(None, ge=1)  # of torch
+    metrics: str | None = None  # address and port for Prometheus
+    plugins: tuple[str, ...] = ()  # files that register the model
+
+
+class ClientSettings(_Table):
+    """`hsfl client`."""
+
+    name: str = Field(min_length=1, max_length=63)
+    main: str = "127.0.0.1:7433"  # the main server's address and port
+    edge: str = "127.0.0.1:7434"  # the edge server's
+    certs: str | None = None  # the folder of this client's certificates
+    threads: int | None = Field(None, ge=1)  # of torch
+    data: dict[str, Any] = Field(default_factory=dict)  # as data.* of hsfl run: the client's own samples
+    as_client: int | None = Field(
+        None, ge=0
+    )  # take what this client of a simulation has, instead of all training samples
+    min_cut: int = Field(1, ge=0)  # the client refuses smaller ones: at cut 0 its inputs would leave it
+    measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
+    plugins: tuple[str, ...] = ()  # files that register the model or the data
+
+
+Settings = TypeVar("Settings", bound=_Table)
+
+
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """The settings of a TOML file; paths in it are from where it lies."""
+    try:
+        tree = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as TOML ({error}); give the settings of this process") from None
+    try:
+        settings = kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        fields = ", ".join(kind.model_fields)
+        raise InputError(f"{path}: {where} is {first['input']!r}: {first['msg']}; the fields are {fields}") from None
+    return settings.model_copy(update=_beside(path.parent, settings))
+
+
+def _beside(folder: Path, settings: _Table) -> dict[str, Any]:
+    found = {name: getattr(settings, name, None) for name in ("out", "certs")}
+    paths: dict[str, Any] = {name: os.path.join(folder, value) for name, value in found.items() if value is not None}
+    if files := getattr(settings, "plugins", ()):
+        paths["plugins"] = tuple(os.path.join(folder, file) for file in files)
+    return paths
+
+
+def run_config(settings: MainSettings) -> RunConfig:
+    """The settings of the run, from a main server's file."""
+    plugins.load_all(settings.plugins)
+    config = parse_config(settings.run)
+    if config.plugins:
+        raise InputError("run.plugins is given; name the files in plugins, beside listen and out")
+    if not method(config.framework).copy_per_client:
+        names = ", ".join(copy_per_client_names())
+        raise InputError(
+            f"run.framework is {config.framework!r}, which real machines do not run; choose one of {names}"
+        )
+    seats = len(settings.clients)
+    if seats > config.fleet.num_clients:
+        raise InputError(
+            f"clients names {seats} but run.fleet.num_clients is {config.fleet.num_clients}; raise it to the most that may join"
+        )
+    if max(settings.min_clients, settings.start_clients) > config.fleet.num_clients:
+        raise InputError(
+            f"min_clients and first_clients are {settings.min_clients} and {settings.start_clients} but "
+            f"run.fleet.num_clients is {config.fleet.num_clients}; lower them"
+        )
+    return config
+
+
+def sent_settings(config: RunConfig) -> str:
+    """What another machine needs of the run's settings, as JSON: no paths, no devices, no network."""
+    tree = config.model_dump(mode="json", include=set(SENT))
+    for section, names in NEVER_SENT.items():
+        tree[section] = {name: value for name, value in tree[section].items() if name not in names}
+    tree["fleet"] = {"num_clients": config.fleet.num_clients}
+    return json.dumps(tree, allow_nan=False)
+
+
+def received_config(settings: str, data: dict[str, Any] | None = None, simulated: bool = False) -> RunConfig:
+    """The config from what the main server sent; nothing of it names a file.
+
+    data: this machine's own data settings. simulated: divide the data as a simulation of the run does, instead of taking all.
+    """
+    try:
+        tree = json.loads(settings)
+        sections = {name: tree[name] for name in SENT if name in tree}
+        for section, names in NEVER_SENT.items():
+            sections[section] = {name: value for name, value in sections[section].items() if name not in names}
+        sent = sections["data"] if simulated else {"augment": sections["data"]["augment"]}
+        sections["data"] = sent | (data or {})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"the main server's settings cannot be read ({error}); install the same hsfl") from None
+    return parse_config(sections)
+
+
+def own_data(settings: ClientSettings) -> dict[str, Any]:
+    """The client's data settings, checked by themselves."""
+    unknown = settings.data.keys() - DataConfig.model_fields.keys()
+    if unknown:
+        raise InputError(f"data.{min(unknown)} is no setting of data; docs/settings.md lists them")
+    return settings.data

@@ -1,0 +1,140 @@
+"""States of units and partial sums as safetensors, in chunks; checked against the model before they are used."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hsfl.deploy.client_messages import Chunk
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.messages import expect, pack
+from hsfl.models.state import Layout, UnitState
+from hsfl.training.aggregate import PartialSum
+
+CHUNK_BYTES = 1 << 20
+HEADER_BYTES = 4096  # that a safetensors file may have beside its tensors, and so many more for each tensor:
+TENSOR_HEADER_BYTES = 512
+
+
+def fingerprint(layout: Layout, dtype: torch.dtype) -> str:
+    """A hash of units, names and shapes: both ends have built the same model if theirs are equal."""
+    digest = hashlib.sha256(f"{dtype}".encode())
+    for number, unit in enumerate(layout.units):
+        for slot in unit:
+            digest.update(f"{number} {slot.name} {tuple(slot.shape)} {slot.is_float}\n".encode())
+    return digest.hexdigest()
+
+
+def content_hash(state: UnitState) -> str:
+    """A hash of the units' numbers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for vector in (state.floats, state.ints):
+        digest.update(vector.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def state_bytes(state: UnitState) -> bytes:
+    """The units as a safetensors file, by the tensors' names in the whole model."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.named().items()})
+
+
+def read_state(content: bytes, like: UnitState) -> UnitState:
+    """The units of a safetensors file, which must be exactly those of `like`, all numbers finite."""
+    fresh = UnitState.empty(like.layout, like.start, like.stop, like.floats.dtype, like.floats.device)
+    _fill(_loaded(content), fresh.named())
+    if not bool(torch.isfinite(fresh.floats).all()):
+        raise WireError("not_finite", "a model with a number that is NaN or infinite")
+    return fresh
+
+
+def sum_bytes(total: PartialSum) -> bytes:
+    """A partial sum as a safetensors file: whole multiples of each unit's grid, the grids, and the weights."""
+    bits = torch.tensor(total.bits, dtype=torch.int64)
+    return save({"floats": total.total.floats, "ints": total.total.ints, "weight": total.weight, "bits": bits})
+
+
+def read_sum(content: bytes, like: PartialSum) -> PartialSum:
+    """The other server's sum over the units of `like`, which must have the same grids."""
+    fresh = like.clone()
+    bits = torch.zeros(len(like.bits), dtype=torch.int64)
+    views = {"floats": fresh.total.floats, "ints": fresh.total.ints, "weight": fresh.weight, "bits": bits}
+    _fill(_loaded(content), views)
+    if tuple(bits.tolist()) != like.bits:
+        raise WireError("order", "the servers' sums began from different models; start the round again")
+    return fresh
+
+
+def _loaded(content: bytes) -> dict[str, Tensor]:
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, OverflowError) as error:
+        raise WireError("protocol", f"no safetensors file ({error})") from None
+
+
+def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
+    if tensors.keys() != views.keys():
+        odd = sorted(tensors.keys() ^ views.keys())
+        raise WireError(
+            "shape", f"{len(tensors)} tensors where {len(views)} are expected; {odd[0]!r} is one too many or missing"
+        )
+    for name, view in views.items():
+        if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
+            found = f"{tensors[name].dtype} {tuple(tensors[name].shape)}"
+            raise WireError("shape", f"{name} is {found}, not {view.dtype} {tuple(view.shape)}")
+        view.copy_(tensors[name])
+
+
+def most_bytes(payload: int, num_tensors: int) -> int:
+    """The longest file that so many bytes of so many tensors may come in."""
+    return payload + HEADER_BYTES + TENSOR_HEADER_BYTES * num_tensors
+
+
+def most_state_bytes(state: UnitState) -> int:
+    """The longest file that these units may come in."""
+    return most_bytes(state.num_bytes, len(state.named()))
+
+
+def chunks(content: bytes) -> Iterator[bytes]:
+    """The file as messages; an empty file is one empty chunk."""
+    whole = np.frombuffer(content, np.uint8)
+    for at in range(0, max(len(content), 1), CHUNK_BYTES):
+        piece = torch.from_numpy(whole[at : at + CHUNK_BYTES].copy())
+        yield pack(Chunk(at, len(content)), {"bytes": piece})
+
+
+class Collector:
+    """Puts the chunks of one file together; a chunk out of order, or more bytes than expected, is refused."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.total = most, -1
+        self.content = bytearray()
+
+    def add(self, message: bytes) -> bool:
+        """Take a chunk; returns whether the file is whole."""
+        chunk, tensors = expect(message, Chunk, tensors=("bytes",))
+        piece = tensors["bytes"]
+        if self.total < 0:
+            self.total = chunk.total
+            if self.total > self.most:
+                raise WireError("too_large", f"a model of {self.total} bytes where at most {self.most} are expected")
+        inside = piece.dtype == torch.uint8 and piece.ndim == 1 and len(piece) <= CHUNK_BYTES
+        if chunk.total != self.total or chunk.at != len(self.content) or not inside:
+            raise WireError(
+                "order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {len(self.content)} comes next"
+            )
+        if len(self.content) + len(piece) > self.total or (self.total and not len(piece)):
+            raise WireError("too_large", f"chunks of more than the {self.total} bytes that were announced")
+        self.content += piece.numpy().tobytes()
+        return len(self.content) == self.total
+
+
+async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
+    """The file whose chunks are heard next."""
+    collector = Collector(most)
+    while not collector.add(await hear()):
+        pass
+    return bytes(collector.content)

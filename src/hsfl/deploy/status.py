@@ -1,0 +1,90 @@
+"""`hsfl status`: who is connected, with which cut, how long their phases took, who was dropped, and which server holds what."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpc import aio
+
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.keeping import Keeping
+from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.server_messages import AskStatus, Status
+from hsfl.deploy.serving import Peer
+from hsfl.deploy.settings import MainSettings
+from hsfl.errors import InputError
+
+
+def status_handler(desk: Desk, keeping: Keeping) -> Callable[[bytes, Any], Any]:
+    """The handler of Status, for the operator alone: a client learns nothing of others."""
+
+    async def handle(request: bytes, context: Any) -> bytes:
+        expect(request, AskStatus)
+        return pack(Status(json.dumps(status_report(desk, keeping), allow_nan=False)))
+
+    return handle
+
+
+def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
+    """The state of the deployment as plain data."""
+    num_units, now = desk.kit.num_units, desk.now
+    cuts = list(now.plan.cuts) if now is not None else list(desk.planner.cuts or ())
+    low, high = (min(now.cuts), max(now.cuts)) if now is not None else (keeping.state.start, max(cuts, default=0))
+    last = keeping.folder.rounds()[-1:]
+    measured = (last[0].measured or {}) if last else {}
+    clients = [
+        {
+            "name": name,
+            "seat": seat,
+            "connected": seat in desk.roster.members,
+            "cut": cuts[seat] if seat < len(cuts) else None,
+            "doing": _doing(desk, seat),
+            "samples": sum(desk.roster.known[seat].class_counts) if seat in desk.roster.known else None,
+            "measured_s": {phase: took_s[seat] for phase, took_s in measured.items()},
+            "drops": desk.drops.get(name, 0),
+        }
+        for seat, name in enumerate(desk.roster.names)
+    ]
+    return {
+        "framework": desk.kit.config.framework,
+        "rounds_done": keeping.round,
+        "rounds": desk.kit.config.train.rounds,
+        "open_round": None if now is None else now.round + 1,
+        "test_accuracy": last[0].test_accuracy if last else None,
+        "clients": clients,
+        "main_units": [low, num_units],
+        "edge_units": [0, high],
+        "holds_whole_model": _whole(low, high, num_units),
+    }
+
+
+def _doing(desk: Desk, seat: int) -> str:
+    now = desk.now
+    tail = None if now is None else now.tails.get(seat)
+    if now is None or tail is None:
+        return "waits" if seat in desk.roster.members else "away"
+    if tail.dropped is not None:
+        return "dropped"
+    if now.is_complete(seat):
+        return "complete"
+    return "uploads" if tail.end is not None else f"step {tail.step} of {len(tail.sizes)}"
+
+
+def _whole(low: int, high: int, num_units: int) -> list[str]:
+    """The servers that hold all units of the averaged model."""
+    return [*(["main"] if low == 0 else []), *(["edge"] if high == num_units else [])]
+
+
+async def ask_status(settings: MainSettings, certs: Path | None) -> dict[str, Any]:
+    """The status of the main server that these settings are of."""
+    peer = Peer(settings.listen.replace("0.0.0.0", "127.0.0.1"), "main", "main", certs)
+    try:
+        answer, _ = expect(await peer.ask("Status", pack(AskStatus()), 10.0), Status)
+    except aio.AioRpcError as error:
+        raise InputError(
+            f"no status from {settings.listen} ({error.details()}); is hsfl serve main running there?"
+        ) from None
+    finally:
+        await peer.close()
+    return dict(json.loads(answer.report))

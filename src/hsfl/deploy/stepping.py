@@ -1,0 +1,75 @@
+"""The main server's door for batches: one stream for each client and round."""
+
+from functools import partial
+from typing import Any
+
+from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import caller
+from hsfl.deploy.main_round import MainRound
+from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.serving import hear, must_hear
+from hsfl.deploy.tails import Tail
+
+NO_FAULT = ("stale", "ended")  # reasons for which nobody is dropped
+
+
+class Stepping:
+    """The handler of the stream Train."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def train(self, messages: Any, context: Any) -> None:
+        """A client's batches of a round."""
+        enter, _ = expect(await must_hear(context), Enter)
+        now, tail = self._tail(enter)
+        stream = object()
+        async with tail.lock:
+            await context.write(pack(Entered(tail.enter(stream))))
+        try:
+            while (content := await hear(context)) is not None:
+                message, tensors = expect_any(content, Batch, End)
+                if isinstance(message, End):
+                    async with tail.lock:
+                        self._check_open(now, tail)
+                        await self.desk.compute.run(partial(tail.finish, message))
+                    now.changed.set()
+                    await context.write(pack(Ended()))
+                    return
+                await context.write(await self._step(now, tail, message, tensors, stream))
+        except WireError as error:
+            if error.reason not in NO_FAULT:
+                self.desk.drop(tail.seat, error.reason, error.words)
+            raise
+
+    def _tail(self, enter: Enter) -> tuple[MainRound, Tail]:
+        """The round and the tail of the client that calls."""
+        now, name = self.desk.now, caller().name
+        if now is None or enter.attempt != now.attempt:
+            raise WireError("stale", "that attempt at the round is over")
+        tail = next((tail for tail in now.tails.values() if tail.name == name), None)
+        if tail is None or tail.dropped is not None:
+            raise WireError("stale", f"{name} has no part in this round, or not any more")
+        now.tokens.use(name, now.round, token_bytes(enter.token))
+        return now, tail
+
+    def _check_open(self, now: MainRound, tail: Tail) -> None:
+        if now is not self.desk.now or tail.dropped is not None:
+            raise WireError("stale", "the round is over for this client")
+
+    async def _step(self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object) -> bytes:
+        async with tail.lock:
+            self._check_open(now, tail)
+            if tail.repeats(message, stream):
+                return tail.last
+            if tensors.keys() != {"smashed", "labels"} or tail.part is None:
+                raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
+            cost = tensors["labels"].numel() * float(self.desk.planner.cost.server_flops[tail.cut])
+            weight = now.plan.weight(tail.seat)
+            done = await self.desk.compute.timed(lambda: tail.compute(tensors), tail.seat, cost, weight)
+            loss, gradient = done.answer
+            self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
+            self.desk.metrics.carried("client_main", "down", gradient.nbytes)
+            return tail.answer(loss, gradient, done.waited_s, done.took_s, tensors["smashed"].nbytes)

@@ -1,0 +1,63 @@
+"""Checkpoints of a server's units, one file a round; the last two rounds stay, so that both servers can begin the same round."""
+
+import re
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from hsfl.deploy.kit import Kit
+from hsfl.errors import InputError
+from hsfl.files import clear_scratch
+from hsfl.models.state import UnitState
+from hsfl.runs.checkpoint import load_tensors, save_tensors
+
+FILE = re.compile(r"round-(\d{1,9})\.safetensors")
+KEPT = 2  # rounds
+
+
+class Store:
+    """The states of the last rounds, in a folder. `round` is the number of rounds that a state has seen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        clear_scratch(folder)
+
+    def rounds(self) -> list[int]:
+        """The rounds that are here, oldest first."""
+        found = (FILE.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def save(self, round: int, state: UnitState, notes: dict[str, str]) -> None:
+        """Keep a state: it is on the disk, or the files are as before and an error without paths says why."""
+        about = notes | {"start": str(state.start), "stop": str(state.stop)}
+        try:
+            save_tensors(self._path(round), {"floats": state.floats, "ints": state.ints}, about)
+        except InputError as error:
+            reason = getattr(error.__cause__, "strerror", None) or error.__cause__
+            raise InputError(
+                f"the checkpoint of round {round} cannot be written ({reason}); the round before stays: make room and start again"
+            ) from error
+        for old in self.rounds():
+            if not round - KEPT < old <= round:  # a later one belongs to a time that is made again
+                self._path(old).unlink(missing_ok=True)
+
+    def load(self, round: int, kit: Kit) -> tuple[UnitState, dict[str, str]]:
+        """The state of a round, and its notes."""
+        try:
+            tensors, notes = load_tensors(self._path(round))
+            start, stop = int(notes["start"]), int(notes["stop"])
+            if not 0 <= start <= stop <= kit.num_units:
+                raise ValueError(f"units {start} to {stop}")
+            state = kit.empty(start, stop)
+            if tensors["floats"].shape != state.floats.shape or tensors["ints"].shape != state.ints.shape:
+                raise ValueError("another model's")
+            state.floats.copy_(tensors["floats"])
+            state.ints.copy_(tensors["ints"])
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise InputError(
+                f"the checkpoint of round {round} cannot be used ({error}); begin with an empty folder"
+            ) from None
+        return state, notes
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round}.safetensors"

@@ -1,0 +1,67 @@
+"""The fair queue before the compute thread."""
+
+import asyncio
+import threading
+
+import pytest
+
+from hsfl.deploy.compute import Compute, FairQueue
+
+
+def served(weights: dict[str, float], turns: int, cost: float = 1.0) -> dict[str, int]:
+    """Turns that each client gets who always waits with its next step."""
+    queue: FairQueue[str] = FairQueue()
+    for client, weight in weights.items():
+        queue.push(client, cost, weight, client)
+    counts = dict.fromkeys(weights, 0)
+    for _ in range(turns):
+        client = queue.pop()
+        counts[client] += 1
+        queue.push(client, cost, weights[client], client)
+    return counts
+
+
+def test_equal_clients_take_turns() -> None:
+    assert served({"a": 1.0, "b": 1.0, "c": 1.0}, 30) == {"a": 10, "b": 10, "c": 10}
+
+
+def test_turns_follow_the_weights() -> None:
+    counts = served({"a": 3.0, "b": 1.0}, 400)
+    assert counts["a"] / counts["b"] == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_client_that_was_away_gains_no_credit() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("a", 1.0, 1.0, "a")
+    for _ in range(50):
+        queue.push("b", 1.0, 1.0, "b")  # somebody else always waits
+        assert queue.pop() in "ab"
+    for name in ("a", "a", "a"):
+        queue.push(name, 1.0, 1.0, name)
+    assert [queue.pop() for _ in range(3)] != ["a", "a", "a"]
+
+
+def test_work_runs_one_at_a_time_on_one_thread_and_errors_come_back() -> None:
+    async def story() -> None:
+        compute, threads, running = Compute(1), set(), []
+
+        def work(number: int) -> int:
+            threads.add(threading.get_ident())
+            running.append(number)
+            assert len(running) == 1, "one at a time"
+            running.remove(number)
+            if number == 3:
+                raise ValueError("three")
+            return number
+
+        jobs = [compute.run(lambda n=n: work(n), n) for n in range(5)]
+        answers = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [str(answer) for answer in answers] == ["0", "1", "2", "three", "4"]
+        assert len(threads) == 1
+        assert threads != {threading.get_ident()}
+        done = await compute.timed(lambda: 7)
+        assert done.answer == 7
+        assert done.took_s >= 0
+        compute.close()
+
+    asyncio.run(story())

@@ -1,0 +1,155 @@
+"""A client that does not keep to the protocol is refused and dropped with a log line; the others go on, and the model is theirs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import torch
+from grpc.aio import AioRpcError
+from safetensors.torch import load_file, save
+
+from hsfl.deploy.client import Device
+from hsfl.deploy.client_messages import Batch, Chunk, Enter, Upload
+from hsfl.deploy.client_round import Job, RoundWork
+from hsfl.deploy.logs import Log
+from hsfl.deploy.messages import pack
+from hsfl.deploy.own import Own
+from hsfl.deploy.serving import read
+from hsfl.deploy.settings import ClientSettings
+from hsfl.models.state import UnitState
+from tests.deploy.fleet import RUN, changed, simulated
+from tests.deploy.inside import Inside
+
+Deed = Callable[[RoundWork, UnitState], Awaitable[None]]
+ONE_ROUND = changed(RUN, fleet={"cuts": [5, 1, 2, 3]}, train={"rounds": 1, "tau_s": 20.0})
+MORE = {"min_clients": 3, "first_clients": 4}
+
+
+class Hostile(Device):
+    """A client that does its part until it comes to the deed."""
+
+    def __init__(self, settings: ClientSettings, deed: Deed, log: Log) -> None:
+        super().__init__(settings, None, log)
+        self.deed = deed
+
+    async def _whole_round(self, own: Own, job: Job) -> None:
+        work = self._round_work(own, job)
+        await self.deed(work, await work.fetch())
+
+
+async def bad_batch(work: RoundWork, change: dict[str, torch.Tensor], step: int = 0) -> None:
+    _, y = next(iter(work.own.data.batches(0)))
+    smashed = torch.rand(len(y), *work.own.kit.shapes[work.job.order.cut])
+    await work.exchange(step, pack(Batch(step), {"smashed": smashed, "labels": y} | change))
+
+
+async def not_a_number(work: RoundWork, head: UnitState) -> None:
+    shape = (8, *work.own.kit.shapes[work.job.order.cut])
+    await bad_batch(work, {"smashed": torch.full(shape, float("nan"))})
+
+
+async def wrong_shape(work: RoundWork, head: UnitState) -> None:
+    await bad_batch(work, {"smashed": torch.rand(8, 3)})
+
+
+async def out_of_order(work: RoundWork, head: UnitState) -> None:
+    await work.enter()
+    await work.job.call.write(pack(Batch(5), {"smashed": torch.rand(1), "labels": torch.zeros(1).long()}))
+    await read(work.job.call)
+
+
+async def replayed(work: RoundWork, head: UnitState) -> None:
+    await bad_batch(work, {})
+    await bad_batch(work, {})
+
+
+async def garbage(work: RoundWork, head: UnitState) -> None:
+    await work.enter()
+    await work.job.call.write(b"\x00" * 100)
+    await read(work.job.call)
+
+
+async def uploaded(work: RoundWork, pieces: list[bytes]) -> None:
+    call = (await work.channels()).edge.stream("Upload")
+    await call.write(pack(Upload(work.job.order.attempt, await work.job.token("upload"))))
+    for piece in pieces:
+        await call.write(piece)
+    await call.done_writing()
+    await read(call)
+
+
+async def infinite_head(work: RoundWork, head: UnitState) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    assert work.job.head is not None
+    work.job.head.floats[0] = float("inf")
+    await work.upload()
+
+
+async def oversized_head(work: RoundWork, head: UnitState) -> None:
+    content = torch.zeros(100, dtype=torch.uint8)
+    await uploaded(work, [pack(Chunk(0, 1 << 40), {"bytes": content})])
+
+
+async def other_head(work: RoundWork, head: UnitState) -> None:
+    content = save({"x": torch.zeros(3)})
+    piece = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    await uploaded(work, [pack(Chunk(0, len(content)), {"bytes": piece})])
+
+
+DEEDS = {
+    not_a_number: ("main", "not_finite"),
+    wrong_shape: ("main", "shape"),
+    out_of_order: ("main", "order"),
+    replayed: ("main", "order"),
+    garbage: ("main", "protocol"),
+    infinite_head: ("edge", "not_finite"),
+    oversized_head: ("edge", "too_large"),
+    other_head: ("edge", "shape"),
+}
+QUICK = (not_a_number, oversized_head)
+
+
+@pytest.mark.parametrize(
+    "deed", [pytest.param(deed, marks=() if deed in QUICK else pytest.mark.slow, id=deed.__name__) for deed in DEEDS]
+)
+def test_the_client_is_dropped_and_the_others_go_on(tmp_path: Path, deed: Deed) -> None:
+    where, reason = DEEDS[deed]
+    inside = Inside(tmp_path, ONE_ROUND, more=MORE)
+
+    async def hostile() -> None:
+        await Hostile(inside.client_settings("di"), deed, inside.log("di")).run()
+
+    summary = inside.go(hostile, honest=("ada", "bo", "cy"))
+    assert summary.status == "finished"
+    drops = [line for line in inside.events(where) if line["event"] == "client dropped"]
+    assert [(line["client"], line["reason"]) for line in drops] == [("di", reason)], inside.events(where)
+    (record,) = inside.rounds()
+    assert record["kept"] == [0, 1, 2]
+    assert record["dropped"] == [3]
+    wanted, model = simulated(inside.run, [[0, 1, 2]]).named(), load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+def test_a_token_is_used_once(tmp_path: Path) -> None:
+    """The stream with a used token is refused; nobody is dropped for it, since somebody else may have sent it."""
+    inside = Inside(tmp_path, ONE_ROUND, more=MORE)
+    words: list[str] = []
+
+    async def replaying(work: RoundWork, head: UnitState) -> None:
+        await work.enter()
+        call = (await work.channels()).main.stream("Train")
+        await call.write(pack(Enter(work.job.order.attempt, work.job.order.train_token)))
+        try:
+            await read(call)
+        except AioRpcError as error:
+            words.append(str(error.details()))
+        await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+        await work.upload()
+
+    async def client() -> None:
+        await Hostile(inside.client_settings("di"), replaying, inside.log("di")).run()
+
+    inside.go(client, honest=("ada", "bo", "cy"))
+    assert "was used before" in words[0]
+    assert inside.rounds()[0]["kept"] == [0, 1, 2, 3]

@@ -1,0 +1,85 @@
+"""Models and sums on the wire: what arrives is what was sent, and what does not fit the model is refused."""
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.states import content_hash, most_state_bytes, read_state, read_sum, state_bytes, sum_bytes
+from hsfl.deploy.store import Store
+from hsfl.deploy.sums import agreed
+from hsfl.errors import InputError
+from hsfl.training.roles import Finished
+from tests.deploy.kits import small_kit
+
+
+def test_units_arrive_to_the_bit() -> None:
+    kit = small_kit()
+    for start, stop in ((0, 5), (1, 3), (2, 2)):
+        units = kit.initial[start:stop]
+        content = state_bytes(units)
+        assert len(content) <= most_state_bytes(units)
+        back = read_state(content, kit.empty(start, stop))
+        assert content_hash(back) == content_hash(units)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_model_that_is_not_finite_is_refused(bad: float) -> None:
+    units = small_kit().initial.clone()
+    units.floats[7] = bad
+    with pytest.raises(WireError, match="NaN or infinite") as caught:
+        read_state(state_bytes(units), units)
+    assert caught.value.reason == "not_finite"
+
+
+def test_other_names_shapes_and_types_are_refused() -> None:
+    units = small_kit().initial[0:1]
+    tensors = load(state_bytes(units))
+    name = next(iter(tensors))
+    for changed in (
+        {other: tensor for other, tensor in tensors.items() if other != name},
+        tensors | {"more": torch.zeros(1)},
+        tensors | {name: torch.zeros(3)},
+        tensors | {name: tensors[name].double()},
+    ):
+        with pytest.raises(WireError) as caught:
+            read_state(save(changed), units)
+        assert caught.value.reason == "shape"
+    with pytest.raises(WireError, match="no safetensors file"):
+        read_state(b"\x00" * 100, units)
+
+
+def test_sums_of_another_beginning_are_refused() -> None:
+    kit = small_kit()
+    sides = {0: Finished(kit.initial, 10.0), 1: Finished(kit.initial, 30.0)}
+    mine, other = agreed(kit.initial, sides, [0, 1]).total, agreed(kit.initial, sides, [0]).total
+    back = read_sum(sum_bytes(mine), mine)
+    assert torch.equal(back.total.floats, mine.total.floats)
+    assert torch.equal(back.weight, mine.weight)
+    assert other.bits != mine.bits
+    with pytest.raises(WireError, match="began from different models"):
+        read_sum(sum_bytes(other), mine)
+
+
+def test_only_agreed_clients_are_summed() -> None:
+    kit = small_kit()
+    far = kit.initial.clone()
+    far.floats.add_(1.0)
+    sides = {0: Finished(kit.initial, 10.0), 1: Finished(far, 30.0)}
+    assert torch.equal(agreed(kit.initial, sides, [0]).close().floats, kit.initial.floats)
+    assert not torch.equal(agreed(kit.initial, sides, [0, 1]).close().floats, kit.initial.floats)
+
+
+def test_the_last_two_rounds_stay(tmp_path) -> None:
+    kit, store = small_kit(), Store(tmp_path)
+    for round in (0, 1, 2, 3):
+        store.save(round, kit.initial[0:3], {"note": str(round)})
+    assert store.rounds() == [2, 3]
+    state, notes = store.load(2, kit)
+    assert (state.start, state.stop, notes["note"]) == (0, 3, "2")
+    store.save(3, kit.initial[0:3], {})
+    store.save(2, kit.initial[0:3], {})  # the third round is made again
+    assert store.rounds() == [2]
+    (tmp_path / "round-2.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="checkpoint of round 2 cannot be used"):
+        store.load(2, kit)
