@@ -14,6 +14,7 @@ from torch import nn
 import hsfl
 from hsfl import plugins
 from hsfl.config import read_config
+from hsfl.deploy.kit import make_kit
 from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.report.comparing import read_comparison
@@ -192,6 +193,8 @@ def test_wrong_settings_are_one_line(tmp_path):
         words = [word for change in changes for word in ("--set", change)]
         assert message in refused("run", *few, *words, "--out", tmp_path / "run", "--quiet"), changes
     assert "target is 60.0; it is a test accuracy" in refused("compare", "--target", "60", "--out", tmp_path / "c")
+    with pytest.raises(InputError, match="next_token is for simulated fleets yet; real machines train classification"):
+        make_kit(read_config(None, TEXT), (8,), 256)
     with pytest.raises(InputError, match="options of the model gpt but the model is resnet18"):
         check_effects(None, ["options.gpt.width=8"], [read_config(None, ["options.gpt.width=8"])])
 
