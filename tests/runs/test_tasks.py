@@ -214,7 +214,7 @@ def test_a_model_that_gives_too_few_numbers(tmp_path):
 
 @pytest.mark.slow
 def test_a_text_is_learned(tmp_path):
-    """Bytes of Python's help texts: far below 256, and below what the frequencies of bytes alone would give (about 26)."""
+    """Bytes of Python's help texts: far below 256, and below what the frequencies of bytes alone would give (27.6)."""
     result = hsfl.run("gpt-text", tmp_path / "run", ["data.limit=2000", "train.rounds=6"], report=False)
     assert result.best < 18
 
@@ -223,3 +223,16 @@ def test_a_text_is_learned(tmp_path):
 def test_a_table_is_learned(tmp_path):
     result = run(tmp_path / "run", [*TABLE, "train.rounds=20"], data=table(num=400))
     assert result.metrics["r2"] > 0.95
+
+
+@pytest.mark.slow
+def test_images_are_learned_by_a_transformer(tmp_path):
+    words = [
+        "model.name=vit",
+        "options.vit.width=32",
+        "options.vit.depth=2",
+        "data.image_size=16",
+        "train.batch_size=16",
+    ]
+    words += ["fleet.num_clients=3", "fleet.max_cut=4", "fleet.cuts=[1, 2, 4]", "train.rounds=6", "train.lr=0.003"]
+    assert run(tmp_path / "run", words).best > 0.7
