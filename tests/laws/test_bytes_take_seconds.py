@@ -9,7 +9,8 @@ import pytest
 from hsfl.config import read_config
 from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
-from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.planning.choice import choose_clients
+from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 
 RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}

@@ -11,10 +11,12 @@ from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
+from hsfl.planning.choice import choose_clients
 from hsfl.planning.measured_links import sampled_rounds
-from hsfl.planning.optimised import policy_notes, samples, scenario
+from hsfl.planning.optimised import policy_notes, samples
+from hsfl.planning.scenarios import scenario
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]

@@ -9,8 +9,9 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
+from hsfl.planning.choice import choose_clients
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]

@@ -14,9 +14,10 @@ from hsfl.frameworks.cpsl import CPSL
 from hsfl.methods import register_framework
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
+from hsfl.planning.choice import choose_clients
 from hsfl.planning.turns import GreedyTurns, deal, filled_bits
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
 
 WORDS = ["framework=cpsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4"]

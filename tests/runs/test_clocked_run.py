@@ -14,11 +14,12 @@ from hsfl.methods import METHODS
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
+from hsfl.planning.choice import choose_clients
 from hsfl.planning.cuts import _phases
 from hsfl.report.runs import read_run
 from hsfl.runs.compare import compare
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import Observer, choose_clients, make_clock, run
+from hsfl.runs.loop import Observer, make_clock, run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]

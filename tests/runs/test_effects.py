@@ -42,10 +42,22 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("fleet.cuts=1", ["framework=fl"], "does not cut the model"),
     ("train={momentum=0.5}", [], "train.optimizer=momentum"),
     ("engine.workers=2", [], "engine.name=workers"),
+    ("train.choose=samples", [], "train.clients_per_round"),
+    ("train.receivers=chosen", [], "train.clients_per_round"),
+    ("network.cells=2", ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"], "radio"),
+    ("network.cells_m=[[0,0],[9,9]]", ["network.cells=2"], "network.radius_m"),
+    ("network.main_m=[0,5]", ["network.cells=2", "network.radius_m=50"], "network.cells_m"),
+    (
+        "allocation.samples=5",
+        ["allocation.policy=proposed", "fleet.cuts=planned", "network.cells=2"],
+        "answer to prices",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("setting", "beside", "reason"), SILENT, ids=[setting for setting, _, _ in SILENT])
+@pytest.mark.parametrize(
+    ("setting", "beside", "reason"), SILENT, ids=[" ".join([setting, *beside]) for setting, beside, _ in SILENT]
+)
 def test_a_setting_without_effect_is_refused(setting: str, beside: list[str], reason: str) -> None:
     config = tiny(*beside, setting)
     with pytest.raises(InputError, match="has no effect") as error:

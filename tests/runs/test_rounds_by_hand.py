@@ -9,8 +9,9 @@ from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.local_loss import smashed_shape
 from hsfl.models.cost import measure_module
+from hsfl.planning.choice import choose_clients
 from hsfl.rng import stream
-from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]

@@ -185,7 +185,7 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
     s, a = scenario, allocation
     powers = {name: getattr(a, name) for name in POWER_NAMES}
     given = {"server_hz": a.server_hz, **powers}
-    training, distribution = _shares(a)
+    training, distribution = shares_of_answer(a)
     found = {"C1, cuts from min_cut to max_cut": _either(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())}
     for name, part in given.items():
         bad = not (part.min(initial=0.0) >= 0.0 and part.max(initial=0.0) < np.inf)  # nan is neither
@@ -232,7 +232,7 @@ def who_has(sharing: str, training: Array, distribution: Array) -> dict[str, Any
     }
 
 
-def _shares(a: Allocation) -> tuple[Array, Array]:
+def shares_of_answer(a: Allocation) -> tuple[Array, Array]:
     """The shares [K, I] of training and of distribution."""
     if a.owner is None or a.edge_down_owner is None:
         assert a.share is not None

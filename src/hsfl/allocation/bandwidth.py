@@ -131,9 +131,12 @@ def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     return e
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
-    """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal."""
-    best = descend(stage, goal, clock)
+def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
+    """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal.
+
+    share: [K, I] to begin with, where good ones are known.
+    """
+    best = descend(stage, goal, clock, share)
     if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
         return best
     share, T, bound_s = planes.solve(stage, best.share, best.T_s, best.rho, best.lower_bound_s, goal, clock)
@@ -141,9 +144,9 @@ def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
     return StageAnswer(share, T, rho, lam, bound_s)
 
 
-def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def descend(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
-    best = _first_answer(stage)
+    best = _first_answer(stage) if share is None else _answer(stage, share)
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
     here, steps, enough = _Descent(stage, best), 0, _enough_steps(stage)
@@ -161,13 +164,14 @@ def descend(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
 
 def _first_answer(stage: Stage) -> StageAnswer:
     """The first shares, or even ones where the bits of clients are so unequal that they say nothing."""
-    share = first_shares(stage)
-    T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
-    even = np.full(share.shape, 1.0 / len(share))
-    if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * T:
-        share = even
-        T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
-    return StageAnswer(share, T, rho, lam, alone_s(stage))
+    first = _answer(stage, first_shares(stage))
+    even = np.full(first.share.shape, 1.0 / len(first.share))
+    return _answer(stage, even) if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * first.T_s else first
+
+
+def _answer(stage: Stage, share: Array) -> StageAnswer:
+    """The answer with these shares [K, I], and a first bound."""
+    return StageAnswer(share, *solve_shares(stage, share, 0.0, 0.0), lower_bound_s=alone_s(stage))
 
 
 def _enough_steps(stage: Stage) -> int:

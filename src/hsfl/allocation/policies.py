@@ -68,6 +68,11 @@ class Policy:
         """The name of the rule for cuts; a function goes by the policy's name."""
         return self.cuts if isinstance(self.cuts, str) else self.name
 
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no rule decides any part of a round."""
+        return self.allocator is None and (self.cycles, self.subchannels, self.power) == ("optimal",) * 3
+
     def with_radio(self) -> "Policy":
         """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
         if callable(self.cuts) or self.allocator is not None:
@@ -96,11 +101,18 @@ class Policy:
 
         A rule proves nothing; the lower bound is the exact solver's, for any allocation with these cuts.
         """
+        answer = self.rule(scenario, cuts, gap, time_limit_s)
+        if self.is_optimal or (self.allocator is None and not answer.kept.all()):
+            return answer
+        return _with_bound(answer, scenario, gap, time_limit_s)
+
+    def rule(self, scenario: Scenario, cuts: Array, gap: float, time_limit_s: float) -> Allocation:
+        """Allocate as `allocate` does, but where a rule decides, the bound is what the rule itself knows."""
+        if self.is_optimal:
+            return exact(scenario, cuts, gap, time_limit_s)
         if self.allocator is not None:
             _compile()
-            return _with_bound(allocate_own(self.name, self.allocator, scenario, cuts), scenario, gap, time_limit_s)
-        if (self.cycles, self.subchannels, self.power) == ("optimal", "optimal", "optimal"):
-            return exact(scenario, cuts, gap, time_limit_s)
+            return allocate_own(self.name, self.allocator, scenario, cuts)
         if scenario.sharing == "bandwidth" and self.subchannels == "greedy":
             raise InputError(
                 f'policy {self.name} deals whole subchannels but sharing is "bandwidth"; use etra_even, or sharing exclusive'
@@ -111,8 +123,7 @@ class Policy:
         def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
             return self._solve(scenario, stage, goal, clock)
 
-        answer = solve_round(scenario, cuts, solve, gap, time_limit_s)
-        return _with_bound(answer, scenario, gap, time_limit_s) if answer.kept.all() else answer
+        return solve_round(scenario, cuts, solve, gap, time_limit_s)
 
     def _solve(self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
         """Solve one stage under the rules, as a smaller problem of the same kind."""

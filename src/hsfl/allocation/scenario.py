@@ -171,12 +171,13 @@ class Scenario:
             raise InputError(f"cuts is {cuts!r}; give one whole number for each client, such as 3,4,3")
         if len(array) != self.num_clients:
             raise InputError(f"cuts has {len(array)} entries for {self.num_clients} clients; give one for each")
-        for k, cut in enumerate(array):
-            if not self.min_cut <= cut <= self.max_cut[k]:
-                raise InputError(
-                    f"cuts[{k}] is {cut} but client {k} can take {self.min_cut} to {self.max_cut[k]} "
-                    "(min_cut, clients.max_cut); choose one of those"
-                )
+        bad = (array < self.min_cut) | (array > self.max_cut)
+        if bad.any():
+            k = int(bad.argmax())
+            raise InputError(
+                f"cuts[{k}] is {array[k]} but client {k} can take {self.min_cut} to {self.max_cut[k]} "
+                "(min_cut, clients.max_cut); choose one of those"
+            )
         return array.astype(np.int64)
 
 
@@ -290,13 +291,16 @@ def _check_cuts(s: Scenario) -> None:
     deepest = s.num_cuts - 1
     if s.min_cut > deepest:
         raise InputError(f"min_cut is {s.min_cut} but cost has cuts 0 to {deepest}; lower min_cut")
-    for k, cut in enumerate(s.max_cut):
-        if cut > deepest:
-            raise InputError(
-                f"clients.max_cut[{k}] is {cut} but cost has cuts 0 to {deepest}; lower it or extend the cost table"
-            )
-        if cut < s.min_cut:
-            raise InputError(
-                f"clients.max_cut[{k}] is {cut} but min_cut is {s.min_cut}, so no cut fits client {k}; "
-                "raise its max_cut, lower min_cut or leave the client out"
-            )
+    max_cut = np.asarray(s.max_cut)
+    bad = (max_cut > deepest) | (max_cut < s.min_cut)
+    if not bad.any():
+        return
+    k = int(bad.argmax())
+    if max_cut[k] > deepest:
+        raise InputError(
+            f"clients.max_cut[{k}] is {max_cut[k]} but cost has cuts 0 to {deepest}; lower it or extend the cost table"
+        )
+    raise InputError(
+        f"clients.max_cut[{k}] is {max_cut[k]} but min_cut is {s.min_cut}, so no cut fits client {k}; "
+        "raise its max_cut, lower min_cut or leave the client out"
+    )

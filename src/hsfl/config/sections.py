@@ -103,7 +103,11 @@ class NetworkConfig(Section):
     kind: Literal["ofdma", "measured"] = (
         "ofdma"  # ofdma: a radio that clients share; measured: links of known speed, such as Ethernet
     )
-    num_subchannels: int = Field(10, ge=1, le=10**6)  # of the radio, to each server
+    cells: int = Field(1, ge=1, le=10**5)  # each with a radio of its own; all share the main server's cycles
+    cells_m: tuple[tuple[float, float], ...] | None = Field(  # null lays the cells out evenly over the disc
+        None, description="a place in metres for each cell's antenna, such as [[0, 0], [0, 500]]"
+    )
+    num_subchannels: int = Field(10, ge=1, le=10**6)  # of the radio of a cell, to each server
     subchannel_hz: float = Field(1e6, gt=0)  # the bandwidth of one of them
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
     fading: Literal["normal", "rayleigh"] = (
@@ -173,6 +177,8 @@ class TrainConfig(Section):
     step_factor: float = Field(0.1, gt=0, le=1)  # to this part of itself
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
     clients_per_round: int | None = Field(None, ge=1)  # null takes all clients
+    choose: Literal["uniform", "samples"] = "uniform"  # who takes part: all alike, or drawn by the number of samples
+    receivers: Literal["all", "chosen"] = "all"  # who gets the model that a round makes: all, or who was to take part
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
     eval_every: int = Field(1, ge=1)  # the model is tested after every n-th round, and after the last
 
@@ -188,9 +194,14 @@ class LogConfig(Section):
 class EngineConfig(Section):
     """Where clients are trained. The numbers do not depend on it, to the bit."""
 
-    name: Literal["inline", "workers"] = "inline"  # where clients are trained: in this process, or by worker processes
-    workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core
-    threads: int | None = Field(None, ge=1, le=1024)  # of each worker; null: the cores divided among the workers
+    name: Literal["inline", "workers", "ray"] = (
+        "inline"  # where clients are trained: in this process, by processes of this machine, or on a Ray cluster
+    )
+    workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core, of this machine or of the cluster
+    threads: int | None = Field(
+        None, ge=1, le=1024
+    )  # of each worker; null: the cores divided among the workers; 1 with ray
+    address: str | None = None  # HOST:PORT of a Ray cluster's head node; null: a cluster is started on this machine
 
 
 class RunConfig(Section):

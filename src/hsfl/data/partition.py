@@ -1,8 +1,9 @@
 """Dividing samples among clients.
 
-Every function takes the labels [n] and gives one sorted array of indices per client. Each sample belongs to exactly
+Every function takes the labels [n] and gives sorted indices for each client. Each sample belongs to exactly
 one client, and each client has at least `min_samples`, by construction: what a random draw leaves short is topped up
-from the richest clients, so no draw is ever repeated. Where the data say who holds what (`given`), nothing is moved.
+from the richest clients, so no draw is ever repeated. Where the data say who holds what (`given`), nothing is moved. Where the
+samples do not suffice for so many clients, they are drawn with replacement (`redrawn`).
 """
 
 import inspect
@@ -11,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.data import redrawn
+from hsfl.data.holdings import Holdings
 from hsfl.errors import InputError, known
 
-Parts = list[np.ndarray]  # per client, sorted int64
+Parts = Holdings  # sorted within each client, int64
 
 
 def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> Parts:
     """Equal random parts."""
     _check(labels, num_clients, min_samples)
+    if is_redrawn(len(labels), num_clients, min_samples):
+        return redrawn.iid(labels, num_clients, rng, min_samples=min_samples)
     sizes = np.full(num_clients, len(labels) // num_clients)
     sizes[: len(labels) % num_clients] += 1
     return _parts(_dealt(sizes, rng), num_clients)
@@ -30,6 +35,8 @@ def quantity_skew(
     """Parts of unequal size, Dirichlet(alpha) beyond the minimum, each with the classes of the whole."""
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
+    if is_redrawn(len(labels), num_clients, min_samples):
+        return redrawn.quantity_skew(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     spare = len(labels) - num_clients * min_samples
     sizes = min_samples + _rounded(spare * rng.dirichlet(np.full(num_clients, alpha)), spare)
     return _parts(_dealt(sizes, rng), num_clients)
@@ -41,6 +48,8 @@ def dirichlet(
     """Each class is divided by its own draw from Dirichlet(alpha): small alpha, few classes per client."""
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
+    if is_redrawn(len(labels), num_clients, min_samples):
+        return redrawn.dirichlet(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -61,6 +70,8 @@ def shards(
     _check(labels, num_clients, min_samples)
     classes, sizes = np.unique(labels, return_counts=True)
     _check_shards(num_clients, len(classes), classes_per_client)
+    if is_redrawn(len(labels), num_clients, min_samples):
+        return redrawn.shards(labels, num_clients, rng, classes_per_client=classes_per_client, min_samples=min_samples)
     num_shards = _shards_per_class(sizes, num_clients, num_clients * classes_per_client)
     holders = _shard_holders(num_shards, num_clients, classes_per_client, rng)
     owner = np.empty(len(labels), np.int64)
@@ -83,6 +94,7 @@ def given(
 ) -> Parts:
     """Each client has the samples that the data say it holds: clients [n], names by number."""
     _check(labels, num_clients, min_samples)
+    _check_enough(labels, num_clients, min_samples)
     if clients is None:
         raise InputError(
             "data.partition is 'given' but the data do not say which client holds a sample; set data.client_column or "
@@ -95,10 +107,10 @@ def given(
             f"set fleet.num_clients={len(client_names)}"
         )
     parts = _parts(clients, num_clients)
-    for name, part in zip(client_names, parts):
-        if len(part) < min_samples:
+    for name, size in zip(client_names, parts.sizes):
+        if size < min_samples:
             raise InputError(
-                f"client {name!r} holds {len(part)} training samples, below data.min_samples = {min_samples}; give it "
+                f"client {name!r} holds {size} training samples, below data.min_samples = {min_samples}; give it "
                 "more, leave it out of the data, or lower data.min_samples"
             )
     return parts
@@ -122,8 +134,12 @@ def partition(labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Ge
 
 def _parts(owner: np.ndarray, num_clients: int) -> Parts:
     """From the client of each sample [n] to the samples of each client."""
-    ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
-    return np.split(np.argsort(owner, kind="stable").astype(np.int64), ends)  # stable: indices stay sorted
+    return Holdings.of_owners(owner, num_clients)
+
+
+def is_redrawn(num_samples: int, num_clients: int, min_samples: int) -> bool:
+    """Whether the samples do not suffice, so that clients draw theirs with replacement."""
+    return num_clients * min_samples > num_samples
 
 
 def _dealt(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -177,6 +193,11 @@ def _check(labels: np.ndarray, num_clients: int, min_samples: int) -> None:
         raise InputError(f"fleet.num_clients is {num_clients}; there must be at least one client")
     if min_samples < 0:
         raise InputError(f"data.min_samples is {min_samples}; give 0 or more")
+    if not len(labels) and min_samples:
+        raise InputError(f"there are no samples for {num_clients} clients; give data")
+
+
+def _check_enough(labels: np.ndarray, num_clients: int, min_samples: int) -> None:
     if num_clients * min_samples > len(labels):
         raise InputError(
             f"{num_clients} clients of at least {min_samples} samples need {num_clients * min_samples} but there are "

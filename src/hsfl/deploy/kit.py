@@ -78,6 +78,9 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
     """The kit of a run, on the CPU."""
     if config.device != "cpu":
         raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
+    for name, usual in (("choose", "uniform"), ("receivers", "all")):
+        if (value := getattr(config.train, name)) != usual:
+            raise InputError(f"train.{name} is {value!r}; it is for simulated fleets, so leave it out on real machines")
     model = make_model(config, input_shape, num_classes).eval()
     check_fits(model, example(input_shape), num_classes)
     return Kit(config, model, Layout.of(model), input_shape, num_classes)

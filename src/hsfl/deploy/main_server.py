@@ -27,7 +27,7 @@ from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
-from hsfl.runs.loop import choose_clients
+from hsfl.planning.choice import choose_clients
 from hsfl.runs.record import Summary
 
 NEWS_S = 5.0  # that the edge server may take to say that there is no news

@@ -27,7 +27,7 @@ def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int],
     config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
     clock = column_clock(config, world, cuts, num_samples)
     everyone = tuple(range(len(num_samples)))
-    return clock.rounds_s([everyone] * config.train.rounds)
+    return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
 
 
 def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:

@@ -141,7 +141,8 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts import choose_cuts
     from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples, scenario
+    from hsfl.planning.optimised import samples
+    from hsfl.planning.scenarios import scenario
     from hsfl.planning.world import world_of
 
     config = point.config

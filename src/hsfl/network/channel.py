@@ -59,6 +59,22 @@ def place(num_clients: int, radius_m: float, rng: np.random.Generator) -> Array:
     return distance_m[:, None] * np.stack([np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)], axis=1)
 
 
+def lay_out(num_cells: int, radius_m: float) -> Array:
+    """Places of antennas that cover a disc around the origin evenly, [N, 2], as a sunflower lays its seeds."""
+    number = np.arange(num_cells)
+    distance_m, angle = radius_m * np.sqrt((number + 0.5) / num_cells), np.pi * (3 - np.sqrt(5)) * number
+    return distance_m[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def nearest(client_m: Array, cell_m: Array, block: int = 4096) -> Array:
+    """The cell whose antenna is nearest to each client, [K]. client_m: [K, 2]. cell_m: [N, 2]."""
+    parts = [
+        ((client_m[low : low + block, None] - cell_m) ** 2).sum(axis=2).argmin(axis=1)
+        for low in range(0, len(client_m), block)
+    ]
+    return np.concatenate(parts)
+
+
 @dataclass(frozen=True)
 class Ofdma:
     """Subchannels shared by the clients; the defaults are the paper's.
@@ -66,6 +82,7 @@ class Ofdma:
     `fading` gives the power gain of a subchannel: `normal` is abs(h) of h ~ N(0, 1) (the paper's "standard norm"),
     `rayleigh` is abs(h)^2 of a complex h, exponential with mean 1. `gain_floor` is below the fading, before path
     loss, which multiplies. Gains are reciprocal (up = down) and independent over clients, subchannels and servers.
+    Cells do not disturb each other, and in each of them both servers send with all their power.
     """
 
     num_subchannels: int = 10
@@ -73,7 +90,15 @@ class Ofdma:
     noise_w: float = 1e-3  # noise power per subchannel
     fading: str = "normal"
     gain_floor: float = 0.01
-    path_loss: PathLoss | None = None
+    path_loss: PathLoss | None = None  # where there are cells, places are relative to the antenna of the client's cell
+    cell: Array | None = (
+        None  # [K] of each client, 0, 1, ...; None: one cell. Clients of one cell share its subchannels
+    )
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells there are, those without clients at the end left aside."""
+        return 1 if self.cell is None else int(self.cell.max()) + 1
 
     def __post_init__(self) -> None:
         if self.num_subchannels < 1:

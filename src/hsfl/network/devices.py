@@ -23,6 +23,7 @@ PAPER_CPU_FLOOR_HZ = 0.05e10
 PAPER_MAX_POWER_W: Range = (1.0, 10.0)
 PAPER_MAX_CUT = (3, 10)  # ours: the paper does not say; ResNet-18 has 10 units
 STORAGE = ("training", "parameters")
+MANY_CLIENTS = 2000  # above, cuts answer to prices, and records and pages hold quantiles instead of every client
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Legend: K clients, I subchannels. Clients that work at the same time form a grou
 members get equal cycles of the main server, subchannels in turn (subchannel i is the (i mod size)-th member's), or
 an equal share of every subchannel when members outnumber subchannels, and equal downlink power; uplink is at the
 maximum. A client's power is spread equally over its band. One group is a parallel framework; a group per client is
-SL; CPSL's clusters are the groups between.
+SL; CPSL's clusters are the groups between. Where there are cells, the band and the downlink power of a cell are those of its
+clients in the group; cycles are divided among the whole group.
 """
 
 from dataclasses import dataclass
@@ -45,12 +46,15 @@ def even(
     num_clients = fleet.num_clients
     num_subchannels = 1 if isinstance(links, Measured) else links.num_subchannels
     working = receiving = _together(num_subchannels, num_clients)
-    if group is not None or started is not None or receives is not None:
-        group = np.zeros(num_clients, int) if group is None else np.asarray(group)
+    beside = working.size  # [n] who works at the same time
+    band = band_groups(links, group, num_clients)
+    if band is not None or started is not None or receives is not None:
+        band = np.zeros(num_clients, int) if band is None else band
         receivers = np.arange(num_clients) if receives is None else np.flatnonzero(receives)
-        receiving = Bands(num_subchannels, group, receivers)
-        working = Bands(num_subchannels, group, np.arange(num_clients) if started is None else np.flatnonzero(started))
-    server_hz = working.of_all(servers.main_hz / working.size)
+        receiving = Bands(num_subchannels, band, receivers)
+        working = Bands(num_subchannels, band, np.arange(num_clients) if started is None else np.flatnonzero(started))
+        beside = _size_and_rank(_in_turn(group, num_clients)[working.members])[0]
+    server_hz = working.of_all(servers.main_hz / beside)
     if isinstance(links, Measured):
         assert draw.rates is not None, "measured links draw rates"
         return Resources(draw.rates, server_hz)
@@ -66,6 +70,18 @@ def even(
         edge_down_bps=receiving.rate_bps(edge_down_gain, servers.edge_power_w / receiving.size, links),
     )
     return Resources(rates, server_hz)
+
+
+def band_groups(links: Links, group: Array | None, num_clients: int) -> Array | None:
+    """Who shares a band, as numbers [K]: a group that works at the same time, within one cell. None: everyone."""
+    cell = None if isinstance(links, Measured) else links.cell
+    if cell is None:
+        return None if group is None else np.asarray(group)
+    return _in_turn(group, num_clients) * (int(cell.max()) + 1) + cell
+
+
+def _in_turn(group: Array | None, num_clients: int) -> Array:
+    return np.zeros(num_clients, int) if group is None else np.asarray(group)
 
 
 class Bands:

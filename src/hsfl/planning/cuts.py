@@ -4,9 +4,11 @@ import numpy as np
 
 from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig
 from hsfl.errors import InputError
-from hsfl.network.devices import Fleet
+from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
+from hsfl.planning.choice import Sampled
+from hsfl.planning.crowds import own_fastest_cuts
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -20,25 +22,28 @@ def choose_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
+    sampled: Sampled | None = None,
 ) -> tuple[int, ...]:
     """The cut of each client, [K], as `fleet.cuts` asks.
 
-    num_batches: [K] of a round. options: for policies that a plugin registered.
+    num_batches: [K] of a round. options: for policies that a plugin registered. sampled: as in `planned_cuts`.
     """
     if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches, options)[0]
+        return planned_cuts(config, allocation, world, batch_size, num_batches, options, sampled)[0]
     if config.cuts == "max_cut":
         return tuple(world.fleet.max_cut.tolist())
     if config.cuts == "fastest":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut)
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled)
     return check_cuts("fleet.cuts", config.cuts, config.min_cut, world)
 
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
     """The cut of each client [K], from one number or one each, if every client may and can hold its cut."""
     cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
-    for k, cut in enumerate(cuts):
-        _check(f"{name}[{k}]", cut, min_cut, world.fleet, k)
+    bad = (np.array(cuts) < min_cut) | (np.array(cuts) > world.fleet.max_cut)
+    if bad.any():
+        k = int(bad.argmax())
+        _check(f"{name}[{k}]", cuts[k], min_cut, world.fleet, k)
     return cuts
 
 
@@ -49,14 +54,15 @@ def planned_cuts(
     batch_size: int,
     num_batches: Array,
     options: OptionsConfig | None = None,
+    sampled: Sampled | None = None,
 ) -> tuple[tuple[int, ...], str | None]:
     """The cuts [K] that the policy chooses (even: the fastest under the even allocation), and what to say of a search that its
-    time limit stopped."""
+    time limit stopped. sampled: rounds to plan a crowd on (`choice.is_crowd`); without them, everyone takes part."""
     if allocation.policy == "even":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut), None
+        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled), None
     from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
 
-    plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options)
+    plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options, sampled=sampled)
     return tuple(plan.cuts.tolist()), limit_note(allocation, plan)
 
 
@@ -92,22 +98,32 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
         raise InputError(
             f"{name} has {len(cuts)} numbers but there are {num_clients} clients; give one number or one each"
         )
-    for k, cut in enumerate(cuts):
-        if not 0 <= cut <= num_units:
-            where = name if num_clients == 1 else f"{name}[{k}]"
-            raise InputError(
-                f"{where} is {cut} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
-            )
+    bad = (np.array(cuts) < 0) | (np.array(cuts) > num_units)
+    if bad.any():
+        k = int(bad.argmax())
+        where = name if num_clients == 1 else f"{name}[{k}]"
+        raise InputError(
+            f"{where} is {cuts[k]} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
+        )
     return cuts
 
 
-def fastest_cuts(world: World, batch_size: int, num_batches: Array, min_cut: int) -> tuple[int, ...]:
+def fastest_cuts(
+    world: World, batch_size: int, num_batches: Array, min_cut: int, sampled: Sampled | None = None
+) -> tuple[int, ...]:
     """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
 
     Under the even allocation a client's seconds do not depend on the cuts of other clients, so they are computed once for
     every cut. The descent starts from one cut for all, and from each client's own fastest cut; one client after another takes
-    its best cut until no client gains. The best of these descents counts.
+    its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, with
+    as many beside it as take part in the sampled rounds.
     """
+    if world.fleet.num_clients > MANY_CLIENTS:
+        return tuple(
+            own_fastest_cuts(
+                world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
+            ).tolist()
+        )
     fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
     times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
     own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]

@@ -6,27 +6,35 @@ allocation that a framework's authors chose, and the even one where they chose n
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress
+from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress, rcls, scls
 from hsfl.allocation.cuts import choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.solving import TimeLimit
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import PROPOSED, copy_per_client_names, method
-from hsfl.network.channel import Measured, Ofdma, RoundDraw
+from hsfl.network.channel import Measured, RoundDraw
+from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.cells import allocate_cells, check_cells
+from hsfl.planning.choice import Sampled, is_crowd
 from hsfl.planning.clusters import own_policy, takes_turns
+from hsfl.planning.crowds import crowd_cuts
 from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
 from hsfl.planning.resources import POWERS, radio_resources
+from hsfl.planning.scenarios import models_alone, scenario, with_own_servers
 from hsfl.planning.turns import GreedyTurns
 from hsfl.planning.world import World, sample_draws
+from hsfl.rng import stream
 
 Array = np.ndarray
 
@@ -38,6 +46,7 @@ def allocator(config: RunConfig) -> Allocator:
     optimised = Optimised(settings, config.options)
     if method(config.framework).copy_per_client and name != "even":
         return optimised
+    check_cells(config.network.cells, takes_turns(config))
     return GreedyTurns() if takes_turns(config) else Even()
 
 
@@ -59,47 +68,6 @@ def policy_notes(config: RunConfig) -> list[str]:
     return []
 
 
-def scenario(
-    world: World,
-    draw: RoundDraw,
-    batch_size: int,
-    num_batches: Array,
-    tau_s: float | None,
-    sharing: str,
-    min_cut: int = 1,
-) -> Scenario:
-    """A round in explicit numbers, as `hsfl allocate` reads them. num_batches: [K]. sharing: exclusive, bandwidth or auto."""
-    links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
-    if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
-        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
-    if sharing == "auto":
-        sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
-    return Scenario(
-        batch_size=batch_size,
-        tau_s=tau_s,
-        sharing=sharing,
-        client_flops=cost.client_flops,
-        server_flops=cost.server_flops,
-        smashed_bits=cost.smashed_bits,
-        gradient_bits=cost.gradient_bits,
-        model_bits=cost.model_bits,
-        cpu_hz=draw.cpu_hz,
-        client_flops_per_cycle=fleet.flops_per_cycle,
-        max_power_w=fleet.max_power_w,
-        max_cut=np.minimum(fleet.max_cut, cost.num_units),
-        num_batches=num_batches,
-        min_cut=min_cut,
-        main_hz=servers.main_hz,
-        server_flops_per_cycle=servers.flops_per_cycle,
-        main_power_w=servers.main_power_w,
-        edge_power_w=servers.edge_power_w,
-        subchannel_hz=links.subchannel_hz,
-        noise_w=links.noise_w,
-        main_gain=draw.main_gain,
-        edge_gain=draw.edge_gain,
-    ).checked()
-
-
 def samples(
     world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
 ) -> list[Scenario]:
@@ -118,10 +86,12 @@ def plan_cuts(
     min_cut: int,
     progress: OnProgress | None = None,
     options: OptionsConfig | None = None,
+    sampled: Sampled | None = None,
 ) -> CutChoice:
     """The policy's cuts: optimised over samples, or by its rule. The gap of the plan is that of the cuts it returns.
 
     num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
+    sampled: rounds to plan a crowd on; without them, everyone takes part.
     """
     chosen = policy_named(own_policy(settings.policy, PROPOSED), options)  # HSFL has a cut for each client
     how = CutSettings(
@@ -133,8 +103,10 @@ def plan_cuts(
         threads=2,
     )
     if isinstance(world.links, Measured):
-        sampled = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
-        return plan_measured_cuts(world, sampled, chosen.with_radio(), how, batch_size, num_batches, progress)
+        rates = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
+        return plan_measured_cuts(world, rates, chosen.with_radio(), how, batch_size, num_batches, progress)
+    if is_crowd(world):
+        return _crowd_choice(world, chosen, sampled, batch_size, num_batches, min_cut)
     rounds = samples(world, settings, batch_size, num_batches, min_cut)
     plan = choose_cuts(rounds, how, progress)
     if chosen.cuts == "optimised":
@@ -144,6 +116,32 @@ def plan_cuts(
     gap = 1 - plan.lower_bound_s / round_s.mean()
     return replace(
         plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule
+    )
+
+
+def _crowd_choice(
+    world: World, chosen: Policy, sampled: Sampled | None, batch_size: int, num_batches: Array, min_cut: int
+) -> CutChoice:
+    """The policy's cuts of a crowd: at prices, or by its rule."""
+    clock = TimeLimit(np.inf)
+    cuts, mean_s = crowd_cuts(
+        world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
+    )
+    plan = CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds(), timed_out=False)
+    if chosen.cuts == "optimised":
+        return plan
+    fleet: Any = SimpleNamespace(
+        min_cut=min_cut,
+        max_cut=np.minimum(world.fleet.max_cut, world.cost.num_units),
+        num_clients=world.fleet.num_clients,
+    )
+    if chosen.cuts == "random":
+        return replace(plan, cuts=rcls(fleet, stream(world.seed, "rcls")), method=chosen.cuts_rule)
+    if chosen.cuts == "smallest":
+        return replace(plan, cuts=scls(fleet), method=chosen.cuts_rule)
+    raise InputError(
+        f"policy {chosen.name} tries cuts one by one, which takes too long for {world.fleet.num_clients} clients in cells or "
+        "crowds; choose proposed, rcls or scls"
     )
 
 
@@ -167,6 +165,8 @@ class Optimised:
         """Allocate the training for the clients that start, and the download for all clients that receive the model."""
         if isinstance(job.world.links, Measured):
             return allocate_measured(self.policy.with_radio(), job, draw, started)
+        if job.world.links.cell is not None or len(started) > MANY_CLIENTS:  # only who takes part is looked at
+            return allocate_cells(self.policy, self.settings, job, draw, started)
         config, fleet = job.config, job.world.fleet
         num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (fleet.num_clients,))
         deepest = replace(fleet, max_cut=np.maximum(fleet.max_cut, job.cuts))
@@ -202,22 +202,6 @@ class Optimised:
         if own_servers:
             answer = replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0))
         return _among_all(answer, job, on)
-
-
-def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
-    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server count as one slower
-    machine, so that an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
-    flops = whole.client_flops + whole.server_flops
-    speed = whole.cpu_hz * whole.client_flops_per_cycle
-    own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
-    cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
-    return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
-
-
-def models_alone(whole: Scenario) -> Scenario:
-    """The round without training: models travel up, and then down."""
-    no = np.zeros(whole.num_cuts)
-    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
 
 
 def _distributed(training: Allocation, models: Allocation, gap: float) -> Allocation:

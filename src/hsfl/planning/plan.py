@@ -12,9 +12,11 @@ import numpy as np
 from hsfl.allocation.cut_methods import OnProgress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
+from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
+from hsfl.planning.choice import is_crowd
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.optimised import limit_note, plan_cuts
 from hsfl.planning.plan_clients import ClientPlan
@@ -53,6 +55,11 @@ def planned_policy(config: RunConfig) -> str:
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None = None) -> Plan:
     """The cuts that are proposed or that the policy's rule gives, the allocation of the first sample, and the mean round of all
     policies over the samples. num_samples: [K] training samples of each client."""
+    if is_crowd(world):
+        raise InputError(
+            f"a plan lists every client and tries cuts one by one, and {world.fleet.num_clients:,} clients in "
+            f"{config.network.cells} cells are too many for that; hsfl run plans them by prices: set fleet.cuts=planned"
+        )
     num_batches, name = count_batches(config, num_samples), planned_policy(config)
     settings = config.allocation.model_copy(update={"policy": "proposed"})
     proposed = plan_cuts(world, settings, config.train.batch_size, num_batches, config.fleet.min_cut, progress)

@@ -11,7 +11,7 @@ import numpy as np
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.scenario import Scenario
 from hsfl.formats import all_rounded
-from hsfl.network.channel import RATE_NAMES
+from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
 
 Array = np.ndarray
@@ -35,6 +35,21 @@ def radio_resources(scenario: Scenario, answer: Allocation) -> dict[str, Any]:
         large |= {name: getattr(answer, name) for name in ("share", "edge_down_share")}
         small |= {name: getattr(answer, name).sum(axis=1) for name in POWERS}
     return _kept({"sharing": scenario.sharing}, small, large, scenario.main_gain.size)
+
+
+def cells_resources(cell: Array, draw: RoundDraw, flops_per_s: Array, given: dict[str, Array]) -> dict[str, Any]:
+    """As `radio_resources` where there are cells: the cell of each client, and shares also where subchannels have owners.
+
+    cell, flops_per_s: [K]. given: shares and powers [K, I] by name.
+    """
+    assert draw.main_gain is not None, "cells draw gains"
+    assert draw.edge_gain is not None, "cells draw gains"
+    small = {"flops_per_s": flops_per_s, "cell": cell.astype(float)} | {
+        name: given[name].sum(axis=1) for name in POWERS
+    }
+    large = {"main_gain": draw.main_gain, "edge_gain": draw.edge_gain}
+    large |= {name: given[name] for name in ("share", "edge_down_share")}
+    return _kept({"sharing": "bandwidth"}, small, large, draw.main_gain.size)
 
 
 def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:

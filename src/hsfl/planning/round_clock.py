@@ -1,6 +1,5 @@
 """How long a framework's rounds take in its world: the clock of a run."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from hsfl.network.framework_phases import psl_batches
 from hsfl.network.latency import Phases
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.choice import choose_clients
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -77,13 +77,18 @@ class RoundClock:
         return line, dealt.allotted.says
 
     def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
-        job = self.job
-        draw, started = job.world.draw(round_index), self._started(chosen)
+        started = self._started(chosen)
+        job = self.job_of(started)
+        draw = job.world.draw(round_index)
         allocator = self.allocator if started.any() else Even()
         order = None
         if self.method.timing.step == "queue":
             order = queue_order(job.config.seed, round_index, np.where(started, job.num_batches, 0.0))
         return Dealt(draw, started, allocator.allocate(job, draw, started), order)
+
+    def job_of(self, started: Array) -> Job:
+        """The work of a round in which these clients start, [K] bool: with `train.receivers = "chosen"` only they get the model."""
+        return replace(self.job, receives=started) if self.job.config.train.receivers == "chosen" else self.job
 
     def line(self, dealt: Dealt, phases: Phases) -> Timeline:
         """The timeline of a round with these phases."""
@@ -101,14 +106,21 @@ class RoundClock:
             / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),
         )
 
-    def rounds_s(self, chosen: Iterable[tuple[int, ...]]) -> list[float]:
-        """The seconds of rounds 0, 1, ...; `chosen` says for each round which clients are to take part."""
-        return [self.round(index, clients)[0].round_s for index, clients in enumerate(chosen)]
+    def chosen(self, round_index: int) -> tuple[int, ...]:
+        """The clients that are to take part in a round (0, 1, ...)."""
+        config = self.job.config
+        held = np.round(self.num_samples / config.network.sample_scale, 6)  # as the clients hold them, to the bit
+        return choose_clients(config, round_index, held)
+
+    def rounds_s(self, count: int) -> list[float]:
+        """The seconds of the first rounds."""
+        return [self.round(index, self.chosen(index))[0].round_s for index in range(count)]
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:
             return np.ones(len(self.job.cuts), bool)  # the data are on the server
-        started = np.isin(np.arange(len(self.job.cuts)), chosen)
+        started = np.zeros(len(self.job.cuts), bool)
+        started[list(chosen)] = True
         return started if self.job.receives is None else started & self.job.receives
 
     def _upload(self, draw: RoundDraw) -> Timeline:

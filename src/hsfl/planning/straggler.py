@@ -16,7 +16,7 @@ from hsfl.methods import method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Ofdma
 from hsfl.network.clock import Timeline
-from hsfl.network.even import Bands
+from hsfl.network.even import Bands, band_groups
 from hsfl.network.latency import Phases
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.round_clock import Dealt, RoundClock
@@ -207,7 +207,8 @@ def _even_columns(job: Job, dealt: Dealt, k: int) -> Array:
     num_clients, columns = len(job.cuts), job.world.links.num_subchannels if isinstance(job.world.links, Ofdma) else 1
     turns = method(job.config.framework).timing.turns
     group = {"alone": np.arange(num_clients), "clusters": job.clusters}.get(turns)
-    bands = Bands(columns, np.zeros(num_clients, int) if group is None else group, np.flatnonzero(dealt.started))
+    shared = band_groups(job.world.links, group, num_clients)
+    bands = Bands(columns, np.zeros(num_clients, int) if shared is None else shared, np.flatnonzero(dealt.started))
     return np.arange(columns) if bands.everything else bands.pairs[bands.pairs // columns == k] % columns
 
 
@@ -253,7 +254,7 @@ def _at_cut(clock: RoundClock, dealt: Dealt, alike: Array, cut: int) -> Dealt:
     job = clock.job
     cuts = np.where(alike, cut, job.cuts)
     if _anew(clock, dealt):
-        allotted = clock.allocator.allocate(replace(job, cuts=cuts), dealt.draw, dealt.started)
+        allotted = clock.allocator.allocate(replace(clock.job_of(dealt.started), cuts=cuts), dealt.draw, dealt.started)
         return replace(dealt, allotted=allotted)
     changed = {}
     for name, column in COLUMNS.items():

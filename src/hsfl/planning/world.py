@@ -11,7 +11,19 @@ from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable, measure
 from hsfl.network import devices, history
-from hsfl.network.channel import RATE_NAMES, Links, Measured, Ofdma, PathLoss, RoundDraw, draw_round, draw_rounds, place
+from hsfl.network.channel import (
+    RATE_NAMES,
+    Links,
+    Measured,
+    Ofdma,
+    PathLoss,
+    RoundDraw,
+    draw_round,
+    draw_rounds,
+    lay_out,
+    nearest,
+    place,
+)
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
 from hsfl.planning.described import described
@@ -179,27 +191,56 @@ def make_links(network: NetworkConfig, num_clients: int, seed: int, recorded: Ro
         if recorded is not None and recorded.rates is not None:  # the rates of each round are known
             return Measured(Rates(*(getattr(recorded.rates, name).mean(axis=0) for name in RATE_NAMES)))
         return Measured(_measured_rates(network, num_clients))
+    places = _places(network, num_clients, seed)
+    cell = _cells(network, num_clients, places)
+    if cell is not None and places is not None:
+        places = places - _antennas(network, places)[cell]
     return Ofdma(
         network.num_subchannels,
         network.subchannel_hz,
         network.noise_w,
         network.fading,
         network.gain_floor,
-        _path_loss(network, num_clients, seed),
+        None if places is None else _path_loss(network, places),
+        cell,
     )
 
 
-def _path_loss(network: NetworkConfig, num_clients: int, seed: int) -> PathLoss | None:
+def _places(network: NetworkConfig, num_clients: int, seed: int) -> np.ndarray | None:
+    """Where the clients are, [K, 2] in metres; None where no place is known."""
     if network.positions_m is not None:
         places = np.array(network.positions_m, float).reshape(-1, 2)
         if len(places) != num_clients:
             raise InputError(f"network.positions_m has {len(places)} places for {num_clients} clients; give one each")
-    elif network.radius_m is not None:
-        places = place(num_clients, network.radius_m, stream(seed, "positions"))
-    else:
-        return None
+        return places
+    return None if network.radius_m is None else place(num_clients, network.radius_m, stream(seed, "positions"))
+
+
+def _path_loss(network: NetworkConfig, places: np.ndarray) -> PathLoss:
     main_m, edge_m = np.array(network.main_m), np.array(network.edge_m)
     return PathLoss(places, main_m, edge_m, network.path_loss_exponent, network.path_loss_db)
+
+
+def _cells(network: NetworkConfig, num_clients: int, places: np.ndarray | None) -> np.ndarray | None:
+    """The cell of each client, [K]: that of the nearest antenna, or by turns where no places are known; None for one cell."""
+    if network.cells == 1:
+        return None
+    if network.cells > num_clients:
+        raise InputError(f"network.cells is {network.cells} but there are {num_clients} clients; lower it")
+    if places is None:
+        return np.arange(num_clients) % network.cells
+    return nearest(places, _antennas(network, places))
+
+
+def _antennas(network: NetworkConfig, places: np.ndarray) -> np.ndarray:
+    """Where the cells' antennas are, [N, 2]; both servers send from there."""
+    if network.cells_m is None:
+        radius_m = network.radius_m or float(np.linalg.norm(places, axis=1).max())
+        return lay_out(network.cells, radius_m)
+    antennas = np.array(network.cells_m, float).reshape(-1, 2)
+    if len(antennas) != network.cells:
+        raise InputError(f"network.cells_m has {len(antennas)} places for {network.cells} cells; give one each")
+    return antennas
 
 
 def _measured_rates(network: NetworkConfig, num_clients: int) -> Rates:

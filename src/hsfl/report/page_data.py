@@ -18,7 +18,7 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import ClientsRecord
+from hsfl.runs.records import QUANTILES, ClientsRecord
 
 MAX_POINTS = 1000  # of a curve
 
@@ -116,7 +116,9 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "left_out": run.left_out,
         "bytes": run.bytes,
         "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
-        "clients": None if one.clients is None else _client_part(one.clients),
+        "clients": None if one.clients is None or one.clients.crowd is not None else _client_part(one.clients),
+        "crowd": None if one.clients is None else one.clients.crowd,
+        "quantiles": QUANTILES,
         "counts": client_counts(records),
         "gantt_every": every,
         "rounds": round_columns(records, list(run.bytes), every, run.pools_data),
@@ -125,7 +127,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
 
 def _client_part(clients: ClientsRecord) -> dict[str, Any]:
     """The record of the clients, with a list over clients cut to as many as the page shows."""
-    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape")
+    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape", "unit_names")
     return {
         name: value[:MAX_CLIENTS]
         if isinstance(value, list) and name not in whole and len(value) == num_clients

@@ -15,7 +15,7 @@ from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.measured import measured_rows
 from hsfl.report.runs import Run, pools_data
-from hsfl.runs.records import PER_CLIENT, RoundRecord, Says
+from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
@@ -45,7 +45,9 @@ def round_columns(
     pooled: whether the data are on the server; by default as the built-in framework of the records has it.
     """
     last = len(records) - 1
-    drawn = [every is not None and (r % every == 0 or r == last) for r in range(len(records))]
+    drawn = [
+        every is not None and (r % every == 0 or r == last) and record.crowd is None for r, record in enumerate(records)
+    ]
     exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
     columns: dict[str, list[Any]] = {name: [short(getattr(record, name), 7) for record in records] for name in exact}
     columns["round"] = [record.round for record in records]
@@ -53,6 +55,8 @@ def round_columns(
     columns["together"] = [together(record) for record in records]
     columns["dropped"] = [record.dropped for record in records]
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
+    columns["kept"] = [record.num_kept for record in records]
+    columns["crowd"] = [None if record.crowd is None else _short_crowd(record.crowd) for record in records]
     columns["cuts"] = _changes([record.cuts for record in records])
     columns["bytes"] = [[record.bytes.get(link, 0) for link in links] for record in records]
     columns["allocation"] = [allocation(record.allocation) for record in records]
@@ -66,6 +70,17 @@ def round_columns(
     return columns
 
 
+def _short_crowd(crowd: RoundCrowd) -> dict[str, Any]:
+    """A round of a large fleet, to four digits."""
+    quantiles = {"finish": crowd["finish_s"], "waiting": crowd["waiting_s"], **crowd["phases_s"]}
+    return {
+        "num_started": crowd["num_started"],
+        "cuts": crowd["cuts"],
+        "quantiles": {name: shorts(values) for name, values in quantiles.items()},
+        "straggler": {name: short(value) for name, value in crowd["straggler_s"].items()},
+    }
+
+
 def waits(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
     """Seconds of waiting as recorded: differences of rounded bars would not have four right digits."""
     return shorts([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
@@ -73,8 +88,9 @@ def waits(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
 
 def together(record: RoundRecord) -> bool:
     """Whether nobody waits for anybody: what differs is rounding."""
-    level = all(record.waiting_s[k] <= FOLLOWS * record.round_s for k in record.started)
-    return level and len(record.started) > 1 and not record.dropped
+    waiting_s = [record.waiting_s[k] for k in record.started] if record.crowd is None else record.crowd["waiting_s"]
+    level = all(each_s <= FOLLOWS * record.round_s for each_s in waiting_s)
+    return level and record.num_started > 1 and not record.dropped
 
 
 def straggler(record: RoundRecord) -> int | None:
@@ -133,7 +149,7 @@ def _one_or_all(values: Array, matters: Array | None = None) -> Any:
 
 def allocation(told: Says) -> dict[str, Any] | None:
     """What the round's policy decided, to four digits; None for the even allocation, which decides nothing."""
-    if "server_hz" not in told:
+    if "server_hz" not in told and "cell_hz" not in told:
         return None
     says: dict[str, Any] = dict(told)
     part: dict[str, Any] = {name: shorts(says[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in says}
@@ -163,7 +179,9 @@ def _num_bars(run: Run) -> int:
 
 
 def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
-    """How many rounds each client was kept, dropped, left out or the straggler, and its seconds of waiting in all, [K] each."""
+    """How many rounds each client was kept, dropped, left out or the straggler, and its seconds of waiting in all, [K] each; of a
+    large fleet nothing is counted."""
+    records = [record for record in records if record.crowd is None]
     num_clients = len(records[0].cuts) if records else 0
     kept, dropped, left_out, late = np.zeros((4, num_clients), int)
     waiting_s = np.zeros(num_clients)

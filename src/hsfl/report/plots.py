@@ -42,7 +42,7 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
     taken: list[str] = []
     for label in comparison.labels:
         first = comparison.runs_of(label)[0]
-        for record in (record for record in first.records if record.round == gantt_round):
+        for record in (each for each in first.records if each.round == gantt_round and each.crowd is None):
             name = f"gantt-{file_name(label)}"
             taken.append(name)
             again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""  # labels that differ in signs alone

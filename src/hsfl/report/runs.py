@@ -127,7 +127,7 @@ class Run:
     @property
     def left_out(self) -> int:
         """Clients that did not start, over all rounds: not chosen, or the model does not fit."""
-        return sum(len(record.cuts) - len(record.started) for record in self.records)
+        return sum(record.num_clients - record.num_started for record in self.records)
 
     @cached_property
     def bytes(self) -> dict[str, int]:

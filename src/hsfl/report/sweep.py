@@ -17,6 +17,7 @@ from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import Run, display_name, read_run
 from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.records import RoundRecord
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
 
@@ -222,9 +223,16 @@ def read_sweep(out: str | Path) -> Sweep:
     )
 
 
+def _cuts(record: RoundRecord) -> list[int]:
+    """The cuts of all clients; of a large fleet those of the clients that took part."""
+    if record.crowd is None:
+        return list(record.cuts)
+    return [int(cut) for cut, count in record.crowd["cuts"].items() for _ in range(count)]
+
+
 def _numbers(run: Run, target: float | None) -> dict[str, float | None]:
     gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
-    cuts = [cut for record in run.records[-1:] for cut in record.cuts]
+    cuts = [cut for record in run.records[-1:] for cut in _cuts(record)]
     sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
     return {
         "final_accuracy": run.last("test_accuracy"),

@@ -20,7 +20,7 @@ from hsfl.runs.contenders import contender
 from hsfl.runs.data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
-from hsfl.runs.loop import choose_clients, make_clock, run
+from hsfl.runs.loop import make_clock, run
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import input_shape, prepare
@@ -156,7 +156,7 @@ def _budget_s(config: RunConfig, dataset: Dataset | None, model: SplitModel | No
     """The simulated seconds that the first contender needs for its rounds."""
     bench = prepare(config, dataset, model)
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
-    rounds_s = clock.rounds_s(choose_clients(config, index) for index in range(config.train.rounds))
+    rounds_s = clock.rounds_s(config.train.rounds)
     return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
 
 

@@ -9,7 +9,8 @@ from hsfl.config import OWN_DATA, DataConfig, RunConfig
 from hsfl.data.datasets import Dataset, find_data_dir, load
 from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
-from hsfl.data.partition import partition
+from hsfl.data.holdings import Holdings
+from hsfl.data.partition import is_redrawn, partition
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
@@ -77,7 +78,7 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     return fitted(given, data.image_size, data.limit, data.limit_test, rng)
 
 
-def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
+def divide(config: RunConfig, dataset: Dataset) -> Holdings:
     """The indices of each client's training samples, [K]."""
     data = config.data
     if data.client_file is not None and data.partition != "given":
@@ -101,7 +102,13 @@ def divide(config: RunConfig, dataset: Dataset) -> list[np.ndarray]:
 
 
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
-    """What a person should know who has said who holds what."""
+    """What a person should know: of samples that are drawn with replacement, and who has said who holds what."""
+    num_clients, num_samples, each = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
+    if config.data.partition != "given" and is_redrawn(num_samples, num_clients, each):
+        return [
+            f"{num_clients:,} clients of at least {each} samples need more than the {num_samples:,} that there are, so every "
+            "client's samples are drawn with replacement: clients share samples"
+        ]
     if dataset.clients is None:
         return []
     if config.data.partition == "given":
@@ -116,7 +123,7 @@ def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
 def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     """Shape, classes and each client's samples, as a run of this config will have them."""
     dataset = read_data(config, given)
-    counts = config.network.sample_scale * np.array([len(share) for share in divide(config, dataset)])
+    counts = config.network.sample_scale * divide(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
     words = _words(dataset.name, shape, dataset.num_classes)
     notes, names = data_notes(config, dataset), client_names(config, dataset)

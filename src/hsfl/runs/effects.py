@@ -29,6 +29,7 @@ from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
 from hsfl.models.recipes import MODELS
 from hsfl.network.channel import RATE_NAMES
+from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.cuts import one_each
 from hsfl.runs.contenders import contender, split_label
 
@@ -78,7 +79,8 @@ RULES = (
         "network.history has the rates of every round; leave one of the two out",
     ),
     Rule(
-        _names("network", "num_subchannels subchannel_hz noise_w fading gain_floor radius_m positions_m main_power_w")
+        _names("network", "cells cells_m num_subchannels subchannel_hz noise_w fading gain_floor radius_m positions_m")
+        + _names("network", "main_power_w")
         + _names("network", "edge_power_w main_m edge_m path_loss_exponent path_loss_db"),
         lambda c: c.network.kind == "ofdma",
         'measured links have no radio; set network.kind="ofdma", or leave it out',
@@ -87,6 +89,16 @@ RULES = (
         _names("network", "main_m edge_m path_loss_exponent path_loss_db"),
         lambda c: c.network.radius_m is not None or c.network.positions_m is not None,
         "without places there is no path loss; give network.radius_m or network.positions_m, or leave it out",
+    ),
+    Rule(
+        _names("network", "cells_m"),
+        lambda c: c.network.cells > 1 and (c.network.radius_m is not None or c.network.positions_m is not None),
+        "it says where several cells are, beside clients with places; give network.cells and network.radius_m, or leave it out",
+    ),
+    Rule(
+        _names("network", "main_m edge_m"),
+        lambda c: c.network.cells == 1,
+        "every cell has an antenna of its own (network.cells_m), from which both servers send; leave it out",
     ),
     Rule(
         _names("network", "radius_m"),
@@ -148,6 +160,22 @@ RULES = (
         "the data are on the server, and no client can be away; leave it out",
     ),
     Rule(
+        _names("train", "choose"),
+        lambda c: c.train.clients_per_round is not None,
+        "all clients take part in every round; set train.clients_per_round, or leave it out",
+    ),
+    Rule(
+        _names("train", "receivers"),
+        lambda c: c.train.clients_per_round is not None or c.train.drop_rate > 0,
+        "all clients take part in every round; set train.clients_per_round, or leave it out",
+    ),
+    Rule(
+        _names("allocation", "samples cuts plan_time_limit_s population patience"),
+        lambda c: c.network.cells == 1 and c.fleet.num_clients <= MANY_CLIENTS,
+        f"cuts of several cells, and of more than {MANY_CLIENTS} clients, answer to prices and are not searched; leave it out",
+        of_runs=True,
+    ),
+    Rule(
         _names("fleet", "cuts"),
         lambda c: method(c.framework).timing.cut == "any",
         "the framework does not cut the model; leave it out, or choose another framework",
@@ -186,8 +214,13 @@ RULES = (
     ),
     Rule(
         _names("engine", "workers threads"),
-        lambda c: c.engine.name == "workers",
+        lambda c: c.engine.name != "inline",
         "everything is trained in one process; set engine.name=workers, or leave it out",
+    ),
+    Rule(
+        _names("engine", "address"),
+        lambda c: c.engine.name == "ray",
+        "it is the address of a Ray cluster; set engine.name=ray, or leave it out",
     ),
 )
 

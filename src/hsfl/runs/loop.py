@@ -26,7 +26,6 @@ from hsfl.network.clock import Timeline
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.straggler import why_record
-from hsfl.rng import stream
 from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.environment import check_inputs
 from hsfl.runs.folder import RunFolder, check_same_run
@@ -128,16 +127,17 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
     """All rounds, then the last model and the summary."""
     config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
     if not going_on:
-        clock.round(0, choose_clients(config, 0))  # what no round can be made of leaves no folder behind
+        clock.round(0, clock.chosen(0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
-    parts.engine.attach(parts.framework, Exam(parts.bench.task.model, parts.bench.test, parts.bench.num_classes))
+    task, bench = parts.bench.task, parts.bench
+    parts.engine.attach(parts.framework, Exam(task.model, task.initial, bench.test, bench.num_classes))
     status = "finished"
     with Interruptible() as interruptible:
         here = _begin(parts, going_on)
         try:
             for round_index in range(here.standing.rounds_done, config.train.rounds):
-                line, says = clock.round(round_index, choose_clients(config, round_index))
+                line, says = clock.round(round_index, clock.chosen(round_index))
                 if here.now_s + line.round_s > (config.train.budget_s or math.inf):
                     if round_index == 0:
                         observer.warns(_too_short(config, line))
@@ -145,7 +145,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                     break
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
-                    record = replace(record, why=why_record(clock, round_index, choose_clients(config, round_index)))
+                    record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
                 here = _Position(after, advance(here.standing, record), record.sim_time_s)
                 _write_round(parts, here, record)
                 if log is not None:
@@ -207,7 +207,7 @@ def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
 def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
     """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
     were searched again."""
-    if (before := folder.rounds()[-1:]) and before[0].cuts != list(cuts):
+    if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
         raise InputError(
             f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
             f"{folder.cuts_path.name} of then back, or run again into a new folder"
@@ -227,22 +227,13 @@ def make_clock(bench: Bench, framework: Framework) -> RoundClock:
     return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, framework.extras())
 
 
-def choose_clients(config: RunConfig, round_index: int) -> tuple[int, ...]:
-    """The clients that are to take part in a round (0, 1, ...): clients_per_round random ones, without those that drop out."""
-    train, num_clients = config.train, config.fleet.num_clients
-    rng = stream(config.seed, "kept", round_index)
-    chosen = rng.permutation(num_clients)[: train.clients_per_round or num_clients]
-    stays = rng.random(num_clients) >= train.drop_rate
-    return tuple(sorted(int(k) for k in chosen if stays[k]))
-
-
 def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
     """Whether this round, which ends at `now_s`, is the last: no round is left, or the next one would exceed the budget."""
     if round_index + 1 == config.train.rounds:
         return True
     if config.train.budget_s is None:
         return False
-    following, _ = clock.round(round_index + 1, choose_clients(config, round_index + 1))
+    following, _ = clock.round(round_index + 1, clock.chosen(round_index + 1))
     return now_s + following.round_s > config.train.budget_s
 
 
@@ -256,7 +247,7 @@ def _round(
     kept = np.flatnonzero(line.kept).tolist()
     if not kept:
         observer.warns(_nobody(config, line, round_index))
-    num_samples = config.train.local_epochs * sum(task.feed.num_samples(k) for k in kept)
+    num_samples = config.train.local_epochs * task.num_samples(kept)
     observer.round_starts(round_index + 1, kept, num_samples)
     after, result = checked_round(framework, framework.round(here.state, kept, round_index))
     quality = None
@@ -295,6 +286,7 @@ def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
     """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
     folder, log = parts.folder, parts.config.log
     folder.append(record)
+    folder.log_placed(record.round, parts.engine.placed())
     if here.standing.best_round == record.round:
         _save_model(parts, here, folder.best_model_path)
     if log.model_every is not None and record.round % log.model_every == 0:

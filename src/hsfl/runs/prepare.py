@@ -14,6 +14,7 @@ import torch
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
+from hsfl.data.holdings import Holdings
 from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.frameworks import find_framework
@@ -24,6 +25,8 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
+from hsfl.network.devices import MANY_CLIENTS
+from hsfl.planning.choice import is_crowd, sampled_rounds_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
@@ -31,7 +34,6 @@ from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
 from hsfl.training.batches import Feed, Images, resized
 
-BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # all its kinds
 MOST_LEFT = 0.1  # of BatchNorm's first statistics
 
 
@@ -73,11 +75,11 @@ def prepare(
     check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes)
     _check_smallest_batch(config, fitted, train, indices)
     world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
-    num_samples = config.network.sample_scale * np.array([len(own) for own in indices])
+    num_samples = config.network.sample_scale * indices.sizes
     cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, cuts)
-    notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices))
+    notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     return Bench(task, test, dataset.classes, world, num_samples, notes, plan_note)
 
 
@@ -89,7 +91,8 @@ def _cuts(
         check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
         return given, None
     num_batches = count_batches(config, num_samples)
-    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options)
+    sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
     return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
 
 
@@ -166,6 +169,12 @@ def _check_settings(config: RunConfig) -> None:
             f"train.proximal_mu is {train.proximal_mu} but {config.framework} does not train a copy per client; "
             f"set it to 0 or choose {', '.join(copy_per_client_names())}"
         )
+    for name in ("choose", "receivers"):
+        if getattr(train, name) not in ("uniform", "all") and not method(config.framework).copy_per_client:
+            raise InputError(
+                f"train.{name}={getattr(train, name)} is for frameworks that train a copy per client, not {config.framework}; "
+                f"leave it out or choose {', '.join(copy_per_client_names())}"
+            )
     if (train.clients_per_round or 0) > num_clients:
         raise InputError(
             f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
@@ -173,17 +182,17 @@ def _check_settings(config: RunConfig) -> None:
         )
 
 
-def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray]) -> list[str]:
+def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list[str]:
     """Whether so few steps leave BatchNorm's running statistics near their first values, which spoils every test.
 
     A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that; where clients take turns, all their
     steps count.
     """
-    rates = [layer.momentum for layer in model.modules() if isinstance(layer, BatchNorm) and layer.momentum]
+    rates = model.norm_rates
     if not rates:
         return []
     train, row = config.train, method(config.framework)
-    samples = sum(map(len, indices)) if row.pools_data else float(np.median([*map(len, indices)]))
+    samples = indices.sizes.sum() if row.pools_data else float(np.median(indices.sizes))
     turns = {"alone": train.clients_per_round or len(indices), "clusters": config.options.cpsl.clusters}
     steps = train.local_epochs * math.ceil(samples / train.batch_size) * turns.get(row.timing.turns, 1)
     left = (1 - max(rates)) ** (steps * train.rounds)
@@ -193,6 +202,23 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: list[np.ndarray])
         f"{count(steps, 'step')} a round for {count(train.rounds, 'round')} leave {left:.0%} of BatchNorm's first statistics in the model, "
         "which is then tested with them and looks worse than it learned; lower train.batch_size, make more rounds, or set "
         "model.norm=group"
+    ]
+
+
+def _receiver_notes(config: RunConfig) -> list[str]:
+    """Whether a large fleet gets the model of every round, though few of its clients take part."""
+    train, num_clients = config.train, config.fleet.num_clients
+    few = (train.clients_per_round or num_clients) < num_clients
+    if (
+        num_clients <= MANY_CLIENTS
+        or not few
+        or train.receivers == "chosen"
+        or not method(config.framework).copy_per_client
+    ):
+        return []
+    return [
+        f"all {num_clients:,} clients receive the model of every round, in which {train.clients_per_round:,} take part, and the "
+        "clock charges it; set train.receivers=chosen to send it to those alone"
     ]
 
 
@@ -210,10 +236,11 @@ def _check_policy(config: RunConfig) -> None:
         )
 
 
-def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, indices: list[np.ndarray]) -> None:
+def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, indices: Holdings) -> None:
     """Whether the model trains on the smallest batch: BatchNorm fails where a batch of one small image leaves a single value
     in a channel of a deep model."""
-    fewest = min(map(len, indices)) if not method(config.framework).pools_data else sum(map(len, indices))
+    sizes = indices.sizes
+    fewest = int(sizes.sum() if method(config.framework).pools_data else sizes.min())
     if min(fewest, config.train.batch_size) > 1:
         return
     try:

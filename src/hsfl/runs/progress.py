@@ -1,6 +1,7 @@
 """What a person sees while a run is under way: bars on a terminal, plain lines elsewhere."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from hsfl.methods import method
 from hsfl.runs.observer import Observer
 from hsfl.runs.records import RoundRecord
 
+MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
+
 
 def describe(record: RoundRecord, rounds: int) -> str:
     """A round in one line."""
@@ -21,17 +24,18 @@ def describe(record: RoundRecord, rounds: int) -> str:
     words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
     if record.test_accuracy is not None:
         words.append(f"accuracy {percent(record.test_accuracy):>6}")
-    if len(record.kept) < len(record.cuts):
-        words.append(f"{len(record.kept)} of {len(record.cuts)} clients")
+    if record.num_kept < record.num_clients:
+        words.append(f"{record.num_kept} of {record.num_clients} clients")
     words += [f"{seconds(record.sim_time_s)} simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
     return "  ".join(words)
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
     """What is trained, in one line. cuts: [K]. name: instead of the framework's."""
-    where = (
-        f"cuts {' '.join(map(str, cuts))}" if not method(config.framework).pools_data else "data pooled on the server"
-    )
+    each = " ".join(map(str, cuts))
+    if len(cuts) > MANY_CUTS:
+        each = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
+    where = f"cuts {each}" if not method(config.framework).pools_data else "data pooled on the server"
     return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 

@@ -8,10 +8,12 @@ from typing import Any, cast
 import numpy as np
 
 from hsfl.config import RunConfig
+from hsfl.data.holdings import class_counts
 from hsfl.errors import InputError
 from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
+from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times
@@ -42,18 +44,25 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
     feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
     labels = feed.images.y.cpu().numpy()
+    max_cut = fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut
+    shape, main_flops_per_s = list(feed.images.shape), servers.main_hz * servers.flops_per_cycle
+    if is_many(fleet.num_clients):
+        crowd = clients_crowd(feed.indices, labels, bench.num_classes, fleet, cuts, max_cut)
+        names = list(bench.class_names)
+        return ClientsRecord([], [], names, [], [], [], [], shape, main_flops_per_s=main_flops_per_s, crowd=crowd)
     return ClientsRecord(
-        num_samples=[len(own) for own in feed.indices],
-        class_counts=[np.bincount(labels[own], minlength=bench.num_classes).tolist() for own in feed.indices],
+        num_samples=feed.sizes.tolist(),
+        class_counts=class_counts(feed.indices, labels, bench.num_classes).tolist(),
         class_names=list(bench.class_names),
         cuts=list(cuts),
-        max_cut=(fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut).tolist(),
+        max_cut=max_cut.tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=[None if np.isnan(power_w) else power_w for power_w in fleet.max_power_w.tolist()],
-        input_shape=list(feed.images.shape),
+        input_shape=shape,
+        unit_names=list(bench.task.model.unit_names),
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
-        main_flops_per_s=servers.main_hz * servers.flops_per_cycle,
+        main_flops_per_s=main_flops_per_s,
     )
 
 
@@ -68,6 +77,7 @@ def make_record(
     quality: Quality | None,
     wall_s: float,
 ) -> RoundRecord:
+    many = is_many(len(line.kept))
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
@@ -81,15 +91,16 @@ def make_record(
         balanced_accuracy=quality.balanced_accuracy if quality else None,
         recall=list(quality.recall) if quality else None,
         lr=task.lr(round_index),
-        cuts=list(framework.cuts),
-        started=np.flatnonzero(line.started).tolist(),
-        kept=np.flatnonzero(line.kept).tolist(),
+        cuts=[] if many else list(framework.cuts),
+        started=[] if many else np.flatnonzero(line.started).tolist(),
+        kept=[] if many else np.flatnonzero(line.kept).tolist(),
         dropped=np.flatnonzero(line.dropped).tolist(),
         straggler=line.straggler if line.straggler >= 0 else None,
-        waiting_s=all_rounded(line.waiting_s, DIGITS),
-        phases=phase_times(line),
-        allocation=cast(Says, says),
+        waiting_s=[] if many else all_rounded(line.waiting_s, DIGITS),
+        phases={} if many else phase_times(line),
+        allocation=cast(Says, told(says, len(line.kept)) if many else says),
         bytes=asdict(result.bytes),
+        crowd=round_crowd(line, framework.cuts) if many else None,
     )
 
 

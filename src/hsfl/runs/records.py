@@ -3,7 +3,9 @@
 A file may have been damaged, or edited by hand. `hsfl.files.read_record` turns it into one of these records, or into one line
 that names the file, the field and its value. Fields that a record does not know (of later versions) are left aside.
 
-Legend: K clients, C classes, I subchannels.
+Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
+
+Legend: K clients, C classes, I subchannels, Q quantiles.
 """
 
 from collections.abc import Sequence
@@ -46,6 +48,34 @@ class Says(TypedDict, total=False):
     owner: list[int]  # [I] -1: nobody
 
 
+QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent of the clients
+
+
+class RoundCrowd(TypedDict):
+    """A round of a large fleet. Quantiles are over the clients that took part."""
+
+    num_clients: Count
+    num_started: Count
+    num_kept: Count
+    cuts: dict[str, Count]  # how many of those that took part have each cut
+    finish_s: list[Number]  # [Q] when a client's own part is over
+    waiting_s: list[Number]  # [Q]
+    phases_s: dict[str, list[Number]]  # [Q] seconds of each phase over the round
+    straggler_s: dict[str, Number]  # seconds of each phase of the straggler
+
+
+class ClientsCrowd(TypedDict):
+    """Data and devices of a large fleet; cuts.json has the cut of each client."""
+
+    num_clients: Count
+    num_samples: list[Number]  # [Q]
+    class_counts: list[Count]  # [C] over all clients
+    cuts: dict[str, Count]  # how many clients have each cut
+    max_cut: dict[str, Count]
+    flops_per_s: list[Number]  # [Q]
+    max_power_w: list[Number]  # [Q]
+
+
 PER_CLIENT = ("server_hz", "share", "up_power_w", "down_power_w")  # fields of Says
 
 
@@ -86,18 +116,34 @@ class RoundRecord:
     why: Held | None = (
         None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
     )
+    crowd: RoundCrowd | None = None  # of a large fleet, whose lists over clients are empty, but for those dropped
     measured: dict[str, list[Positive | None]] | None = (
         None  # on real machines: seconds of each phase that clients took, [K], None where a client did not finish; `phases` is the model's
     )
 
+    @property
+    def num_clients(self) -> int:
+        return len(self.cuts) if self.crowd is None else self.crowd["num_clients"]
+
+    @property
+    def num_started(self) -> int:
+        return len(self.started) if self.crowd is None else self.crowd["num_started"]
+
+    @property
+    def num_kept(self) -> int:
+        return len(self.kept) if self.crowd is None else self.crowd["num_kept"]
+
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
     """Every list over clients has K numbers, and every client is one of the K."""
-    num_clients = len(record.cuts)
+    num_clients = record.num_clients
     for name in ("started", "kept", "dropped"):
         _check_clients(name, getattr(record, name), num_clients)
     if record.straggler is not None:
         _check_clients("straggler", [record.straggler], num_clients)
+    if record.crowd is not None:
+        _check_crowd(record)
+        return record
     _check_length("waiting_s", record.waiting_s, num_clients)
     for phase, times in record.phases.items():
         _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
@@ -109,6 +155,17 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
         if name in says:
             _check_length(f"allocation.{name}", says[name], num_clients)
     return record
+
+
+def _check_crowd(record: RoundRecord) -> None:
+    """No list over clients, and as many quantiles as there should be."""
+    assert record.crowd is not None
+    for name in ("cuts", "started", "kept", "waiting_s", "phases"):
+        _check_length(name, getattr(record, name), 0)
+    each = {f"phases_s.{phase}": values for phase, values in record.crowd["phases_s"].items()}
+    for name, values in {"finish_s": record.crowd["finish_s"], "waiting_s": record.crowd["waiting_s"], **each}.items():
+        if len(values) != len(QUANTILES):
+            raise ValueError(f"crowd.{name} has {len(values)} entries, not {len(QUANTILES)} quantiles")
 
 
 def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
@@ -139,11 +196,13 @@ class ClientsRecord:
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty in older folders
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
     main_flops_per_s: Number | None = (
         None  # of the main server, as the config or the fleet file says; None in older folders
     )
+    crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:

@@ -19,7 +19,7 @@ from hsfl.runs.contenders import contender
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.grid import Grid, check_contenders
-from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.loop import make_clock
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
@@ -153,7 +153,7 @@ def time_piece(piece: Piece, observer: Observer) -> None:
     status, now_s = "finished", 0.0
     observer.run_starts(config, framework.cuts, 0)
     for r in range(config.train.rounds):
-        line, says = clock.round(r, choose_clients(config, r))
+        line, says = clock.round(r, clock.chosen(r))
         now_s += line.round_s
         if config.train.budget_s is not None and now_s > config.train.budget_s:
             status = "budget"

@@ -29,7 +29,7 @@ PHASE_FIELDS = (
 
 def round_row(record: RoundRecord) -> dict[str, Any]:
     """A round as plain numbers; kept and dropped are numbers of clients, bytes are those of all links."""
-    counts = {"kept": len(record.kept), "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
+    counts = {"kept": record.num_kept, "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
     return {name: counts[name] if name in counts else getattr(record, name) for name in ROUND_FIELDS}
 
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+
 from hsfl import plugins
 from hsfl.config import OptionsConfig, RunConfig, flatten
 from hsfl.data.datasets import Dataset
@@ -21,7 +23,7 @@ from hsfl.methods import METHODS
 from hsfl.models.units import SplitModel
 from hsfl.planning.straggler import why_record
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import choose_clients, make_clock
+from hsfl.runs.loop import make_clock
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import clients_record, make_record, summarise
@@ -62,7 +64,7 @@ def rounds_within_budget(config: RunConfig, dataset: Dataset | None, model: Spli
     framework = find_framework(config.framework)(bench.task)
     if not framework.extras().heads_travel or framework.extras().away:
         return None
-    rounds_s = make_clock(bench, framework).rounds_s(choose_clients(config, i) for i in range(config.train.rounds))
+    rounds_s = make_clock(bench, framework).rounds_s(config.train.rounds)
     ends_s, budget_s = accumulate(rounds_s), config.train.budget_s or math.inf
     return sum(1 for end_s in ends_s if end_s <= budget_s)
 
@@ -105,31 +107,37 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
     config, clock, now_s = bench.task.config, make_clock(bench, framework), 0.0
     records, learned = list[RoundRecord](), source.rounds()
     for index in range(config.train.rounds):
-        chosen = choose_clients(config, index)
+        chosen = clock.chosen(index)
         line, says = clock.round(index, chosen)
         if config.train.budget_s is not None and now_s + line.round_s > config.train.budget_s:
             return records, "budget"
         if index == len(learned):
             return records, source.ended().status
         row = learned[index]
-        assert list(row.kept) == [k for k in chosen if line.kept[k]], "the same clients, and nobody dropped"
+        kept = np.flatnonzero(line.kept).tolist()
+        assert row.num_kept == len(kept), "the same clients, and nobody dropped"
+        assert row.crowd is not None or row.kept == kept, "the same clients, and nobody dropped"
         quality = None
         if row.test_accuracy is not None:
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
-        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, row.kept))
+        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, kept, chosen))
         record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
         records.append(replace(record, why=why_record(clock, index, chosen)))
         now_s = record.sim_time_s
     return records, "finished"
 
 
-def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int]) -> LinkBytes:
-    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train; everyone gets the model."""
+def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int], chosen: Sequence[int]) -> LinkBytes:
+    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train. chosen: that were to take part;
+    they or everyone get the model (`train.receivers`)."""
     task, cost = bench.task, bench.world.cost
-    heads = [task.initial[0:cut].num_bytes for cut in cuts]
+    receivers = chosen if task.config.train.receivers == "chosen" else range(len(cuts))
+    heads = {cut: task.initial[0:cut].num_bytes for cut in set(cuts)}
     samples = {k: task.config.train.local_epochs * task.feed.num_samples(k) for k in kept}
     up = sum(number * cost.smashed_bits[cuts[k]] for k, number in samples.items()) / 8
     down = sum(number * cost.gradient_bits[cuts[k]] for k, number in samples.items()) / 8
     common = task.initial[min(cuts) : max(cuts)]  # units that both servers hold
     swapped = 8 * (common.floats.numel() + common.ints.numel() + common.stop - common.start)  # sums, and weights
-    return LinkBytes(round(up), round(down), sum(heads[k] for k in kept), sum(heads), 2 * swapped)
+    return LinkBytes(
+        round(up), round(down), sum(heads[cuts[k]] for k in kept), sum(heads[cuts[k]] for k in receivers), 2 * swapped
+    )

@@ -3,7 +3,7 @@
 So HSFL, FL and SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.data.augment import AUGMENTATIONS
+from hsfl.data.holdings import sizes_of
 from hsfl.rng import stream
 from hsfl.training.step import StepKey
 
@@ -91,13 +92,18 @@ class Feed:
     """The training samples and who holds which of them."""
 
     images: Images
-    indices: list[np.ndarray]  # [K] of the images that each client holds
+    indices: Sequence[np.ndarray]  # [K] of the images that each client holds
     seed: int
     augment: str = "none"
     on_batch: Callable[[int, int], None] = no_observer  # is told the client and the number of samples, to show progress
 
     def num_samples(self, client: int) -> int:
         return len(self.indices[client])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many samples each client holds, [K]."""
+        return sizes_of(self.indices)
 
     def batch_indices(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
         """A client's samples of each batch of a round, over all epochs: arrays of indices into the images."""

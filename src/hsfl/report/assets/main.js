@@ -69,16 +69,28 @@ function drawRoundControls() {
 
 const lastDrawn = () => { const rounds = drawn(); return rounds.length ? rounds[rounds.length - 1] : 0; };
 
+// A round of a fleet too large for a row each: how many took part, and what held the last one up.
+function crowdWords(one, r, crowd) {
+  const of = one.rounds, last = of.straggler[r], cuts = Object.entries(crowd.cuts).map(([cut, count]) => `cut ${cut}: ${whole(count)}`);
+  const parts = [`Round ${of.round[r]} took ${seconds(of.round_s[r])}`, `${whole(of.kept[r])} of ${whole(one.num_clients)} clients kept`];
+  if (of.dropped[r].length) parts.push(`${whole(of.dropped[r].length)} dropped at tau`);
+  if (last !== null) parts.push(`the straggler was client ${last}`);
+  if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
+  return `${parts.join("; ")}. ${cuts.join(", ")}.${of.why[r] ? ` ${of.why[r]}` : ""}`;
+}
+
 function drawRound() {
   const one = run(), r = chosen.round, model = one.rounds.rows.length && one.rounds.rows[r] ? roundModel(one, r) : null;
   $("gantt").hidden = !model;
   if (!model) {
-    $("round-words").textContent = one.num_rounds ? "This page holds no timelines of this run; make one of its folder alone." : "No round has ended yet.";
+    const crowd = one.num_rounds ? one.rounds.crowd[r] : null;
+    if (crowd) $("round-words").textContent = crowdWords(one, r, crowd);
+    else $("round-words").textContent = one.num_rounds ? "This page holds no timelines of this run; make one of its folder alone." : "No round has ended yet.";
     return drawPlan(one, r, null);
   }
-  const of = one.rounds, kept = one.num_clients - of.dropped[r].length - of.away[r].length;
+  const of = one.rounds;
   const parts = [`Round ${of.round[r]} took ${seconds(of.round_s[r])}`];
-  if (!model.pooled) parts.push(`${kept} of ${one.num_clients} clients kept`);
+  if (!model.pooled) parts.push(`${of.kept[r]} of ${one.num_clients} clients kept`);
   if (of.dropped[r].length) parts.push(`${of.dropped[r].length} dropped at tau`);
   if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
   if (of.together[r] && !model.pooled) parts.push("all finish together");

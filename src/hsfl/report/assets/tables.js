@@ -207,14 +207,34 @@ function histogram(counts, names, highest) {
   return svg;
 }
 
+// Quantiles over a large fleet: a row for each quantity, a column for each quantile.
+function drawCrowd(run, body) {
+  const { crowd, quantiles } = run, last = run.num_rounds ? run.rounds.crowd[run.num_rounds - 1] : null;
+  const at = (rows) => table(null, [{ head: "", left: true, cell: (row) => row[0] },
+    ...quantiles.map((q, i) => ({ head: q === 0 ? "least" : q === 100 ? "most" : `${q} %`, cell: (row) => row[1](row[2][i]) }))], rows);
+  const counts = (of) => Object.entries(of).map(([cut, count]) => `${cut}: ${whole(count)}`).join(", ");
+  body.append(h("p", { class: "note" }, `${whole(crowd.num_clients)} clients, too many for a row each: so many per cent of them have at most the number shown. Clients by cut: ${counts(crowd.cuts)}; by the deepest cut that they can hold: ${counts(crowd.max_cut)}.`));
+  body.append(at([["samples", whole, crowd.num_samples], ["speed", (v) => scaled(v, "FLOP/s"), crowd.flops_per_s], ["power up", (v) => scaled(v, "W"), crowd.max_power_w]]));
+  if (!last) return;
+  body.append(h("p", { class: "note" }, `The last round, over the ${whole(last.num_started)} clients that took part:`));
+  body.append(at(Object.entries(last.quantiles).map(([name, values]) => [name.replaceAll("_", " "), seconds, values])));
+}
+
+// What a client holds, by the names of the model's units.
+function unitsOf(clients, cut) {
+  const names = clients.unit_names || [];
+  return !names.length ? "" : cut === 0 ? "holds no unit" : cut === 1 ? `holds ${names[0]}` : `holds ${names[0]} to ${names[cut - 1]}`;
+}
+
 function drawClients(run) {
+  if (run.crowd) return drawCrowd(run, clear($("clients-body")));
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
   const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
   if (clients) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
       { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
-    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, 
+    columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
   columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },

@@ -1,0 +1,252 @@
+"""A round of several cells: every cell has its own radio, all cells share the main server's cycles.
+
+Legend: N cells, K clients of a cell, I subchannels of a cell. A round is the maximum over all cells of training, plus the maximum
+over all cells of distribution. Distribution uses nothing in common. Training is solved in turns:
+
+1. each cell by itself, with its part of the cycles: shares, and a lower bound on the cell's T for this part;
+2. all cells with these shares: the common T and the parts that keep it, by bisection (`division`).
+
+*The bound.* Whatever the division, some cell gets at most its part of ours, since parts sum to the same cycles. That cell needs at
+least its lower bound, so the least of the cells' bounds bounds the joint problem; a cell that needs no cycles bounds it by itself.
+At the common T all cells end together, so the least of their bounds is as near as the cells' own proofs are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation import bandwidth
+from hsfl.allocation.answer import Allocation, SolveStatus, holds, with_gap
+from hsfl.allocation.division import Cell, divide
+from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.joint import assemble, exact, stage_solver, warm_up
+from hsfl.allocation.plain import alone_bound_s
+from hsfl.allocation.prices import solve_shares
+from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
+from hsfl.allocation.tau import DECIDED, prices
+from hsfl.allocation.units import solve_in_own_units
+from hsfl.errors import InputError
+
+Array = np.ndarray
+Every = Callable[..., list[Any]]  # map over the cells, by several threads
+PASSES = 12  # turns of shares and division, at most
+INSIDE = 1.0 - 1e-12  # of a bound, since the parts sum to the whole only to rounding
+LEAST_S = 0.02  # for one cell, however late it is
+
+
+@dataclass(frozen=True)
+class CellsAnswer:
+    """What every cell gives its clients. The bound is that of the joint problem; those of the single cells say nothing."""
+
+    cells: tuple[Allocation, ...]  # [N]
+    cell_hz: Array  # [N] of the main server's cycles
+    status: SolveStatus
+    round_s: float
+    lower_bound_s: float
+    gap: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of all cells: a common T, its bound, and each cell's cycles and shares."""
+
+    T_s: float
+    lower_bound_s: float
+    cell_hz: Array  # [N]
+    shares: tuple[Array, ...]  # [K, I] of each cell
+
+
+def solve_cells(
+    scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float, threads: int = 2
+) -> CellsAnswer:
+    """Allocate a round of cells that have clients, each with cuts [K], to a relative gap or a time limit in seconds.
+
+    Every scenario has the whole main server in main_hz, and a radio of its own. Where T is above tau_s, each cell keeps clients for
+    the part of the cycles that it has at the common T: the cheapest price per sample first.
+    """
+    _check(scenarios)
+    cuts = [scenario.check_cuts(own) for scenario, own in zip(scenarios, cuts, strict=True)]
+    if len(scenarios) == 1:
+        one = exact(scenarios[0], cuts[0], gap, time_limit_s)
+        whole_hz = np.array([float(scenarios[0].main_hz)])
+        return CellsAnswer((one,), whole_hz, one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds)
+    _compile()
+    for scenario in scenarios:
+        warm_up(scenario)
+    stages = [training_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
+    solve, main_hz, tau_s = stage_solver(scenarios[0]), float(scenarios[0].main_hz), scenarios[0].tau_s
+    clock, kept = TimeLimit(time_limit_s), [np.ones(scenario.num_clients, bool) for scenario in scenarios]
+    with _threads(threads) as every:
+        first = train_cells(stages, main_hz, solve, 0.9 * gap, clock.part(0.6), every)
+        if tau_s is not None and first.T_s > tau_s:
+            parts = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, first.cell_hz)]
+            limit_s = clock.part(0.5).limit_s
+            kept = every(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
+            first = _train_kept(stages, kept, main_hz, solve, 0.9 * gap, clock.part(0.9), every)
+        spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
+        second = every(
+            lambda scenario, own: _distribute(scenario, own, solve, Goal(gap, spare_s), clock.left_s()), scenarios, cuts
+        )
+        answers = every(
+            partial(_assemble, gap=gap, clock=clock),
+            scenarios, cuts, kept, stages, first.cell_hz, first.shares, second,
+        )  # fmt: skip
+    bound_s = first.lower_bound_s + max(each.lower_bound_s for each in second)
+    return _joined(scenarios, answers, first.cell_hz, bound_s, gap, clock.seconds())
+
+
+def train_cells(
+    stages: Sequence[Stage], main_hz: float, solve: StageSolver, gap: float, clock: TimeLimit, every: Every
+) -> Training:
+    """Shares and division by turns, until the gap is proven, the time is over, or nothing changes."""
+    works = np.array([bool(stage.cycles.any()) for stage in stages])
+    work = np.array([float(stage.cycles.sum()) for stage in stages])
+    cell_hz = main_hz * work / work.sum() if works.any() else np.full(len(stages), main_hz / len(stages))
+    shares: Sequence[Array | None] = [None] * len(stages)
+    best, bound_s, own_gap = None, 0.0, gap
+    for turn in range(PASSES):
+        limit_s = max(LEAST_S, clock.left_s() / (2 if turn == 0 else 1))
+        parts = [stage._replace(hz=float(hz) if on else main_hz) for stage, hz, on in zip(stages, cell_hz, works)]
+        answers = every(partial(_solve_part, solve=solve, gap=own_gap, limit_s=limit_s), parts, shares)
+        shares = found = [answer.share for answer in answers]
+        bound_s = max(bound_s, _least_bound_s(answers, works))
+        longest_s = max(answer.T_s for answer in answers)
+        T_s, cell_hz = divide(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
+        if best is None or T_s < best.T_s:
+            best = Training(T_s, bound_s, cell_hz, tuple(found))
+        best = replace(best, lower_bound_s=bound_s)  # a bound above T is found out where answers are joined
+        if best.T_s - bound_s <= gap * best.T_s or clock.over() or not works.any():
+            break
+        own_gap = 0.5 * gap if turn == 0 else max(0.7 * own_gap, 0.05 * gap)
+    assert best is not None
+    return best
+
+
+def _solve_part(stage: Stage, share: Array | None, solve: StageSolver, gap: float, limit_s: float) -> StageAnswer:
+    """The stage of one cell with its part of the cycles. share: of the turn before, where there was one."""
+    if share is not None and solve is bandwidth.solve_stage:
+
+        def warm(own: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+            return bandwidth.solve_stage(own, goal, clock, share)
+
+        return solve_in_own_units(warm, stage, Goal(gap), TimeLimit(limit_s))
+    return solve_in_own_units(solve, stage, Goal(gap), TimeLimit(limit_s))
+
+
+def _least_bound_s(answers: Sequence[StageAnswer], works: Array) -> float:
+    """The bound of the joint problem that the cells' own bounds prove. works: [N] bool, which cells need cycles."""
+    bounds_s = np.array([answer.lower_bound_s for answer in answers])
+    return INSIDE * max(float(bounds_s[works].min(initial=np.inf)) if works.any() else 0.0, *bounds_s[~works], 0.0)
+
+
+def keep_first(scenario: Scenario, stage: Stage, solve: StageSolver, limit_s: float) -> Array:
+    """Which clients of a cell keep tau_s with the cell's part of the cycles, [K] bool: the most that can, by price per sample.
+
+    The number of clients is found by bisection, since fewer clients of the same order are never slower.
+    """
+    tau_s = float(scenario.tau_s)  # type: ignore[arg-type]
+    price = prices(stage, tau_s) / (scenario.num_batches * scenario.batch_size)
+    order = np.argsort(price, kind="stable")[: int(np.isfinite(price).sum())]
+
+    def fits(count: int) -> bool:
+        some = only(stage, np.sort(order[:count]))
+        return solve_in_own_units(solve, some, Goal(DECIDED, tau_s=tau_s), TimeLimit(limit_s / 8)).T_s <= tau_s
+
+    few, many = 0, len(order) + 1
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return np.isin(np.arange(scenario.num_clients), order[:few])
+
+
+def _train_kept(
+    stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, solve: StageSolver, gap: float, clock: TimeLimit,
+    every: Every,
+) -> Training:  # fmt: skip
+    """`train_cells` of the clients kept; a cell that keeps nobody has no cycles and no shares."""
+    on = [index for index, own in enumerate(kept) if own.any()]
+    cell_hz, shares = np.zeros(len(stages)), [np.zeros((0, stage.start_w.shape[1])) for stage in stages]
+    if not on:
+        return Training(0.0, 0.0, cell_hz, tuple(shares))
+    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, solve, gap, clock, every)
+    cell_hz[on] = first.cell_hz
+    for i, share in zip(on, first.shares):
+        shares[i] = share
+    return replace(first, cell_hz=cell_hz, shares=tuple(shares))
+
+
+def _distribute(scenario: Scenario, cuts: Array, solve: StageSolver, goal: Goal, limit_s: float) -> StageAnswer:
+    """The distribution of one cell."""
+    return solve_in_own_units(solve, distribution_stage(scenario, cuts), goal, TimeLimit(max(limit_s, LEAST_S)))
+
+
+def _assemble(
+    scenario: Scenario, cuts: Array, kept: Array, stage: Stage, hz: float, share: Array, second: StageAnswer,
+    gap: float, clock: TimeLimit,
+) -> Allocation:  # fmt: skip
+    """The allocation of one cell with its cycles and shares. Its own bound is left out: the joint bound counts."""
+    part = replace(scenario, main_hz=max(float(hz), 1e-9 * scenario.main_hz))
+    first = StageAnswer(share, 0.0, 0.0, 0.5)
+    if kept.any():
+
+        def spend_all(own: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+            return StageAnswer(share, *solve_shares(own, share, 0.0, 0.0))
+
+        first = solve_in_own_units(spend_all, only(stage, kept)._replace(hz=part.main_hz), Goal(gap), clock)
+    return assemble(part, cuts, kept, first, replace(second, lower_bound_s=0.0), gap, clock)
+
+
+def _joined(
+    scenarios: Sequence[Scenario],
+    cells: Sequence[Allocation],
+    cell_hz: Array,
+    bound_s: float,
+    gap: float,
+    seconds: float,
+) -> CellsAnswer:
+    """The answer of all cells together, its round by the latency equations."""
+    down_s = [float(cell.phases["model_down_s"].max()) for cell in cells]
+    train_s = [cell.round_s - last_s for cell, last_s in zip(cells, down_s)]
+    round_s = max(train_s) + max(down_s)
+    failed = any(cell.status is SolveStatus.HEURISTIC for cell in cells) or not holds(bound_s, round_s)
+    if failed:  # numbers beyond the solver's digits: each client alone with everything
+        bound_s = max(alone_bound_s(scenario, cell) for scenario, cell in zip(scenarios, cells))
+    bound_s, reached = with_gap(bound_s, round_s)
+    status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    if failed:
+        status = SolveStatus.HEURISTIC
+    if not all(cell.kept.all() for cell in cells):
+        status = SolveStatus.DROPPED
+    return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, seconds)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[Every]:
+    """A map over the cells by several threads: compiled code runs side by side."""
+    with ThreadPoolExecutor(count) as pool:
+        yield lambda *of: list(pool.map(*of))
+
+
+@cache
+def _compile() -> None:
+    """Compile what only cells need (or load it), before any clock runs."""
+    stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
+    Cell.of(stage, np.eye(2)).needs_hz(1e9)
+
+
+def _check(scenarios: Sequence[Scenario]) -> None:
+    if not scenarios:
+        raise InputError("there are no cells; give at least one scenario")
+    first = scenarios[0]
+    for index, other in enumerate(scenarios):
+        for name in ("main_hz", "tau_s", "sharing", "server_flops_per_cycle"):
+            if getattr(other, name) != getattr(first, name):
+                raise InputError(f"cells[{index}].{name} differs from cells[0]; all cells have one main server")

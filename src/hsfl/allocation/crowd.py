@@ -1,0 +1,193 @@
+"""Cuts for crowds: too many clients, or too many cells, to try cuts one by one. Each client answers to prices.
+
+Legend: K clients, C cuts, N cells, T the deadline of training, I subchannels of a cell.
+
+One client among many moves no price. So let a cycle per second cost 1, a subchannel of a cell cost pi, and let a bit take the
+band that it takes at the client's mean gain. With a band b and cycles f the client's training ends at fixed + w / b + n / f, and the
+cheapest way to end at T costs
+
+    phi = min f + pi b  =  (sqrt(n) + sqrt(pi w))^2 / (T - fixed),    f = sqrt(n phi / (T - fixed)),    b = sqrt(w phi / (pi (T - fixed))).
+
+Every client takes the cut with the least price; a second of the model's distribution costs what a second of T is worth, the slope
+of all prices. For each T the price of a band is the one at which the clients of the cell take the band that there is, and T is the
+least at which all cells together take the cycles that there are: bisection in bisection, over arrays.
+
+Distribution ends with the last cell, and a mean over cells makes it look cheap. So several costs of its second are tried, and
+one cut for all; the candidate with the shortest round in this model is taken.
+
+The rounds that prices are found on are sampled with those who take part in them, as a run chooses them. This chooses cuts, and
+proves nothing: a round with these cuts is allocated by `cells`, with a proof.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+Array = np.ndarray
+STEPS = 200  # of a bisection, at most
+CLOSE = 1e-4  # of T, and of prices
+WIDEST, NEAR = 80.0, 2.0  # of the logarithm of a band's price, around 1 and around the price for the T before
+DEAR = (1.0, 4.0, 16.0)  # costs of a second of distribution that are tried, in slopes of the prices
+BLOCK = 16_384  # clients at a time, where all of them choose
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What each client would have to do at each cut, [K, C]; infinite fixed_s where it cannot hold the cut."""
+
+    fixed_s: Array  # its own computing
+    cycles: Array  # n, of the main server
+    band_s: Array  # w, seconds with one subchannel for all it sends and receives in training
+    down_s: Array  # seconds with one subchannel for the model that it receives
+
+    def take(self, clients: Array | slice) -> "Loads":
+        """The loads of some clients."""
+        return Loads(self.fixed_s[clients], self.cycles[clients], self.band_s[clients], self.down_s[clients])
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Rows of clients in cells. A row of S sampled rounds counts 1/S."""
+
+    loads: Loads
+    cell: Array  # [K] of each row
+    num_cells: int
+    weight: float  # of a row
+    main_hz: float
+    num_subchannels: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the clients of a crowd answer to."""
+
+    T_s: float
+    last_s: float  # of the model's distribution in the cell that ends last
+    band: Array  # [N] cycles per second that a subchannel of a cell costs
+    second: float  # cycles per second that a second of distribution, the mean over cells, costs
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How clients choose: by prices, or one cut for all as far as each can hold it."""
+
+    prices: Prices | None = None
+    one_cut: int = 0
+
+    def cuts(self, loads: Loads, cell: Array, num_subchannels: int) -> Array:
+        """The cut of each client, [K]. cell: [K]."""
+        if self.prices is None:
+            able = np.isfinite(loads.fixed_s)
+            deepest = able.shape[1] - 1 - able[:, ::-1].argmax(axis=1)
+            return np.minimum(self.one_cut, deepest)
+        parts = (slice(low, low + BLOCK) for low in range(0, len(cell), BLOCK))
+        return np.concatenate([_answers(loads.take(part), self.prices, cell[part], num_subchannels) for part in parts])
+
+
+def choose(crowd: Crowd, every: Loads, cell: Array) -> tuple[Array, float]:
+    """(a cut for every client [K], the seconds of a round in this model). crowd: of the sampled rounds. cell: [K] of every client."""
+    subs = crowd.num_subchannels
+    rules = [Rule(find_prices(crowd, dear)) for dear in DEAR]
+    rules += [Rule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
+    seconds = [round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
+    best = int(np.argmin(seconds))
+    return rules[best].cuts(every, cell, subs), seconds[best]
+
+
+def round_s(crowd: Crowd, cuts: Array) -> float:
+    """The seconds of a round of these cuts, one for each row, in this model."""
+    rows = np.arange(len(cuts))
+    columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)
+    found = find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
+    return found.T_s + found.last_s
+
+
+def find_prices(crowd: Crowd, dear: float) -> Prices:
+    """The prices at which the rows take what there is. dear: how many times the slope of prices a second of distribution costs."""
+    rows, second = _Rows(crowd), 0.0
+    low_s = float(crowd.loads.fixed_s.min(axis=1).max())
+    high_s = max(low_s, 1e-12)
+    for _ in range(STEPS):
+        high_s *= 2.0
+        if rows.at(high_s, second).hz <= crowd.main_hz:
+            break
+    for _ in range(STEPS):
+        if high_s - low_s <= CLOSE * high_s:
+            break
+        middle_s = 0.5 * (low_s + high_s)
+        now = rows.at(middle_s, second)
+        if now.hz <= crowd.main_hz:
+            high_s, second = middle_s, dear * now.slope  # what a second is worth is known better with every step
+        else:
+            low_s = middle_s
+    now = rows.at(high_s, second)
+    return Prices(high_s, now.last_s, rows.band, second)
+
+
+def _answers(loads: Loads, prices: Prices, cell: Array, num_subchannels: int) -> Array:
+    """The cut of each client with the least price, [K]. cell: [K]."""
+    root_price = np.sqrt(prices.band[cell])[:, None]
+    phi = _phi(loads, np.sqrt(loads.cycles), np.sqrt(loads.band_s), prices.T_s, root_price)
+    total = phi + prices.second * loads.down_s / (len(prices.band) * num_subchannels)
+    late = np.isinf(phi).all(axis=1)  # not even its quickest cut ends at T: the quickest
+    return np.where(late, loads.fixed_s.argmin(axis=1), total.argmin(axis=1))
+
+
+def _phi(loads: Loads, root_cycles: Array, root_band: Array, T_s: float, root_price: Array) -> Array:
+    """What every cut costs, [K, C]; infinite where T is too short."""
+    left_s = T_s - loads.fixed_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(left_s > 0.0, (root_cycles + root_price * root_band) ** 2 / left_s, np.inf)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a crowd takes at a deadline."""
+
+    hz: float
+    last_s: float  # of distribution, in the cell that ends last
+    slope: float  # by how much all prices fall with a second more
+
+
+class _Rows:
+    """A crowd's rows, with the prices of bands that were found last."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self.crowd, self.loads = crowd, crowd.loads
+        self.root_cycles, self.root_band = np.sqrt(self.loads.cycles), np.sqrt(self.loads.band_s)
+        self.band, self.reach = np.ones(crowd.num_cells), WIDEST  # how far from the last prices to look, in ln
+        self.rows = np.arange(len(crowd.cell))
+
+    def at(self, T_s: float, second: float) -> _Taken:
+        """Find the bands' prices at T_s, and what the rows take then. second: what a second of distribution costs."""
+        crowd = self.crowd
+        extra = second * self.loads.down_s / (crowd.num_cells * crowd.num_subchannels)
+        middle = np.log(self.band)
+        low, high = np.maximum(middle - self.reach, -WIDEST), np.minimum(middle + self.reach, WIDEST)
+        if self.reach < WIDEST:  # a range around the last prices, where it holds the new ones
+            low = np.where(self._too_much(T_s, np.exp(low), extra)[0], low, -WIDEST)
+            high = np.where(self._too_much(T_s, np.exp(high), extra)[0], WIDEST, high)
+        while (high - low).max() > CLOSE:
+            middle = 0.5 * (low + high)
+            much = self._too_much(T_s, np.exp(middle), extra)[0]
+            low, high = np.where(much, middle, low), np.where(much, high, middle)
+        self.band, self.reach = np.exp(high), NEAR
+        _, cut, phi, left_s = self._too_much(T_s, self.band, extra)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            hz = crowd.weight * float((self.root_cycles[self.rows, cut] * np.sqrt(phi / left_s)).sum())
+            slope = crowd.weight * float((phi / left_s).sum())
+        down_s = np.bincount(crowd.cell, self.loads.down_s[self.rows, cut], crowd.num_cells)
+        last_s = crowd.weight * float(down_s.max()) / crowd.num_subchannels
+        return _Taken(hz if np.isfinite(hz) else np.inf, last_s, slope)
+
+    def _too_much(self, T_s: float, price: Array, extra: Array) -> tuple[Array, Array, Array, Array]:
+        """(the cells [N] in which too much band is taken at these prices [N]; of each row its cheapest cut, what it costs, and the
+        seconds that are left after its own computing)."""
+        crowd = self.crowd
+        phi = _phi(self.loads, self.root_cycles, self.root_band, T_s, np.sqrt(price)[crowd.cell][:, None])
+        cut = np.argmin(phi + extra, axis=1)
+        least, left_s = phi[self.rows, cut], T_s - self.loads.fixed_s[self.rows, cut]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            band = self.root_band[self.rows, cut] * np.sqrt(least / (price[crowd.cell] * left_s))
+        taken = crowd.weight * np.bincount(crowd.cell, band, crowd.num_cells)
+        return ~(taken <= crowd.num_subchannels), cut, least, left_s

@@ -1,0 +1,244 @@
+"""A round of several cells under a policy: only those who take part are allocated to, cell by cell, with one joint bound.
+
+Legend: K clients of the fleet, n who take part, N cells, I subchannels of a cell.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap
+from hsfl.allocation.cells import CellsAnswer, solve_cells
+from hsfl.allocation.policies import Policy
+from hsfl.allocation.scenario import Scenario
+from hsfl.config import AllocationConfig
+from hsfl.errors import InputError
+from hsfl.methods import method
+from hsfl.network.channel import Ofdma, RoundDraw
+from hsfl.network.devices import MANY_CLIENTS
+from hsfl.network.latency import Phases, Rates, phases, shared_rate_bps
+from hsfl.planning.allocators import Allotment, Job
+from hsfl.planning.resources import POWERS, cells_resources
+from hsfl.planning.scenarios import models_alone, scenario, with_own_servers
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class CellsRound:
+    """What a round gives some clients of the fleet."""
+
+    answer: CellsAnswer
+    clients: Array  # [n] of the fleet, sorted by cell
+    cell: Array  # [n]
+    arrays: dict[str, Array]  # [n, ...] of an Allocation, by name; shares also where subchannels have owners
+
+
+def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, started: Array) -> Allotment:
+    """Divide a round among the clients that start, [K] bool, and the model's distribution among those that receive it."""
+    receives = np.ones(len(started), bool) if job.receives is None else job.receives
+    apart = bool((receives & ~started).any())
+    gap = (0.9 if apart else 1.0) * settings.gap
+    training = _solve(policy, settings, job, draw, started, gap)
+    models = _solve(policy, settings, job, draw, receives, gap, only_models=True) if apart else training
+    round_s, bound_s = _joint(training.answer, models.answer) if apart else _own(training.answer)
+    kept = _spread(training.arrays["kept"], training.clients, len(started))
+    times = _times(job, draw, training, models)
+    bound_s, reached = with_gap(bound_s, round_s)
+    says = {
+        "policy": policy.name,
+        "status": _status(training.answer.status, reached, settings.gap).value,
+        "gap": reached,
+        "lower_bound_s": bound_s,
+        "seconds": training.answer.seconds + (models.answer.seconds if apart else 0.0),
+        "cell_hz": training.answer.cell_hz.tolist(),  # of the cells with clients that start
+    }
+    if len(started) <= MANY_CLIENTS:
+        says |= _per_client(job, draw, training, models)
+    return Allotment(times, kept, says)
+
+
+def _own(answer: CellsAnswer) -> tuple[float, float]:
+    return answer.round_s, answer.lower_bound_s
+
+
+def _joint(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
+    """(round, bound) of training as in the first answer and distribution as in the second, which has more receivers.
+
+    The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
+    """
+    first_s, down_s = (
+        max(float(cell.phases["model_down_s"].max()) for cell in each.cells) for each in (training, models)
+    )
+    round_s = training.round_s - first_s + down_s
+    down_bound_s = models.lower_bound_s - (models.round_s - down_s)
+    return round_s, min(training.lower_bound_s + max(down_bound_s - first_s, 0.0), round_s)
+
+
+def _status(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
+    late = status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9
+    return SolveStatus.TIME_LIMIT if late else status
+
+
+def cells_of(job: Job) -> Array:
+    """The cell of each client of the fleet, [K]."""
+    links = job.world.links
+    assert isinstance(links, Ofdma)
+    return np.zeros(len(job.cuts), int) if links.cell is None else links.cell
+
+
+def _solve(
+    policy: Policy,
+    settings: AllocationConfig,
+    job: Job,
+    draw: RoundDraw,
+    on: Array,
+    gap: float,
+    only_models: bool = False,
+) -> CellsRound:
+    """Allocate for the clients that are on, [K] bool."""
+    members, of_all = np.flatnonzero(on), cells_of(job)
+    clients = members[np.argsort(of_all[members], kind="stable")]
+    cell = of_all[clients]
+    groups = np.split(clients, np.flatnonzero(np.diff(cell)) + 1)
+    own_servers = method(job.config.framework).timing.server == "own"
+    own_hz = job.world.servers.main_hz / len(on)
+    scenarios = _scenarios(settings, job, draw, groups)
+    if only_models:
+        scenarios = [models_alone(each) for each in scenarios]
+    if own_servers:
+        scenarios = [with_own_servers(each, job.cuts[own], own_hz) for each, own in zip(scenarios, groups)]
+    answer = allocate_by(policy, scenarios, [job.cuts[own] for own in groups], gap, settings.time_limit_s)
+    if own_servers:
+        cells = [replace(each, server_hz=np.where(each.kept, own_hz, 0.0)) for each in answer.cells]
+        answer = replace(answer, cells=tuple(cells))
+    return CellsRound(answer, clients, cell, _arrays(answer.cells))
+
+
+def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
+    """A scenario for each group of clients, which is the part of a cell. All cells share bands, or none does."""
+    config, world, links = job.config, job.world, job.world.links
+    assert isinstance(links, Ofdma)
+    sharing = settings.sharing
+    if sharing == "auto":
+        crowded = max(map(len, groups)) > links.num_subchannels
+        sharing = "bandwidth" if crowded else "exclusive"
+    num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (world.fleet.num_clients,))
+    deepest = replace(world.fleet, max_cut=np.maximum(world.fleet.max_cut, job.cuts))
+    min_cut = min(config.fleet.min_cut, int(job.cuts.min()))
+    one = replace(links, cell=None, path_loss=None)
+    return [
+        scenario(
+            replace(world, fleet=deepest.take(own), links=one), draw.take(own), config.train.batch_size, num_batches[own],
+            config.train.tau_s, sharing, min_cut,
+        )
+        for own in groups
+    ]  # fmt: skip
+
+
+def allocate_by(
+    policy: Policy, scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float
+) -> CellsAnswer:
+    """The cells' allocations by a policy, with the joint bound for any allocation with these cuts.
+
+    Rules apply in every cell. Where cycles are even, a cell has them in proportion to its clients; else as the joint optimum has them.
+    """
+    best = solve_cells(scenarios, cuts, gap, time_limit_s)
+    if policy.is_optimal or len(scenarios) == 1:
+        if policy.is_optimal:
+            return best
+        one = policy.allocate(scenarios[0], cuts[0], gap, time_limit_s)
+        return replace(
+            best, cells=(one,), status=one.status, round_s=one.round_s, lower_bound_s=one.lower_bound_s, gap=one.gap
+        )
+    sizes = np.array([each.num_clients for each in scenarios])
+    even = policy.cycles == "even" or policy.allocator is not None
+    cell_hz = scenarios[0].main_hz * sizes / sizes.sum() if even else best.cell_hz
+    least_hz = 1e-9 * scenarios[0].main_hz  # of a cell that needs none
+    parts = [replace(each, main_hz=max(float(hz), least_hz)) for each, hz in zip(scenarios, cell_hz)]
+    cells = [policy.rule(part, own, gap, time_limit_s / len(parts)) for part, own in zip(parts, cuts)]
+    down_s = [float(each.phases["model_down_s"].max()) for each in cells]
+    round_s = max(each.round_s - last_s for each, last_s in zip(cells, down_s)) + max(down_s)
+    all_kept = all(each.kept.all() for each in cells)
+    bound_s, reached = with_gap(best.lower_bound_s if all_kept else 0.0, round_s)
+    status = SolveStatus.HEURISTIC if all_kept else SolveStatus.DROPPED
+    return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, best.seconds)
+
+
+def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
+    """The arrays over the clients of all cells, one cell after another."""
+    names = ("kept", "server_hz", *POWERS)
+    arrays = {name: np.concatenate([getattr(each, name) for each in cells]) for name in names}
+    shares = [shares_of_answer(each) for each in cells]
+    return arrays | {
+        "share": np.concatenate([training for training, _ in shares]),
+        "edge_down_share": np.concatenate([distribution for _, distribution in shares]),
+    }
+
+
+def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound) -> Phases:
+    """The phases of the clients that take part; for those that only receive the model, its download alone takes time."""
+    num_clients = len(job.cuts)
+    own = _phases(job, draw, training)
+    kept = training.arrays["kept"]
+    spread = {
+        name: _spread(np.where(kept, getattr(own, name), 0.0), training.clients, num_clients)
+        for name in Phases.__dataclass_fields__
+    }
+    down = own if models is training else _phases(job, draw, models)
+    return Phases(**spread | {"model_down_s": _spread(down.model_down_s, models.clients, num_clients)})
+
+
+def _phases(job: Job, draw: RoundDraw, part: CellsRound) -> Phases:
+    """Eqs. (6) to (11) for the clients of a part, [n]."""
+    world, links, clients, given = job.world, job.world.links, part.clients, part.arrays
+    assert isinstance(links, Ofdma)
+    assert draw.main_gain is not None
+    assert draw.edge_gain is not None
+    main, edge = draw.main_gain[clients], draw.edge_gain[clients]
+
+    def rate(power: str, share: str, gain: Array) -> Array:
+        return shared_rate_bps(given[power], given[share], gain, links.subchannel_hz, links.noise_w)
+
+    rates = Rates(
+        main_up_bps=rate("main_up_power_w", "share", main),
+        main_down_bps=rate("main_down_power_w", "share", main),
+        edge_up_bps=rate("edge_up_power_w", "share", edge),
+        edge_down_bps=rate("edge_down_power_w", "edge_down_share", edge),
+    )
+    speed = draw.cpu_hz[clients] * world.fleet.flops_per_cycle[clients]
+    server = given["server_hz"] * world.servers.flops_per_cycle
+    return phases(world.cost, job.cuts[clients], job.config.train.batch_size, speed, server, rates)
+
+
+def _per_client(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound) -> dict[str, Any]:
+    """What the record says of every client of a fleet that is not too large, [K] each."""
+    num_clients = len(job.cuts)
+    full = {name: _spread(values, training.clients, num_clients) for name, values in training.arrays.items()}
+    for name in ("edge_down_power_w", "edge_down_share"):
+        full[name] = _spread(models.arrays[name], models.clients, num_clients)
+    return {
+        "server_hz": full["server_hz"].tolist(),
+        "up_power_w": full["main_up_power_w"].sum(axis=1).tolist(),
+        "down_power_w": full["main_down_power_w"].sum(axis=1).tolist(),
+        "share": full["share"].sum(axis=1).tolist(),
+        "resources": cells_resources(cells_of(job), draw, draw.cpu_hz * job.world.fleet.flops_per_cycle, full),
+    }
+
+
+def _spread(values: Array, clients: Array, num_clients: int) -> Array:
+    """Values [n, ...] of some clients, as an array of all clients [K, ...]; other clients have 0."""
+    every = np.zeros((num_clients, *values.shape[1:]), values.dtype)
+    every[clients] = values
+    return every
+
+
+def check_cells(job_cells: int, takes_turns: bool) -> None:
+    """Clusters that take turns have one radio: refuse cells for them."""
+    if job_cells > 1 and takes_turns:
+        raise InputError(
+            f"network.cells is {job_cells} but the policy deals the subchannels of one radio to clusters that take turns; set "
+            "network.cells=1 or allocation.policy=even"
+        )

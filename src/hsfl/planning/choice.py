@@ -1,0 +1,98 @@
+"""Who takes part in a round, and how much each of them counts in the average.
+
+`uniform`: every client with the same probability, at most once. An update counts by the client's samples, and the sum is divided by
+the samples of those who came: a ratio, whose bias is of the order of one over the clients of a round, where larger clients
+learn something else than smaller ones.
+
+`samples`: clients are drawn one by one, with replacement, each with a probability in proportion to its samples. An update counts as
+often as its client was drawn, and the sum is divided by the draws. Every draw has the mean of all clients by samples, and so
+has their mean: no bias, and a client trains once however often it was drawn. Buffers (BatchNorm's) follow the same normalised
+mean, so a running variance stays a variance.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hsfl.config import RunConfig
+from hsfl.errors import InputError
+from hsfl.network.channel import Ofdma
+from hsfl.network.devices import MANY_CLIENTS
+from hsfl.planning.world import World
+from hsfl.rng import stream
+
+Array = np.ndarray
+SAMPLED_ROUNDS = 2  # of a crowd: thousands of clients in each of them say enough
+
+
+def times_drawn(config: RunConfig, round_index: int, num_samples: Array | None = None, key: str = "kept") -> Array:
+    """How often each client is drawn for a round (0, 1, ...), [K]; clients that drop out are not drawn.
+
+    num_samples: [K], or any numbers in proportion; needed where clients are drawn by them. key: of the random stream; a plan samples
+    rounds apart from those of a run.
+    """
+    train, num_clients = config.train, config.fleet.num_clients
+    rng, count = stream(config.seed, key, round_index), train.clients_per_round or num_clients
+    if train.choose == "samples":
+        if num_samples is None:
+            raise InputError(
+                "train.choose is 'samples' but the clients' samples are not known; set train.choose=uniform"
+            )
+        drawn = rng.choice(num_clients, count, p=num_samples / np.sum(num_samples))
+    else:
+        drawn = rng.permutation(num_clients)[:count]
+    stays = rng.random(num_clients) >= train.drop_rate
+    return np.where(stays, np.bincount(drawn, minlength=num_clients), 0)
+
+
+def choose_clients(config: RunConfig, round_index: int, num_samples: Array | None = None) -> tuple[int, ...]:
+    """The clients that are to take part in a round (0, 1, ...), sorted: those drawn, without those that drop out.
+
+    num_samples: as in `times_drawn`.
+    """
+    return tuple(np.flatnonzero(times_drawn(config, round_index, num_samples)).tolist())
+
+
+def weights(config: RunConfig, round_index: int, num_samples: Array) -> Array:
+    """What the update of each client counts in the average of a round, [K]. num_samples: [K], that clients train on."""
+    by_draws = config.train.choose == "samples"
+    return times_drawn(config, round_index, num_samples) if by_draws else np.asarray(num_samples)
+
+
+def most_weight(config: RunConfig, round_samples: int) -> int:
+    """What the updates of a round count together, at most. round_samples: of the clients that take part."""
+    return (
+        (config.train.clients_per_round or config.fleet.num_clients)
+        if config.train.choose == "samples"
+        else round_samples
+    )
+
+
+def is_crowd(world: World) -> bool:
+    """Whether cuts are planned by prices: there are too many clients to try their cuts one by one, or several cells."""
+    several = isinstance(world.links, Ofdma) and world.links.cell is not None
+    return several or world.fleet.num_clients > MANY_CLIENTS
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rounds to plan a crowd on: who takes part in each, and how many get the model, for one that takes part."""
+
+    rounds: tuple[Array, ...]  # indices [n] of clients
+    num_active: float  # clients of a round, the mean
+    num_receivers: float
+
+    @classmethod
+    def everyone(cls, num_clients: int) -> "Sampled":
+        """One round of all clients."""
+        return cls((np.arange(num_clients),), num_clients, num_clients)
+
+
+def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
+    """Rounds with those who take part in them, as a run of the config chooses them; drawn apart from those of the run."""
+    drawn = (times_drawn(config, index, num_samples, key="sampled") for index in range(SAMPLED_ROUNDS))
+    rounds = tuple(clients for times in drawn if len(clients := np.flatnonzero(times)))
+    if not rounds:
+        return Sampled.everyone(config.fleet.num_clients)
+    num_active = float(np.mean([len(clients) for clients in rounds]))
+    return Sampled(rounds, num_active, num_active if config.train.receivers == "chosen" else config.fleet.num_clients)

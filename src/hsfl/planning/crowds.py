@@ -1,0 +1,106 @@
+"""Cuts of large fleets and of several cells: planned over rounds with those who take part in them, without a loop over clients.
+
+Legend: K clients, C cuts, S sampled rounds, I subchannels, n who takes part in a round.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hsfl.allocation.crowd import Crowd, Loads, choose
+from hsfl.network.channel import Ofdma, RoundDraw
+from hsfl.network.latency import LN2, client_round_s, phases
+from hsfl.planning.choice import Sampled
+from hsfl.planning.world import World, sample_draws
+
+Array = np.ndarray
+MOST_ROWS = 10_000  # of clients on which prices are found; of more, every n-th
+
+
+def crowd_cuts(
+    world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int
+) -> tuple[Array, float]:
+    """(the cut of every client at the prices of the sampled rounds [K], the seconds of a round by these prices)."""
+    links = world.links
+    assert isinstance(links, Ofdma), "crowds share a radio"
+    cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
+    loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
+    every = np.concatenate(sampled.rounds)
+    rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # of every cell its part
+    weight, main_hz, subs = len(every) / len(rows) / len(sampled.rounds), world.servers.main_hz, links.num_subchannels
+    return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
+
+
+def own_fastest_cuts(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Array:
+    """The cut with which each client ends first under the even allocation, [K], beside as many as take part in a sampled round."""
+    fleet, servers, links = world.fleet, world.servers, world.links
+    own_hz = servers.main_hz / sampled.num_active
+    if isinstance(links, Ofdma):
+        loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
+        width = _width(links, sampled.num_active)
+        own_s = loads.fixed_s + loads.cycles / own_hz + (loads.band_s + loads.down_s) / width
+        return np.asarray(own_s.argmin(axis=1))
+    cost, rates = world.cost, links.rates
+    columns = np.arange(cost.num_units + 1)[:, None]  # [C, 1]
+    speed = fleet.cpu_hz * fleet.flops_per_cycle
+    each = phases(cost, columns, batch_size, speed, own_hz * servers.flops_per_cycle, rates)
+    holds = (columns >= min_cut) & (columns <= fleet.max_cut)
+    own_s = np.where(holds, client_round_s(each, num_batches) + each.model_down_s, np.inf)  # [C, K]
+    return np.asarray(own_s.argmin(axis=0))
+
+
+@dataclass(frozen=True)
+class _Efficiency:
+    """Bits per second and hertz of each client in its usual part of the band, [K], towards and from both servers."""
+
+    main_up: Array
+    main_down: Array
+    edge_up: Array
+    edge_down: Array
+
+
+def crowd_loads(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Loads:
+    """What each client would have to do at each cut, in cells that the clients of a round share evenly.
+
+    A download counts as often as clients receive the model, for one that takes part.
+    """
+    cost, fleet, links, servers = world.cost, world.fleet, world.links, world.servers
+    assert isinstance(links, Ofdma), "crowds share a radio"
+    seen = _efficiency(world, sample_draws(world, 1).sample(0), sampled.num_active)
+    samples = (np.broadcast_to(num_batches, fleet.cpu_hz.shape) * batch_size)[:, None]  # [K, 1]
+    cuts = np.arange(cost.num_units + 1)
+    can = (cuts >= min_cut) & (cuts <= np.maximum(fleet.max_cut, min_cut)[:, None])
+    per_hz = 1.0 / links.subchannel_hz
+    band_s = samples * (cost.smashed_bits / seen.main_up[:, None] + cost.gradient_bits / seen.main_down[:, None])
+    return Loads(
+        fixed_s=np.where(can, samples * cost.client_flops / (fleet.cpu_hz * fleet.flops_per_cycle)[:, None], np.inf),
+        cycles=samples * cost.server_flops / servers.flops_per_cycle,
+        band_s=(band_s + cost.model_bits / seen.edge_up[:, None]) * per_hz,
+        down_s=cost.model_bits / seen.edge_down[:, None] * per_hz * (sampled.num_receivers / sampled.num_active),
+    )
+
+
+def _width(links: Ofdma, num_active: float) -> float:
+    """The subchannels that a client has, where all cells are alike."""
+    return links.num_subchannels / max(num_active / links.num_cells, 1.0)
+
+
+def _efficiency(world: World, draw: RoundDraw, num_active: float) -> _Efficiency:
+    """Mean over the subchannels of one draw, each client with an even part of its cell's band and of the servers' power."""
+    links, servers = world.links, world.servers
+    assert isinstance(links, Ofdma), "crowds share a radio"
+    in_cell, width = max(num_active / links.num_cells, 1.0), _width(links, num_active)
+
+    def bits(gain: Array | None, power_w: Array | float) -> Array:
+        assert gain is not None, "a radio draws gains"
+        density = np.reshape(np.asarray(power_w, float) / (width * links.noise_w), (-1, 1))
+        return np.log1p(gain * density).mean(axis=1) / LN2
+
+    main_w, edge_w = servers.main_power_w / in_cell, servers.edge_power_w / in_cell
+    up_w = world.fleet.max_power_w
+    return _Efficiency(
+        bits(draw.main_gain, up_w),
+        bits(draw.main_gain, main_w),
+        bits(draw.edge_gain, up_w),
+        bits(draw.edge_gain, edge_w),
+    )
