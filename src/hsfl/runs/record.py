@@ -52,10 +52,9 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     shape, main_flops_per_s = list(feed.images.shape), servers.main_hz * servers.flops_per_cycle
     if is_many(fleet.num_clients):
         crowd = clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
-        lists: tuple[list[Any], ...] = ([], [], names, [], [], [], [])
         return ClientsRecord(
-            *lists, shape, num_outputs=bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd
-        )
+            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd
+        )  # fmt: skip
     return ClientsRecord(
         num_samples=feed.sizes.tolist(),
         class_counts=class_counts(feed.indices, labels, max(len(names), 1))[:, : len(names)].tolist(),
