@@ -238,7 +238,7 @@ def test_a_gpu_that_is_not_there(out):
 
 
 def test_no_such_preset(out):
-    assert "presets: demo, paper-cifar10" in refused("run", "dmo", "--out", out)
+    assert "presets: demo, gpt-text, paper-cifar10" in refused("run", "dmo", "--out", out)
 
 
 def test_missing_and_corrupt_data(out, tmp_path):
