@@ -24,7 +24,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a model did on one batch of test images."""
+    """What a model did on some test images."""
 
     loss: float  # summed over the images
     hits: tuple[int, ...]  # [classes]
@@ -43,19 +43,29 @@ def tally(
     """Losses and hits on the batch of this number, by a model in evaluation mode."""
     here = slice(batch * batch_size, (batch + 1) * batch_size)
     y = images.y[here]
-    logits = model(images.floats(images.x[here]))
+    return tally_logits(model(images.floats(images.x[here])), y, num_classes)
+
+
+@torch.inference_mode()
+def tally_logits(logits: Tensor, y: Tensor, num_classes: int) -> Tally:
+    """Losses and hits of a model's answers to one batch."""
     loss = float(F.cross_entropy(logits, y, reduction="sum"))
     hits, counts = (torch.bincount(some.cpu(), minlength=num_classes) for some in (y[logits.argmax(dim=1) == y], y))
     return Tally(loss, tuple(hits.tolist()), tuple(counts.tolist()))
 
 
+def merged(tallies: Sequence[Tally]) -> Tally:
+    """One tally of several batches. A batch's loss is a float32 number and the sum a float64, which has room for all their digits."""
+    hits, counts = (tuple(map(sum, zip(*rows))) for rows in zip(*((t.hits, t.counts) for t in tallies)))
+    return Tally(sum(t.loss for t in tallies), hits, counts)
+
+
 def quality(tallies: Sequence[Tally]) -> Quality:
     """Loss, accuracy and recall over all batches, in the order of the batches."""
-    hits, counts = ([sum(column) for column in zip(*rows)] for rows in zip(*((t.hits, t.counts) for t in tallies)))
-    recall = tuple(h / n if n else None for h, n in zip(hits, counts))
-    known, num_images = [r for r in recall if r is not None], sum(counts)
-    loss = sum(t.loss for t in tallies) / num_images
-    return Quality(loss, sum(hits) / num_images, sum(known) / len(known), recall)
+    whole = merged(tallies)
+    recall = tuple(h / n if n else None for h, n in zip(whole.hits, whole.counts))
+    known, num_images = [r for r in recall if r is not None], sum(whole.counts)
+    return Quality(whole.loss / num_images, sum(whole.hits) / num_images, sum(known) / len(known), recall)
 
 
 def evaluate(
