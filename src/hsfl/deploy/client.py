@@ -59,8 +59,9 @@ class Device:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
     async def run(self) -> str:
-        """Until the main server says that there are no more rounds; returns its words."""
-        backoff, said = Backoff(), False
+        """Until the main server says that there are no more rounds, or has been away for too long; returns why."""
+        backoff, said, clock = Backoff(), False, asyncio.get_running_loop().time
+        seen_s = clock()
         while True:
             try:
                 return await self._attend(backoff)
@@ -73,11 +74,25 @@ class Device:
             except WireError as error:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
+                if self.call is not None:
+                    seen_s = clock()
                 self.call = None
                 self.here.clear()
                 if self.channels is not None:
                     await self.channels.close()
+            if clock() - seen_s > self.settings.away_s:
+                return await self._give_up()
             await backoff.wait()
+
+    async def _give_up(self) -> str:
+        """The main server stays away: after a last round that this client missed, it would for ever."""
+        await self._abandon()
+        words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
+        if self.own is None:
+            raise InputError(
+                f"{words} and was never reached; is it running, and is main in this client's file its address?"
+            )
+        return f"{words}: its rounds may be over; start this client again if they are not"
 
     async def _attend(self, backoff: Backoff) -> str:
         """One connection to the main server."""

@@ -72,6 +72,7 @@ class ClientSettings(_Table):
     )  # take what this client of a simulation has, instead of all training samples; test samples are dealt out in turn
     min_cut: int = Field(1, ge=0)  # the client refuses smaller ones: at cut 0 its inputs would leave it
     measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
+    away_s: float = Field(1800.0, ge=0, allow_inf_nan=True)  # the client ends when the main server is away for longer
     plugins: tuple[str, ...] = ()  # files that register the model or the data
 
 
