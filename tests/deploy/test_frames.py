@@ -8,7 +8,20 @@ import pytest
 import torch
 
 from hsfl.deploy import frames
-from hsfl.deploy.client_messages import Batch, Chunk, End, Gradient, Hello, Measured, Ready, Round, Welcome
+from hsfl.deploy.client_messages import (
+    Batch,
+    Chunk,
+    End,
+    Evaluate,
+    Evaluated,
+    Gradient,
+    Hello,
+    Measured,
+    Ready,
+    Round,
+    Tallied,
+    Welcome,
+)
 from hsfl.deploy.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.messages import KINDS, expect, expect_any, pack, unpack
 from hsfl.deploy.server_messages import Have, Open, Seat, Standing, Swap
@@ -21,6 +34,9 @@ MESSAGES = (
     (Welcome(3, "{}", [1, 8, 8], 10, False), {}),
     (Ready("ab", [1, 2], Measured(1e9, 1e6, 1e6, 1e6, 1e6, None), None), {}),
     (Round(1, "a", 2, "00", "11", "22"), {}),
+    (Evaluate(1, "a", 2, "00", "11"), {}),
+    (Tallied(0, 1.5, [1, 0], [2, 1]), {}),
+    (Evaluated(3), {}),
     (Batch(4), {"smashed": torch.randn(3, 2, 2), "labels": torch.arange(3)}),
     (Gradient(4, 0.1, 0.2), {"gradient": torch.randn(3, 2), "loss": torch.tensor(0.5)}),
     (End(5, 20, 1.5, 0.1, 0.2, 0.3), {}),

@@ -231,6 +231,8 @@ class Device:
         except (WireError, aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError) as error:
             why = error.code().name.lower() if isinstance(error, aio.AioRpcError) else str(error)
             self.log.event("test samples not counted", "warning", round=order.round, why=why)
+        except Exception as error:
+            self.log.event("the evaluation failed here", "error", error=error, round=order.round)
 
     async def leave(self) -> None:
         """Say goodbye, if there is somebody to say it to."""
