@@ -65,6 +65,16 @@ def test_the_clients_test_samples_judge_as_a_simulation_judges_on_all_of_them(tm
     assert begun == ["round begins", "evaluation begins"] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["splitfed_v1", "fl"])
+def test_so_they_do_in_other_frameworks(tmp_path: Path, framework: str) -> None:
+    inside = Inside(
+        tmp_path, changed(ONE_ROUND, fleet={"cuts": 2}) | {"framework": framework}, more={"evaluate": "clients"}
+    )
+    assert inside.go().status == "finished"
+    check(inside, [[0, 1, 2, 3]], (0, 1, 2, 3))
+
+
 class Odd(Device):
     """A device that does something else with its test samples."""
 
