@@ -127,4 +127,4 @@ def test_a_tally_that_cannot_be_is_refused(hits: list[int], counts: list[int]) -
     with pytest.raises(WireError, match="no batch of test samples can have"):
         checked_tally(small_kit(), Tallied(0, 1.0, hits, counts))
     good = checked_tally(small_kit(), Tallied(0, 1.0, [1] * 4 + [0] * 6, [2] * 4 + [0] * 6))
-    assert sum(good.counts) == SIZE
+    assert good.num_samples == SIZE

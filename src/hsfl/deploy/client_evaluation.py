@@ -49,6 +49,7 @@ def _message(own: Own, test: Images, cut: int, step: int) -> bytes:
     kit, size = own.kit, own.kit.config.train.batch_size
     if cut == kit.num_units:
         mine = tally(kit.model, test, kit.num_classes, step, size)
-        return pack(Tallied(step, mine.loss, list(mine.hits), list(mine.counts)))
+        sums = [int(number) for number in mine.sums]
+        return pack(Tallied(step, mine.loss, sums[: kit.num_classes], sums[kit.num_classes :]))
     here = slice(step * size, (step + 1) * size)
     return pack(Batch(step), {"smashed": kit.model.head(cut)(test.floats(test.x[here])), "labels": test.y[here]})

@@ -20,7 +20,7 @@ from hsfl.deploy.serving import must_hear
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.tails import check_batch
 from hsfl.models.state import UnitState, load_state
-from hsfl.training.evaluate import Quality, Tally, merged, tally_logits
+from hsfl.training.evaluate import Quality, Tally, merged, tally_output
 
 
 class Evaluating:
@@ -79,18 +79,17 @@ class Evaluating:
     async def _tally(self, seat: Seat, context: Any) -> Tally:
         """What all batches of a client give. Every batch but the last is full, as the client's samples in their order make them."""
         kit = self.desk.kit
-        full, step, num_samples = kit.config.train.batch_size, 0, 0
-        found = Tally(0.0, (0,) * kit.num_classes, (0,) * kit.num_classes)
+        full, step = kit.config.train.batch_size, 0
+        found = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
         while True:
             message, tensors = expect_any(await must_hear(context), Batch, Tallied, Evaluated)
             if isinstance(message, Evaluated):
                 if message.steps != step:
                     raise WireError("order", f"the end after {message.steps} batches, where {step} came")
                 return found
-            if message.step != step or num_samples != step * full or num_samples >= MOST_SAMPLES:
+            if message.step != step or found.num_samples != step * full or found.num_samples >= MOST_SAMPLES:
                 raise WireError("order", f"batch {message.step} where {step} comes next, or after the last")
-            batch = await self._batch(seat, message, tensors)
-            found, step, num_samples = merged((found, batch)), step + 1, num_samples + sum(batch.counts)
+            found, step = merged((found, await self._batch(seat, message, tensors))), step + 1
 
     async def _batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
         """One batch: the tail runs here, unless the client has all units and has counted itself."""
@@ -113,7 +112,7 @@ def checked_tally(kit: Kit, message: Tallied) -> Tally:
     fits = all(hits <= counts for hits, counts in zip(message.hits, message.counts))
     if sizes != {kit.num_classes} or not fits or not 0 < sum(message.counts) <= kit.config.train.batch_size:
         raise WireError("protocol", "a tally that no batch of test samples can have")
-    return Tally(message.loss, tuple(message.hits), tuple(message.counts))
+    return Tally(message.loss, sum(message.counts), (*message.hits, *message.counts))
 
 
 def _load(kit: Kit, whole: UnitState) -> None:
@@ -124,4 +123,4 @@ def _load(kit: Kit, whole: UnitState) -> None:
 @torch.inference_mode()
 def _count(kit: Kit, cut: int, tensors: dict[str, Any]) -> Tally:
     check_batch(kit, cut, tensors["labels"].numel(), tensors)
-    return tally_logits(kit.model.tail(cut)(tensors["smashed"]), tensors["labels"], kit.num_classes)
+    return tally_output(kit.model.tail(cut)(tensors["smashed"]), tensors["labels"], kit.num_classes)

@@ -43,7 +43,7 @@ class Evaluation:
 
     @property
     def num_samples(self) -> int:
-        return sum(sum(tally.counts) for tally in self.tallies.values())
+        return sum(tally.num_samples for tally in self.tallies.values())
 
     def quality(self) -> Quality | None:
         """Over the samples of all clients that are complete; None where they have none."""

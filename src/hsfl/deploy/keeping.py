@@ -19,9 +19,8 @@ from hsfl.files import checked
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import advance
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord, Standing
+from hsfl.runs.records import RoundRecord, Standing, advance
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 from hsfl.training.link import LinkBytes

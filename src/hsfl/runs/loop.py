@@ -13,7 +13,7 @@ import numpy as np
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.data.datasets import Dataset
-from hsfl.engines.base import Engine, Exam
+from hsfl.engines.base import Engine
 from hsfl.engines.start import start
 from hsfl.errors import InputError
 from hsfl.files import write_json
@@ -35,7 +35,7 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
-from hsfl.runs.records import RoundRecord, Standing
+from hsfl.runs.records import RoundRecord, Standing, advance
 from hsfl.runs.tables import write_tables
 from hsfl.training.aggregate import Diverged
 
@@ -130,8 +130,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
         clock.round(0, clock.chosen(0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
-    task, bench = parts.bench.task, parts.bench
-    parts.engine.attach(parts.framework, Exam(task.model, task.initial, bench.test, bench.num_classes))
+    parts.engine.attach(parts.framework, parts.bench.exam)
     status = "finished"
     with Interruptible() as interruptible:
         here = _begin(parts, going_on)
@@ -146,7 +145,9 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
-                here = _Position(after, advance(here.standing, record), record.sim_time_s)
+                here = _Position(
+                    after, advance(here.standing, record, parts.bench.task.goal.row.metric), record.sim_time_s
+                )
                 _write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
@@ -168,6 +169,7 @@ def _begin(parts: _Parts, going_on: bool) -> _Position:
     state, standing = _start(parts, going_on)
     if not folder.cuts_path.exists():
         folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
+    folder.write_task(parts.bench.task.goal.row)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
@@ -256,7 +258,7 @@ def _round(
         quality = assess(parts.engine, framework, after)
     wall_s = time.perf_counter() - began
     record = make_record(framework, task, round_index, here.now_s, line, says, result, quality, wall_s)
-    losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
+    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
     return after, record
@@ -272,14 +274,6 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     if line.dropped.any():
         return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
-
-
-def advance(standing: Standing, record: RoundRecord) -> Standing:
-    """Where a run stands after a round."""
-    accuracy = record.test_accuracy
-    if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
-        return Standing(record.round, accuracy, record.round)
-    return Standing(record.round, standing.best_accuracy, standing.best_round)
 
 
 def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
