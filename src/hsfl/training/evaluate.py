@@ -27,7 +27,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a model did on one batch of test samples."""
+    """What a model did on some test samples."""
 
     loss: float  # summed over the samples
     num_samples: int
@@ -57,15 +57,26 @@ def tally(
     """Loss and sums on the batch of this number, by a model in evaluation mode."""
     here = slice(batch * batch_size, (batch + 1) * batch_size)
     y = images.y[here]
-    output = model(images.floats(images.x[here]))
+    return tally_output(model(images.floats(images.x[here])), y, num_outputs, goal)
+
+
+@torch.inference_mode()
+def tally_output(output: Tensor, y: Tensor, num_outputs: int, goal: Goal = CLASSIFY) -> Tally:
+    """Loss and sums of what a model gave for one batch."""
     return Tally(float(goal.total(output, y)), len(y), goal.sums(output, y, num_outputs))
+
+
+def merged(tallies: Sequence[Tally]) -> Tally:
+    """One tally of several batches. A batch's loss is a float32 number and the sum a float64, which has room for all their digits."""
+    sums = tuple(sum(column) for column in zip(*(t.sums for t in tallies)))
+    return Tally(sum(t.loss for t in tallies), sum(t.num_samples for t in tallies), sums)
 
 
 def quality(tallies: Sequence[Tally], goal: Goal = CLASSIFY) -> Quality:
     """Loss and metrics over all batches, in the order of the batches."""
-    num_samples = sum(t.num_samples for t in tallies)
-    loss = sum(t.loss for t in tallies) / num_samples
-    sums = [sum(column) for column in zip(*(t.sums for t in tallies))]
+    whole = merged(tallies)
+    num_samples, sums = whole.num_samples, whole.sums
+    loss = whole.loss / num_samples
     metrics = goal.metrics(sums, num_samples)
     if goal.row.targets != "classes":
         return Quality(loss, None, None, (), metrics)
