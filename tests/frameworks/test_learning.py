@@ -26,6 +26,7 @@ def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: P
     assert summary.test_accuracy > 0.90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["options.fsl_average=server", "options.psl_cut_gradient=true", "options.cpsl_cut=cluster"]
 )
