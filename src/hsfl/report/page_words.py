@@ -86,6 +86,7 @@ def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:
         links = "Links of measured speed"
     else:
         links = f"A radio of {count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
+        links += f" in each of {network.cells} cells" if network.cells > 1 else ""
     back = f", played back from {network.history}" if network.history is not None else ""
     scaled = ""
     if network.sample_scale != 1:
