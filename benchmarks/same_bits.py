@@ -22,6 +22,7 @@ SMALL = {
     "data.partition": "dirichlet", "fleet.num_clients": 4, "fleet.cuts": "[1, 2, 3, 5]", "train.rounds": 2,
     "train.batch_size": 8, "train.drop_rate": 0.2, "seed": 3,
 }  # fmt: skip
+IDLE = {"framework=cl": ("fleet.cuts", "train.drop_rate"), "framework=fl": ("fleet.cuts",)}  # refused: without effect
 TIMES = ("wall_s", "seconds", "time")  # of the machine, not of the run
 
 
@@ -42,7 +43,8 @@ def without_times(value: Any) -> Any:
 
 
 def run_of(checkout: Path, folder: Path, *changes: str) -> dict[str, Any]:
-    words = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    without = next((names for change, names in IDLE.items() if change in changes), ())
+    words = [word for name, value in SMALL.items() if name not in without for word in ("--set", f"{name}={value}")]
     words += [word for change in changes for word in ("--set", change)]
     hsfl(checkout, "run", *words, "--out", folder, "--quiet")
     rounds = [without_times(json.loads(line)) for line in (folder / "rounds.jsonl").read_text().splitlines()]

@@ -20,7 +20,6 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.models.units import SplitModel
 from hsfl.runs.prepare import prepare
-from hsfl.training.step import make_optimizer
 
 
 def images(num_samples: int, shape: tuple[int, int, int]) -> Dataset:
@@ -51,7 +50,7 @@ def make_task(
 def bare_s(task: Task, model: SplitModel, round_index: int) -> float:
     """One model, one optimiser, the same batches."""
     model.train()
-    optimizer = make_optimizer(list(model.parameters()), task.config.train)
+    optimizer = torch.optim.Adam(model.parameters(), lr=task.config.train.lr, fused=True)
     started = time.perf_counter()
     for k in range(task.num_clients):
         for step, indices in enumerate(task.batches(k, round_index)):

@@ -75,20 +75,25 @@ async def served(certs: Path | None) -> tuple[aio.Server, aio.Channel]:
     return server, open_channel(f"127.0.0.1:{port}", "main", certs and certs / "one", CHANNEL_OPTIONS)
 
 
-async def timed_ms(channel: aio.Channel, method: str, repeats: int, make: Any, use: Any) -> float:
-    """Median of an exchange."""
-    call, took = channel.stream_stream(f"/bench/{method}")(), []
-    for repeat in range(repeats + 3):
+class Exchange:
+    """One open stream, and what is sent and received on it."""
+
+    def __init__(self, channel: aio.Channel, method: str, make: Any, use: Any) -> None:
+        self.call, self.make, self.use, self.took = channel.stream_stream(f"/bench/{method}")(), make, use, []
+
+    async def once(self) -> None:
         began = time.perf_counter()
-        await call.write(make())
-        use(await call.read())
-        took += [time.perf_counter() - began] * (repeat >= 3)
-    await call.done_writing()
-    return 1e3 * statistics.median(took)
+        await self.call.write(self.make())
+        self.use(await self.call.read())
+        self.took.append(1e3 * (time.perf_counter() - began))
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.took[3:])  # the first warm up
 
 
 async def exchanges(certs: Path, repeats: int) -> None:
-    """A batch of 4 MB up and its gradient down: ours and a raw stream's, with and without TLS."""
+    """A batch of 4 MB up and its gradient down: ours and a raw stream's in turn, with and without TLS."""
     smashed, labels = torch.randn(256, EXCHANGE_BYTES // 4 // 256), torch.arange(256)
     raw = smashed.numpy().tobytes()
 
@@ -98,28 +103,38 @@ async def exchanges(certs: Path, repeats: int) -> None:
     def arrived(message: bytes) -> None:
         expect(bytes(message), Gradient, tensors=("gradient", "loss"))
 
-    ms = {}
-    for how, folder in (("plaintext", None), ("TLS", certs)):
-        server, channel = await served(folder)
-        for name, method, make, use in (("raw", "Echo", lambda: raw, len), ("ours", "Answer", ours, arrived)):
-            ms[name, how] = await timed_ms(channel, method, repeats, make, use)
+    pairs = [await served(folder) for folder in (None, certs)]
+    (_, plain), (_, secure) = pairs
+    raw_plain, raw_tls = (Exchange(channel, "Echo", lambda: raw, len) for channel in (plain, secure))
+    ours_plain, ours_tls = (Exchange(channel, "Answer", ours, arrived) for channel in (plain, secure))
+    for _ in range(repeats + 3):
+        for each in (raw_plain, raw_tls, ours_plain, ours_tls):
+            await each.once()
+    ratios = sorted(a / b for a, b in zip(ours_tls.took[3:], raw_tls.took[3:]))
+    content = ours()
+    packed, unpacked = _each_ms(ours, repeats), _each_ms(lambda: expect_batch(content), repeats)
+    print(
+        f"4 MB exchange over mutual TLS: ours {ours_tls.median_ms:.1f} ms, raw gRPC stream {raw_tls.median_ms:.1f} ms, ratio "
+        f"{statistics.median(ratios):.2f} (median of n = {repeats} pairs, quartiles {ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f})"
+    )
+    print(
+        f"  of ours: serialisation {2 * packed:.1f} ms, checks and copies {2 * unpacked:.1f} ms, TLS {raw_tls.median_ms - raw_plain.median_ms:.1f} ms, "
+        f"gRPC and waiting {ours_plain.median_ms - 2 * packed - 2 * unpacked:.1f} ms"
+    )
+    for server, channel in pairs:
         await channel.close()
         await server.stop(None)
+
+
+def expect_batch(content: bytes) -> None:
+    expect(content, Batch, tensors=("smashed", "labels"))
+
+
+def _each_ms(work: Any, repeats: int) -> float:
     began = time.perf_counter()
     for _ in range(repeats):
-        content = ours()
-    packed = 1e3 * (time.perf_counter() - began) / repeats
-    began = time.perf_counter()
-    for _ in range(repeats):
-        expect(content, Batch, tensors=("smashed", "labels"))
-    unpacked = 1e3 * (time.perf_counter() - began) / repeats
-    print(
-        f"4 MB exchange over mutual TLS: ours {ms['ours', 'TLS']:.1f} ms, raw gRPC stream {ms['raw', 'TLS']:.1f} ms, ratio {ms['ours', 'TLS'] / ms['raw', 'TLS']:.2f} (n = {repeats})"
-    )
-    print(
-        f"  of ours: serialisation {2 * packed:.1f} ms, checks and copies {2 * unpacked:.1f} ms, TLS {ms['raw', 'TLS'] - ms['raw', 'plaintext']:.1f} ms, "
-        f"gRPC and waiting {ms['raw', 'plaintext']:.1f} ms"
-    )
+        work()
+    return 1e3 * (time.perf_counter() - began) / repeats
 
 
 def settings(model: str, cuts: list[int], batches: int, batch_size: int, rounds: int, data: Path) -> dict[str, Any]:

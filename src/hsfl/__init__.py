@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.data.given import dataset
     from hsfl.errors import InputError
     from hsfl.methods import register_framework
-    from hsfl.models.units import SplitModel, split
+    from hsfl.models.split import split
+    from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
     from hsfl.runs.observer import Observer
 
@@ -60,7 +61,7 @@ _HOMES = {
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",
     "run": "hsfl.api.runs",
-    "split": "hsfl.models.units",
+    "split": "hsfl.models.split",
     "SplitModel": "hsfl.models.units",
 }
 

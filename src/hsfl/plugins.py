@@ -119,8 +119,9 @@ def load_all(specs: Iterable[str | Path]) -> None:
         load(spec)
 
 
-def load(spec: str | Path) -> Plugin:
-    """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again."""
+def load(spec: str | Path, registers: bool = True) -> Plugin:
+    """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again.
+    registers: whether a file that registers nothing is refused."""
     path = Path(spec)
     if not path.is_file():
         for point in _installed(tuple(sys.path)).select(name=str(spec)):
@@ -131,7 +132,7 @@ def load(spec: str | Path) -> Plugin:
     if key in LOADED and LOADED[key] != plugin:
         raise InputError(f"plugin {spec} has changed since it was loaded; start the program again")
     if key not in LOADED:
-        _register(plugin, key, lambda: _run(path, content, plugin))
+        _register(plugin, key, lambda: _run(content, plugin), registers)
     return plugin
 
 
@@ -142,10 +143,28 @@ def _read(path: Path) -> bytes:
         raise InputError(f"plugin {path} cannot be read ({error.strerror}); check the file") from None
 
 
-def _run(path: Path, content: bytes, plugin: Plugin) -> None:
+def function_of(spec: str) -> Callable[..., Any]:
+    """The function that `FILE.py:NAME` names; the file is run, and need not register anything."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"{file} is no file; give FILE.py:NAME, the path of a Python file and a function in it")
+    module = sys.modules[_module_name(load(path, registers=False))]
+    found = getattr(module, name, None)
+    if not callable(found):
+        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+        raise InputError(f"{file} has no function {name!r}; it has {', '.join(own) or 'none'}")
+    return found
+
+
+def _module_name(plugin: Plugin) -> str:
+    word = re.sub(r"\W", "_", Path(plugin.name).stem)
+    return f"hsfl_plugin_{word}_{plugin.sha256[:12]}"
+
+
+def _run(content: bytes, plugin: Plugin) -> None:
     """Run the very bytes that were hashed. Their module gets a name, so that its classes can be pickled on this machine."""
-    word = re.sub(r"\W", "_", path.stem)
-    module = ModuleType(f"hsfl_plugin_{word}_{plugin.sha256[:12]}")
+    module = ModuleType(_module_name(plugin))
     module.__file__ = plugin.spec
     sys.modules[module.__name__] = module
     try:
@@ -155,13 +174,13 @@ def _run(path: Path, content: bytes, plugin: Plugin) -> None:
         raise
 
 
-def _register(plugin: Plugin, file: str, run: Callable[[], object]) -> None:
+def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: bool = True) -> None:
     """Run a plugin. If it raises, nothing that it registered stays, and the error is told in one line."""
     before = set(REGISTERED)
     _loading.append(plugin)
     try:
         run()
-        if REGISTERED.keys() == before:
+        if registers and REGISTERED.keys() == before:
             raise InputError("it registers nothing; call hsfl.register_framework or another register function in it")
     except (Exception, SystemExit) as error:
         for key in REGISTERED.keys() - before:

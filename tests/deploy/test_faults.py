@@ -117,12 +117,13 @@ def test_a_client_restarted_in_mid_round_begins_its_round_anew(there: Fleet) -> 
     end(there, [EVERYBODY] * 3)
 
 
-def test_a_slow_client_past_tau(there: Fleet) -> None:
-    there.start("edge", "main", *NAMES[:3])
-    there.start("di", HSFL_TEST_PAUSE_S="1.5")
-    in_round(there, 1)
-    there.until_event("main", "client dropped", client="di", round=1, reason="late")
-    end(there, [WITHOUT_DI] * 3)
+def test_a_slow_client_past_tau(tmp_path: Path) -> None:
+    run = changed(SLOW_RUN, train=SLOW_RUN["train"] | {"tau_s": 20.0})
+    with fleet(tmp_path, run, more={"min_clients": 3, "first_clients": 4}, plugin=PLUGIN) as there:
+        there.start("edge", "main", *NAMES[:3])
+        there.start("di", HSFL_TEST_PAUSE_S="2.5")  # 15 batches a round
+        there.until_event("main", "client dropped", client="di", round=1, reason="late")
+        end(there, [WITHOUT_DI] * 3)
 
 
 def test_a_link_that_is_cut_goes_on_within_the_round(tmp_path: Path) -> None:
@@ -149,8 +150,9 @@ def test_a_full_disk_stops_the_round_and_keeps_the_last(there: Fleet) -> None:
     start(there)
     in_round(there, 2)
     pid = there.running["main"].process.pid
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-    assert there.wait() == 2
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+    assert there.wait() == 2  # what is larger than its log cannot be written
+    assert "cannot be written" in there.running["main"].log.read_text()
     there.start("main")
     there.until_event("main", "goes on from the last completed round", round=1)
     end(there, [EVERYBODY] * 3)

@@ -8,27 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
 
-from hsfl.config import RunConfig, read_config
-from hsfl.engines import workers
+from hsfl.engines import spread, workers
 from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
-
-SMALL = ["data.name=digits", "data.limit=240", "data.limit_test=60", "model.name=cnn", "train.batch_size=16",
-         "train.rounds=2", "fleet.num_clients=5", "fleet.cuts=[1,2,3,1,2]", "train.optimizer=adam"]  # fmt: skip
-
-
-def config(*changes: str) -> RunConfig:
-    return read_config(None, [*SMALL, *changes])
-
-
-def model_bytes(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
-def losses(folder: Path) -> list[tuple[float | None, float | None, float | None]]:
-    return [(r.train_loss, r.test_loss, r.test_accuracy) for r in RunFolder(folder).rounds()]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +25,6 @@ def children() -> set[int]:
     return {p.pid for p in workers.mp.active_children() if p.pid is not None}
 
 
-DROPS = ("train.drop_rate=0.3", "train.rounds=3")
 DRAWN = ("train.clients_per_round=3", "train.choose=samples", "train.receivers=chosen", "data.partition=quantity_skew")
 OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
 
@@ -49,6 +33,7 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
     ("changes", "number"),
     [
         (DROPS, 2),
+        pytest.param(DROPS, 1, marks=pytest.mark.slow),
         pytest.param(DRAWN, 2, marks=pytest.mark.slow),
         pytest.param(DROPS, 3, marks=pytest.mark.slow),
         pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
@@ -61,6 +46,10 @@ def test_workers_train_the_same_bits_as_one_process(changes: tuple[str, ...], nu
     assert model_bytes(out) == model_bytes(tmp_path / "inline")
     assert losses(out) == losses(tmp_path / "inline")
     assert not children()
+    trained = [line.partition(" trained clients ") for line in (out / "workers.log").read_text().splitlines()]
+    for record in RunFolder(out).rounds():
+        mine = [whom.split() for who, _, whom in trained if who.startswith(f"round {record.round}: process ")]
+        assert sorted(int(client) for some in mine for client in some) == sorted(record.kept)
 
 
 class Killer(Observer):
@@ -88,7 +77,7 @@ def test_a_killed_worker_is_replaced_and_the_numbers_stay(tmp_path: Path) -> Non
     killer = Killer()
     settings = config(*long, "engine.name=workers", "engine.workers=2", "engine.threads=1")
     run(settings, tmp_path / "killed", observer=killer)
-    assert any("a worker ended by itself (exit code -9" in text for text in killer.warnings)
+    assert any("exit code -9, killed, perhaps for want of memory" in text for text in killer.warnings)
     assert model_bytes(tmp_path / "killed") == model_bytes(tmp_path / "inline")
     assert losses(tmp_path / "killed") == losses(tmp_path / "inline")
     assert killer.batches > 0
@@ -137,3 +126,48 @@ def test_what_has_no_effect_is_said(changes: tuple[str, ...], words: str, tmp_pa
     told.round_starts = lambda *_: None  # type: ignore[method-assign]
     run(config("train.rounds=1", "engine.name=workers", *changes), tmp_path / "run", observer=told)
     assert any(words in text for text in told.warnings)
+
+
+def test_work_is_dealt_longest_first_in_shrinking_pieces() -> None:
+    """40 units of work for two workers: a quarter of what is left each time, whole clients, at least one."""
+    size = {0: 9, 1: 8, 2: 7, 3: 6, 4: 5, 5: 3, 6: 2}
+    queue, dealt = list(size), []
+    while queue:
+        dealt.append(spread.take(queue, size.__getitem__, 2))
+    assert dealt == [(0,), (1,), (2,), (3,), (4,), (5,), (6,)]
+    queue, dealt = list(range(16)), []
+    while queue:
+        dealt.append(len(spread.take(queue, lambda _: 1, 2)))
+    assert dealt == [4, 3, 2, 1, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["ctrl-c", "kill"])
+def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
+    """After Ctrl-C the run can go on; after the death of the run itself its workers end, too."""
+    out = tmp_path / "run"
+    words = command(out, "engine.name=workers", "engine.workers=2", "engine.threads=1", "train.rounds=2000")
+    process = begun(words)
+    try:
+        assert until(120, lambda: (out / "rounds.jsonl").exists() and RunFolder(out).rounds())
+        assert len(session_of(process.pid)) >= 2
+        if end == "ctrl-c":
+            ctrl_c(process)
+            process.wait(60)
+            assert RunFolder(out).ended().status == "interrupted"
+        else:
+            process.kill()
+            process.wait(10)
+        assert until(20, lambda: not session_of(process.pid)), session_of(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_more_workers_than_cores_are_started_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(workers.Workers, "_spawn", lambda self: None)
+    engine = workers.Workers.start(config("engine.name=workers", "engine.workers=4"), said.append)
+    assert said == ["engine.workers is 4 but this machine has 2 cores; the workers wait for each other"]
+    assert (len(engine.helpers), engine.num_threads) == (4, 1)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from hsfl.errors import InputError
-from hsfl.models.units import SplitModel, split
+from hsfl.models.split import split
+from hsfl.models.units import SplitModel
 
 
 def layers() -> list[nn.Module]:

@@ -10,7 +10,8 @@ from torch import nn
 from hsfl.errors import InputError
 from hsfl.models import zoo
 from hsfl.models.layers import num_groups, swap_norm
-from hsfl.models.units import SplitModel, split
+from hsfl.models.split import split
+from hsfl.models.units import SplitModel
 
 NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 20}
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")

@@ -8,9 +8,10 @@ import pytest
 from tests.small_runs import read_strictly, tiny
 
 from hsfl.config import RunConfig
+from hsfl.engines.versions import sources_sha256
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
-from hsfl.runs.environment import environment, sources_sha256
+from hsfl.runs.environment import environment
 from hsfl.runs.folder import RunFolder, check_same_run
 from hsfl.runs.records import RoundRecord
 

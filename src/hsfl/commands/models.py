@@ -17,11 +17,15 @@ MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 
 @commands.command(
     epilog="Examples:\n\n- `hsfl cost resnet18 --input 3,32,32`\n"
+    "- `hsfl cost my_file.py:build --input 3,224,224`\n"
     "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`"
 )
 def cost(
     model: Annotated[
-        str, typer.Argument(help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registers.")
+        str,
+        typer.Argument(
+            help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, a name that a plugin registers, or FILE.py:FUNCTION of yours."
+        ),
     ] = "resnet18",
     input: Annotated[
         str,
@@ -41,14 +45,19 @@ def cost(
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
         from hsfl.models.cost import measure
-        from hsfl.models.zoo import build
+        from hsfl.models.zoo import build, build_from
+        from hsfl.plugins import function_of
 
         for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", classes, 10**6)):
             if not 1 <= value <= most:
                 raise InputError(f"{name} is {value}; choose 1..{most}")
-        options = read_options(changes, plugin, [model]).of(model)
         shape = read_shape(input)
-        split_model = build(model, shape, classes, norm, stem, options=options)
+        if ".py:" in model:
+            read_options(changes, plugin, [model])
+            split_model = build_from(function_of(model), shape, classes, norm)
+        else:
+            options = read_options(changes, plugin, [model]).of(model)
+            split_model = build(model, shape, classes, norm, stem, options=options)
         table = measure(split_model, shape, batch_size)
         if save is not None:
             table.save(save)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from hsfl.commands.shared import (
     DataDir,
+    Jobs,
     Json,
     Plugins,
     err_console,
@@ -73,6 +74,7 @@ def reproduce(
             help="A folder of earlier trainings, which are not repeated; `none` trains everything. By default docs/results, in a checkout."
         ),
     ] = None,
+    jobs: Jobs = 1,
     plugin: Plugins = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -87,7 +89,9 @@ def reproduce(
         need_plan_extra()
         from hsfl.errors import known
         from hsfl.experiments.shared import SCALES
+        from hsfl.experiments.traces import Together
         from hsfl.report.figure import matplotlib
+        from hsfl.runs.many import Told
 
         chosen = WHAT if known("what", what, (*WHAT, "all")) == "all" else (what,)
         known("--scale", scale, SCALES)
@@ -99,6 +103,7 @@ def reproduce(
             "datasets": _names(datasets),
             "data_dir": data_dir,
             "shipped": _results(results),
+            "together": Together(jobs, Told(console, quiet)),
         }
         outcomes = []
         try:

@@ -194,9 +194,14 @@ class LogConfig(Section):
 class EngineConfig(Section):
     """Where clients are trained. The numbers do not depend on it, to the bit."""
 
-    name: Literal["inline", "workers"] = "inline"  # where clients are trained: in this process, or by worker processes
-    workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core
-    threads: int | None = Field(None, ge=1, le=1024)  # of each worker; null: the cores divided among the workers
+    name: Literal["inline", "workers", "ray"] = (
+        "inline"  # where clients are trained: in this process, by processes of this machine, or on a Ray cluster
+    )
+    workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core, of this machine or of the cluster
+    threads: int | None = Field(
+        None, ge=1, le=1024
+    )  # of each worker; null: the cores divided among the workers; 1 with ray
+    address: str | None = None  # HOST:PORT of a Ray cluster's head node; null: a cluster is started on this machine
 
 
 class RunConfig(Section):

@@ -56,11 +56,13 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass
 class Demo:
-    """A deployment in a folder. rounds: how many; insecure: plaintext instead of TLS."""
+    """A deployment in a folder. rounds: how many; insecure: plaintext instead of TLS; least: clients that make a round."""
 
     folder: Path
     rounds: int = int(RUN["train"]["rounds"])
     insecure: bool = False
+    least: int = len(CLIENTS)
+    tau_s: float = 120.0
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
@@ -73,7 +75,7 @@ class Demo:
             raise InputError(f"{self.folder} already holds something; choose another folder (--out)")
         self.folder.mkdir(parents=True, exist_ok=True)
         main, edge = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        run = RUN | {"train": RUN["train"] | {"rounds": self.rounds}}
+        run = RUN | {"train": RUN["train"] | {"rounds": self.rounds, "tau_s": self.tau_s}}
         parse_config(run)
         trees: dict[str, dict[str, Any]] = {
             "main": {
@@ -81,7 +83,7 @@ class Demo:
                 "edge": edge,
                 "out": "run",
                 "clients": CLIENTS,
-                "min_clients": len(CLIENTS),
+                "min_clients": self.least,
                 "threads": 1,
             },
             "edge": {"listen": edge, "out": "edge", "threads": 1},
@@ -104,13 +106,17 @@ class Demo:
     def start(self) -> None:
         """Every process, each with its log beside its settings."""
         for name in ("edge", "main", *CLIENTS):
-            words = ["serve", name] if name in ("main", "edge") else ["client"]
-            words += [str(self.folder / f"{name}.toml")] + (["--insecure"] if self.insecure else [])
-            with (self.folder / f"{name}.log").open("wb") as log:
-                self.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "hsfl", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    env=os.environ | {"OMP_NUM_THREADS": "1"},
-                )  # fmt: skip
+            self.start_one(name)
+
+    def start_one(self, name: str) -> None:
+        """One process; its log goes on where an earlier one's ended."""
+        words = ["serve", name] if name in ("main", "edge") else ["client"]
+        words += [str(self.folder / f"{name}.toml")] + (["--insecure"] if self.insecure else [])
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "hsfl", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
 
     def follow(self, show: Callable[[RoundRecord], None]) -> None:
         """Show rounds as they end, until the main server has ended."""

@@ -25,6 +25,7 @@ from hsfl.planning.world import World, count_batches
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
 BLEND = 0.5  # of a new measurement
+WORTH = 0.01  # of the round: a change that gains less is not made
 RATES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
 
 
@@ -80,14 +81,26 @@ class Planner:
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> Plan:
         """The cuts of a round with these clients."""
         world, samples = self._world(names), self._samples()
-        fresh = self._choose(world, samples)
-        plans = [
-            self._timed(world, samples, cuts, round, chosen) for cuts in ([self.cuts] if self.cuts else []) + [fresh]
-        ]
-        best = plans[-1] if len(plans) == 1 or plans[1].line.round_s < GAIN * plans[0].line.round_s else plans[0]
+        best = self._timed(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
-            self._say(best, plans[0], chosen, names)
+            before = self._timed(world, samples, self.cuts, round, chosen)
+            if best.line.round_s < GAIN * before.line.round_s:
+                best = self._fewest_changes(world, samples, best, before, round, chosen)
+                self._say(best, before, chosen, names)
+            else:
+                best = before
         self.cuts = best.cuts
+        return best
+
+    def _fewest_changes(
+        self, world: World, samples: np.ndarray, best: Plan, before: Plan, round: int, chosen: tuple[int, ...]
+    ) -> Plan:
+        """The new cuts for those whose new cut shortens the round; all others keep theirs."""
+        for seat in range(len(best.cuts)):
+            if best.cuts[seat] != before.cuts[seat]:
+                cuts = (*best.cuts[:seat], before.cuts[seat], *best.cuts[seat + 1 :])
+                other = self._timed(world, samples, cuts, round, chosen)
+                best = other if other.line.round_s <= best.line.round_s * (1 + WORTH) else best
         return best
 
     def _choose(self, world: World, samples: np.ndarray) -> tuple[int, ...]:

@@ -1,24 +1,38 @@
 """What an engine does, and the engine that trains everything in this process."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from hsfl.frameworks.base import Framework
-from hsfl.models.state import UnitState, load_state
+from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.evaluate import Quality, Tally, num_batches, quality, tally
 
 
 @dataclass(frozen=True)
 class Exam:
-    """The test images, and the model into which the weights to be tested are loaded."""
+    """The test images, and the model whose tensors become views of the weights to be tested."""
 
     model: SplitModel
+    initial: UnitState  # what the model holds between two tests
     images: Images
     num_classes: int
+
+    def tally(self, whole: UnitState, batches: Iterable[int]) -> list[Tally]:
+        """What a whole model does on each of these batches of the test images."""
+        bind_state(whole, self.model.eval())
+        return [tally(self.model, self.images, self.num_classes, batch) for batch in batches]
+
+
+class Placed(NamedTuple):
+    """Who trained which clients of a round."""
+
+    where: str
+    clients: tuple[int, ...]
 
 
 class Engine(Protocol):
@@ -29,6 +43,10 @@ class Engine(Protocol):
     def attach(self, framework: Framework, exam: Exam) -> None: ...
 
     def evaluate(self, whole: UnitState) -> Quality: ...
+
+    def placed(self) -> list[Placed]:
+        """Who trained which clients of the last round; empty where this process trained all."""
+        ...
 
     def close(self) -> None:
         """End every process that the engine has started."""
@@ -43,10 +61,15 @@ class Inline:
 
     def attach(self, framework: Framework, exam: Exam) -> None:
         self.exam = exam
+        bind_state(exam.initial, exam.model)  # it needs no weights of its own
 
     def evaluate(self, whole: UnitState) -> Quality:
-        load_state(whole, self.exam.model)
-        return evaluate(self.exam.model.eval(), self.exam.images, self.exam.num_classes)
+        tallies = self.exam.tally(whole, range(num_batches(self.exam.images)))
+        bind_state(self.exam.initial, self.exam.model)  # else it would keep the memory of `whole`
+        return quality(tallies)
+
+    def placed(self) -> list[Placed]:
+        return []
 
     def close(self) -> None:
         pass

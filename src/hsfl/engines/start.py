@@ -21,6 +21,10 @@ def start(config: RunConfig, say: Callable[[str], None]) -> Engine:
         return Inline()
     if config.device != "cpu":
         raise InputError(f"engine.name is {engine.name!r} but device is {config.device!r}; set engine.name=inline")
+    if engine.name == "ray":
+        from hsfl.engines.on_ray import OnRay  # here, because Ray is an extra
+
+        return OnRay.start(config, say)
     from hsfl.engines.workers import Workers  # here, because inline runs need no multiprocessing
 
     return Workers.start(config, say)

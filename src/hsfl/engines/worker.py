@@ -1,18 +1,14 @@
-"""A worker process: trains the clients it is dealt, sums them, and sends one sum a round.
+"""A worker: trains the clients it is dealt, sums them, and gives one sum a round. It lives in a process or in an actor of Ray.
 
-Orders come through a pipe and are carried out one by one. What goes back: progress, the shard of a round, tallies of test
-batches, or what went wrong. A worker ends when it is told to, or when its parent is gone.
+Orders are carried out one by one. What goes back: progress, the shard of a round, tallies of test batches, or what went wrong.
 """
 
 import copy
 import dataclasses
-import signal
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-
-import torch
 
 from hsfl import plugins
 from hsfl.engines.base import Exam
@@ -20,21 +16,19 @@ from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State, Task
 from hsfl.frameworks.parallel import CopyPerClient, Shard
-from hsfl.models.state import UnitState, load_state
+from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Tally, tally
+from hsfl.training.evaluate import Tally
 
 PROGRESS_S = 0.1  # between two messages about batches
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know once. Tensors lie in memory that all processes share."""
+    """What a worker needs to know once."""
 
     task: Task
-    state: State  # written by the parent before each round
-    whole: UnitState  # written by the parent before each evaluation
     test: Images
     num_classes: int
 
@@ -50,12 +44,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Hand:
-    """Send the shard of the round."""
+    """Give the shard of the round."""
 
 
 @dataclass(frozen=True)
 class Assess:
-    """Tally these batches of the test images; the first order after a change of the whole model loads it."""
+    """Tally these batches of the test images."""
 
     batches: tuple[int, ...]
 
@@ -86,35 +80,34 @@ class Failed:
     kind: str
     words: str
 
-
-def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
-    """The life of a worker. Ctrl-C is the parent's business."""
-    for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
-        signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(num_threads)
-    try:
-        plugins.load_all(specs)
-        setup = pipe.recv()
-        worker = Worker(setup, pipe)
-        while (order := pipe.recv()) is not None:
-            pipe.send(worker.carry_out(order))
-    except (EOFError, ConnectionError):
-        pass  # the parent is gone
-    except (InputError, Diverged) as error:
-        pipe.send(Failed(type(error).__name__, str(error)))
-    except (Exception, SystemExit) as error:
+    @classmethod
+    def by(cls, error: BaseException) -> "Failed":
+        if isinstance(error, InputError | Diverged):
+            return cls(type(error).__name__, str(error))
         words = plugins.explain(error)
-        pipe.send(Failed("RuntimeError", traceback.format_exc()) if words is None else Failed("InputError", words))
+        if words is not None:
+            return cls("InputError", words)
+        return cls("RuntimeError", "".join(traceback.format_exception(error)))
+
+    def error(self) -> Exception:
+        """The error, to be raised where the run is."""
+        return {"InputError": InputError, "Diverged": Diverged}.get(self.kind, RuntimeError)(self.words)
+
+
+Answer = Batch | Done | Failed
 
 
 class Worker:
-    """Carries out orders on the setup that the parent has sent."""
+    """Carries out orders. Before them it is given `state`, from which a round starts, or `whole`, the model to be tested."""
 
-    def __init__(self, setup: Setup, pipe: Connection) -> None:
-        self.setup, self.pipe = setup, pipe
+    state: State
+    whole: UnitState
+
+    def __init__(self, setup: Setup, tell: Callable[[Batch], None]) -> None:
+        self.tell = tell
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
-        self.exam = Exam(task.model, setup.test, setup.num_classes)
+        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes)
         framework = find_framework(task.config.framework)(task)
         assert isinstance(framework, CopyPerClient)
         self.framework = framework
@@ -126,26 +119,22 @@ class Worker:
         if isinstance(order, Train):
             self.train(order)
             return Done()
-        if isinstance(order, Hand):
-            shard, self.shard = self.shard, None
-            if shard is not None:
-                shard.losses.read()
-            return Done(shard)
-        load_state(self.setup.whole, self.exam.model)
-        model, images = self.exam.model.eval(), self.exam.images
-        return Done(tallies=tuple((b, tally(model, images, self.exam.num_classes, b)) for b in order.batches))
+        if isinstance(order, Assess):
+            return Done(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
+        shard, self.shard = self.shard, None
+        if shard is not None:
+            shard.losses.read()
+        return Done(shard)
 
     def train(self, order: Train) -> None:
         if order.round_index != self.round_index:
             self.round_index, self.shard = order.round_index, None
-        more = self.framework.train(self.setup.state, order.clients, order.round_index, order.round_samples)
-        if self.shard is None:
-            self.shard = more
-        else:
-            self.shard.merge(more)
+        self.shard = self.framework.train(
+            self.state, order.clients, order.round_index, order.round_samples, into=self.shard
+        )
 
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples
         if time.monotonic() - self.told_s > PROGRESS_S:
-            self.pipe.send(Batch(client, self.samples))
+            self.tell(Batch(client, self.samples))
             self.told_s, self.samples = time.monotonic(), 0

@@ -19,7 +19,7 @@ from hsfl.experiments.shared import (
 from hsfl.experiments.statistics import verdict
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_study import Study, make_study, values_at
-from hsfl.experiments.traces import MakeObserver
+from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
 from hsfl.report.curves import estimate
@@ -42,10 +42,11 @@ def run(
     data_dir: Path | None = None,
     shipped: Path | None = None,
     make_observer: MakeObserver = lambda name: Observer(),
+    together: Together = ONE_BY_ONE,
 ) -> Outcome:
     """Draw from `table1` beside `out`, training there what is missing."""
     runs = out.parent / "table1"
-    study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer)
+    study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer, together)
     return draw(out, study, datasets[0])
 
 

@@ -35,7 +35,7 @@ from hsfl.experiments.gains_figure import dependence_figure
 from hsfl.experiments.shared import Outcome, Say, Trend, claim, machine, table, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
-from hsfl.experiments.traces import MakeObserver, file_name, read_trace
+from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, file_name, read_trace
 from hsfl.files import write_csv
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
@@ -66,6 +66,7 @@ def run(
     data_dir: Path | None = None,
     shipped: Path | None = None,
     make_observer: MakeObserver = lambda name: Observer(),
+    together: Together = ONE_BY_ONE,
 ) -> Outcome:
     """Solve the fleets that are missing, then write tables and figures."""
     claim(

@@ -16,7 +16,7 @@ from hsfl.experiments.shared import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
-from hsfl.experiments.traces import MakeObserver, find_trace, largest_difference
+from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_trace, largest_difference, train_ahead
 from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
 from hsfl.report.figure import save
@@ -35,9 +35,12 @@ def run(
     data_dir: Path | None = None,
     shipped: Path | None = None,
     make_observer: MakeObserver = lambda name: Observer(),
+    together: Together = ONE_BY_ONE,
 ) -> Outcome:
     """Train what is missing, time it on every fleet, and write the tables."""
-    study = make_study(out, scale, num_seeds, say, columns, datasets, data_dir, shipped, make_observer)
+    study = make_study(out, scale, num_seeds, say, columns, datasets, data_dir, shipped, make_observer, together)
+    others = [(data, name, study.seeds[0]) for data in study.data_sets for name in twins_of(study)]
+    train_ahead(others, scale, out, shipped, data_dir, together)
     same = check_twins(out, scale, study, data_dir, shipped, say, make_observer)
     rows = []
     if TAU_DATA in datasets and scale != "smoke":
@@ -45,12 +48,17 @@ def run(
     return draw(out, scale, study, rows, same)
 
 
+def twins_of(study: Study) -> list[str]:
+    """The columns that are HSFL's twins, HSFL itself left out."""
+    return [name for name in TWINS if name != PROPOSED and name in study.columns]
+
+
 def check_twins(
     out: Path, scale: str, study: Study, data_dir: Path | None, shipped: Path | None, say: Say, make_observer: MakeObserver
 ) -> list[Trend]:  # fmt: skip
     """SplitFed V1 and FL, trained themselves for some rounds of the first seed, must lose what HSFL loses there."""
     seed, apart, rounds = study.seeds[0], 0.0, 0
-    others = [name for name in TWINS if name != PROPOSED and name in study.columns]
+    others = twins_of(study)
     for data in study.data_sets:
         for name in others:
             own = find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)

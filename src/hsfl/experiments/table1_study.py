@@ -17,7 +17,7 @@ from hsfl.experiments.columns import (
 from hsfl.experiments.fleets import CUTS_FILE, Answer, make_point, read_answer, read_cuts, solve_points
 from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
 from hsfl.experiments.shared import Say, claim, claim_plugins
-from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+from hsfl.experiments.traces import MakeObserver, Together, Trace, find_trace, train_ahead
 from hsfl.runs.provenance import names_of
 
 FRACTIONS = (0.25, 0.5, 1.0)  # of the budget
@@ -86,6 +86,7 @@ def make_study(
     data_dir: Path | None,
     shipped: Path | None,
     make_observer: MakeObserver,
+    together: Together,
 ) -> Study:
     """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
     claim(out, settings(scale))
@@ -93,6 +94,7 @@ def make_study(
     wanted = [
         (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
     ]
+    train_ahead(wanted, scale, out, shipped, data_dir, together)
     traces = {key: _trace(key, scale, out, shipped, data_dir, say, make_observer) for key in wanted}
     points = [
         make_point(data, scale, seed, fleet, traces[data, TWIN_TRACE, seed].num_samples, columns)

@@ -6,8 +6,8 @@ machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie i
 
 import csv
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,25 @@ from hsfl.errors import InputError
 from hsfl.experiments.columns import trace_config
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import write_atomic
-from hsfl.runs.compare import run_or_resume
+from hsfl.runs.compare import has_ended, run_or_resume, run_piece
 from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
+from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.records import RoundRecord
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]
+
+
+@dataclass(frozen=True)
+class Together:
+    """How many trainings are made side by side, and who is told how far they are."""
+
+    jobs: int = 1
+    show: Show = field(default_factory=Show)
+
+
+ONE_BY_ONE = Together()
 
 
 @dataclass(frozen=True)
@@ -65,15 +77,38 @@ def find_trace(
 ) -> Trace:  # fmt: skip
     """The trace in `out`, else the one in `shipped` (a folder of results), else trained now."""
     config = trace_config(data, scale, seed, name, data_dir)
-    for folder in (out / "traces", shipped):
-        path = folder / file_name(data, name, seed) if folder is not None else None
-        if path is not None and path.exists() and is_of(trace := read_trace(path), config):
-            return trace
+    if (trace := _known(config, data, name, out, shipped)) is not None:
+        return trace
     words = f"{data}, {name}, seed {seed}"
     say(f"{words}: training {config.train.rounds} rounds")
     folder = run_path(out / "runs" / data, name, seed)
     run_or_resume(config, folder, make_observer(words))
     return write_trace(out / "traces" / file_name(data, name, seed), folder, data, name)
+
+
+def _known(config: RunConfig, data: str, name: str, out: Path, shipped: Path | None) -> Trace | None:
+    """The trace of these settings in `out` or in `shipped`; None if it must be trained."""
+    for folder in (out / "traces", shipped):
+        path = folder / file_name(data, name, config.seed) if folder is not None else None
+        if path is not None and path.exists() and is_of(trace := read_trace(path), config):
+            return trace
+    return None
+
+
+def train_ahead(
+    wanted: Iterable[tuple[str, str, int]], scale: str, out: Path, shipped: Path | None, data_dir: Path | None,
+    together: Together,
+) -> None:  # fmt: skip
+    """Train side by side what `find_trace` would train one after another. wanted: data set, trace and seed of each."""
+    if together.jobs == 1:
+        return
+    pieces = []
+    for data, name, seed in wanted:
+        config = trace_config(data, scale, seed, name, data_dir)
+        if _known(config, data, name, out, shipped) is None:
+            path = run_path(out / "runs" / data, name, seed)
+            pieces.append(Piece(f"{data}, {name}, seed {seed}", f"{data}, {name}", config, path))
+    run_all(pieces, run_piece, has_ended, together.jobs, together.show)
 
 
 def is_of(trace: Trace, config: RunConfig) -> bool:

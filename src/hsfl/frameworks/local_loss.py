@@ -104,7 +104,9 @@ def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, ...]) -> 
     """The shape of one sample's smashed data."""
     first = next(model.parameters(), torch.zeros(0))
     with torch.no_grad():
-        smashed = model.head(cut).eval()(torch.zeros(1, *input_shape, dtype=first.dtype, device=first.device))
+        smashed = model.head(cut).eval()(
+            torch.zeros(1, *input_shape, dtype=model.input_dtype or first.dtype, device=first.device)
+        )
     return tuple(smashed.shape[1:])
 
 

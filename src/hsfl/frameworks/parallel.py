@@ -22,35 +22,24 @@ from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses
-from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What the two servers have summed of a round; no edge sum where clients keep their heads."""
-
-    main: PartialSum
-    edge: PartialSum | None
-
-    def merge(self, other: "Sums") -> None:
-        """Count in the sums of another part of the round."""
-        self.main.merge(other.main)
-        if self.edge is not None and other.edge is not None:
-            self.edge.merge(other.edge)
+from hsfl.training.roles import Client, EdgeServer, MainServer, agree
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What some clients of a round gave. Shards can be trained anywhere and joined in any order."""
+    """What some clients of a round gave. Shards can be trained anywhere and joined in any order.
 
-    sums: Sums
+    The two servers count into one sum: what they add is exact, so the sum is what both have once they have swapped theirs.
+    """
+
+    total: PartialSum  # of all units, or of the main server's where clients keep their heads
     heads: dict[int, UnitState]  # by client, where clients keep them
     losses: Losses
     bytes: LinkBytes
 
     def merge(self, other: "Shard") -> None:
         """Count in another part of the round."""
-        self.sums.merge(other.sums)
+        self.total.merge(other.total)
         self.heads.update(other.heads)
         self.losses.merge(other.losses)
         self.bytes.merge(other.bytes)
@@ -70,8 +59,10 @@ class CopyPerClient(Base):
         self.task = task
         self.cuts = self.choose_cuts(task)
         self.min_cut, self.max_cut = min(self.cuts), max(self.cuts)
-        self.head_part = task.part(0, self.max_cut)
-        self.tail_part = task.part(self.min_cut, task.num_units)
+        self.head_part = task.part(0, task.num_units)
+        self.tail_part = (
+            self.head_part.twin()
+        )  # client and server hold different units of the one client that is trained
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
@@ -81,10 +72,14 @@ class CopyPerClient(Base):
 
     def init(self) -> State:
         initial, cuts = self.task.initial, self.cuts
-        units = {"main": initial[self.min_cut : self.task.num_units].clone()}
         if self.average_heads:
-            return State(units | {"edge": initial[0 : self.max_cut].clone()})
-        return State(units | {f"head{k}": initial[0:cut].clone() for k, cut in enumerate(cuts)})
+            return State(self._held(initial))
+        main = initial[self.min_cut : self.task.num_units]
+        return State({"main": main} | {f"head{k}": initial[0:cut] for k, cut in enumerate(cuts)})
+
+    def _held(self, whole: UnitState) -> dict[str, UnitState]:
+        """What each server holds of a model; views, since no state is ever written to."""
+        return {"main": whole[self.min_cut : self.task.num_units], "edge": whole[0 : self.max_cut]}
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """Every kept client trains; then the servers swap sums and average."""
@@ -95,32 +90,44 @@ class CopyPerClient(Base):
             shards = spread(state, kept, round_index)
         return self.finish(state, shards, self.task.receivers(round_index))
 
-    def train(self, state: State, clients: Iterable[int], round_index: int, round_samples: int) -> Shard:
+    def train(
+        self,
+        state: State,
+        clients: Iterable[int],
+        round_index: int,
+        round_samples: int,
+        into: Shard | None = None,
+    ) -> Shard:
         """Some of the round's clients, one after another, each with a session at the main server.
 
         round_samples: of all clients that take part in the round, wherever they are trained.
+        into: the shard that these clients are counted into; by default a new one.
         """
-        task, lr, losses, link = self.task, self.task.lr(round_index), Losses(), Link()
+        task, lr, link = self.task, self.task.lr(round_index), Link()
         weights = task.weights(round_index)
-        sums = self.zero_sums(state, round_samples)
-        main = MainServer(state.units["main"], sums.main, self.tail_part)
-        heads = _EdgeHeads(state, sums.edge) if sums.edge is not None else _OwnHeads(state)
+        shard = into or Shard(self.zero_sum(state, round_samples), {}, Losses(), LinkBytes())
+        main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
+        heads = (
+            _EdgeHeads(state, shard.total[0 : self.max_cut]) if self.average_heads else _OwnHeads(state, shard.heads)
+        )
         for k in clients:
             data, cut = task.data(k), self.cuts[k]
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut, link), lr)
             session = main.open(cut, lr)
             head, own = client.train(session, round_index, link)
-            losses.merge(own)
+            shard.losses.merge(own)
             main.finish(k, session.part.state, float(weights[k]))
             heads.take(k, head, float(weights[k]), main, link)
-        return Shard(sums, heads.kept, losses, link.bytes)
+        shard.bytes.merge(link.bytes)
+        return shard
 
-    def zero_sums(self, state: State, round_samples: int) -> Sums:
-        """Empty sums of both servers for a round that starts from this state, with so many samples."""
-        most = self.task.most_weight(round_samples)
-        edge = PartialSum.zero(state.units["edge"], most) if self.average_heads else None
-        return Sums(PartialSum.zero(state.units["main"], most), edge)
+    def zero_sum(self, state: State, round_samples: int) -> PartialSum:
+        """An empty sum for a round that starts from this state, with so many samples."""
+        main, most = state.units["main"], self.task.most_weight(round_samples)
+        if not self.average_heads:
+            return PartialSum.zero(main, most)
+        return PartialSum.zero(state.units["edge"][0 : self.min_cut], most, main)
 
     def finish(self, state: State, shards: Sequence[Shard], receivers: np.ndarray) -> tuple[State, RoundResult]:
         """The shards of a round are joined, in whatever order they come; the servers swap sums and average.
@@ -131,18 +138,26 @@ class CopyPerClient(Base):
         for shard in shards[1:]:
             whole.merge(shard)
         link.bytes.merge(whole.bytes)
-        sums, losses = whole.sums, whole.losses
-        main = MainServer(state.units["main"], sums.main, self.tail_part)
-        units = {name: head for name, head in state.units.items() if name.startswith("head")}
-        units |= {f"head{k}": head for k, head in whole.heads.items()}
-        if sums.edge is not None:
-            edge = EdgeServer(state.units["edge"], sums.edge)
-            swap(main, edge, self.min_cut, self.max_cut, link)
-            units["edge"] = edge.close()
+        total, main = whole.total, state.units["main"]
+        if self.average_heads:
+            self._swap(total, link)
+            after = join(state.units["edge"], main)
+            total.write_mean(after)
+            units = self._held(after)
             for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
-                link.count("client_edge_down", int(count) * units["edge"][0:cut].num_bytes)  # to dropped clients, too
-        units["main"] = main.close()
-        return State(units), RoundResult(losses.mean, losses.num_samples, link.bytes)
+                link.count("client_edge_down", int(count) * after[0:cut].num_bytes)  # to dropped clients, too
+        else:
+            heads = {f"head{k}": head for k, head in whole.heads.items()}
+            units = state.units | heads | {"main": total.mean(main)}
+        return State(units), RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
+
+    def _swap(self, total: PartialSum, link: Link) -> None:
+        """Each server sends the other its sum of the common units. Here both have counted into one sum, which is exact, so that
+        nothing is left to add; but what they send passes the link all the same."""
+        common = total[self.min_cut : self.max_cut]
+        for _ in range(2 if self.min_cut < self.max_cut else 0):
+            if (arrived := link.carry("edge_main", common)) is not common:
+                common.copy_(arrived)
 
     def models(self, state: State) -> Iterable[UnitState]:
         main = state.units["main"]
@@ -157,7 +172,6 @@ class _EdgeHeads:
     """Stage 3 of the paper: heads come back to the edge server, which sums them."""
 
     def __init__(self, state: State, total: PartialSum) -> None:
-        self.kept: dict[int, UnitState] = {}  # no client keeps its head
         self.edge = EdgeServer(state.units["edge"], total)
 
     def give(self, client: int, cut: int, link: Link) -> UnitState:
@@ -174,9 +188,8 @@ class _EdgeHeads:
 class _OwnHeads:
     """Every client keeps its head: no head travels."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.kept: dict[int, UnitState] = {}
+    def __init__(self, state: State, kept: dict[int, UnitState]) -> None:
+        self.state, self.kept = state, kept
 
     def give(self, client: int, cut: int, link: Link) -> UnitState:
         return self.state.units[f"head{client}"]

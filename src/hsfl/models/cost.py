@@ -196,7 +196,7 @@ def _measure_units(
     import torch
 
     units = [copy.deepcopy(unit).to(device).train() for unit in model.units]
-    x = torch.zeros(num_samples, *input_shape, device=device)
+    x = torch.zeros(num_samples, *input_shape, dtype=model.input_dtype, device=device)
     forward: list[float] = []
     backward: dict[str, list[float]] = {"whole": [], "with_input_gradient": []}
     saved_bits, output_bits = [], [float(_bits(x))]
@@ -223,6 +223,7 @@ def _forward_backward(
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    input_gradient = input_gradient and x.is_floating_point()  # tokens have none
     leaf = x.detach().requires_grad_(input_gradient)
     with FlopCounterMode(display=False) as counter:
         try:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from hsfl.models.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 
 MAX_GROUPS = 32  # Wu and He, Group Normalization (2018)
@@ -53,6 +54,8 @@ def swap_norm(module: nn.Module, into: Callable[[nn.BatchNorm2d], nn.Module] = g
     """
     if isinstance(module, nn.BatchNorm2d):
         return into(module)
+    if isinstance(module, ModuleSplit):
+        return module.changed(lambda whole: swap_norm(whole, into))
     if isinstance(module, SplitModel):
         units = {name: swap_norm(unit, into) for name, unit in zip(module.unit_names, module.units)}
         return SplitModel(units, dict(zip(module.unit_names, module.prefixes)))

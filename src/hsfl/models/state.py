@@ -6,7 +6,7 @@ sum or counting its bytes is one operation on a slice, whatever the number of te
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -139,6 +139,11 @@ def load_state(state: UnitState, model: SplitModel) -> None:
         tensors[name].copy_(view)
 
 
+def bind_state(state: UnitState, model: SplitModel) -> None:
+    """Let the tensors of a model be views of a whole state, which takes no memory. Training the model would change the state."""
+    _bind(model.units, model.prefixes, state.named())
+
+
 def bound_copy(model: SplitModel, layout: Layout, start: int, stop: int) -> tuple[tuple[nn.Module, ...], UnitState]:
     """A copy of units `[start, stop)` whose tensors are views into the returned state.
 
@@ -147,17 +152,24 @@ def bound_copy(model: SplitModel, layout: Layout, start: int, stop: int) -> tupl
     first = next(model.parameters(), torch.zeros(0))
     state = UnitState.empty(layout, start, stop, first.dtype, first.device)
     views = state.named()
+    for unit in range(start, stop):
+        for name, tensor in model.unit_state(unit).items():
+            views[name].copy_(tensor.detach())
     units = tuple(copy.deepcopy(unit) for unit in model.units[start:stop])
-    for unit, prefix in zip(units, model.prefixes[start:stop]):
+    _bind(units, model.prefixes[start:stop], views)
+    return units, state
+
+
+def _bind(units: Sequence[nn.Module], prefixes: Sequence[str], views: Mapping[str, Tensor]) -> None:
+    for unit, prefix in zip(units, prefixes):
         for name, module in unit.named_modules():
             _bind_module(module, prefix + (f"{name}." if name else ""), views)
-    return units, state
 
 
 def _bind_module(module: nn.Module, prefix: str, views: Mapping[str, Tensor]) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            parameter.data = views[prefix + name].copy_(parameter.data)
+            parameter.data = views[prefix + name]
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
-            module._buffers[name] = views[prefix + name].copy_(buffer)
+            module._buffers[name] = views[prefix + name]

@@ -6,6 +6,7 @@ Cut 0: the client runs nothing and raw data travels. Cut `num_units`: the server
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -20,6 +21,8 @@ class SplitModel(nn.Module):
     empty prefix a unit's children stand at the top, and units with one prefix in common stand side by side under it.
     So the `state_dict` of ResNet-18 and of VGG-11 has torchvision's names.
     """
+
+    input_dtype: torch.dtype | None = None  # of the samples; None is torch's default
 
     def __init__(
         self, units: Mapping[str, nn.Module] | Sequence[nn.Module], prefixes: Mapping[str, str] | None = None
@@ -59,6 +62,11 @@ class SplitModel(nn.Module):
     def num_units(self) -> int:
         return len(self.units)
 
+    @property
+    def norm_rates(self) -> list[float]:
+        """Of each BatchNorm: what part of its running statistics a step replaces."""
+        return norm_rates(self)
+
     def check_cut(self, cut: int, what: str = "cut") -> int:
         if not 0 <= cut <= self.num_units:
             raise InputError(f"{what} is {cut} but the model has {self.num_units} units; choose 0..{self.num_units}")
@@ -81,10 +89,20 @@ class SplitModel(nn.Module):
         prefix = self.prefixes[unit]
         self.units[unit].load_state_dict({name.removeprefix(prefix): tensor for name, tensor in state.items()})
 
+    def whole(self) -> nn.Module:
+        """The model as one module, for programs that know no units."""
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         for unit in self.units:
             x = unit(x)
         return x
+
+
+def norm_rates(module: nn.Module) -> list[float]:
+    """Of each BatchNorm in a module: what part of its running statistics a step replaces."""
+    norms = (layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+    return [layer.momentum for layer in norms if layer.momentum]
 
 
 def _check_untied(units: Mapping[str, nn.Module]) -> None:
@@ -98,7 +116,7 @@ def _check_untied(units: Mapping[str, nn.Module]) -> None:
             owner[id(parameter)] = here
 
 
-def split(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) -> SplitModel:
+def in_order(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) -> SplitModel:
     """A SplitModel from modules in order: a list, a mapping of names, or an `nn.Sequential`."""
     if isinstance(units, SplitModel):
         return units
@@ -106,17 +124,21 @@ def split(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) 
         named = {name: unit for name, unit in units._modules.items() if unit is not None}
     elif isinstance(units, nn.Module):
         raise InputError(
-            f"{type(units).__name__} does not say the order of its parts; pass a list of modules or an nn.Sequential"
+            f"{type(units).__name__} does not say the order of its parts; split it by an example of its input, "
+            "hsfl.split(model, example_input), or pass a list of modules"
         )
     elif isinstance(units, Mapping | Sequence) and not isinstance(units, str):
         named = dict(units) if isinstance(units, Mapping) else {str(i): unit for i, unit in enumerate(units)}
     else:
-        raise InputError(f"a model is a {type(units).__name__}; pass a list of modules or an nn.Sequential")
+        raise InputError(f"a model is a {type(units).__name__}; pass an nn.Module or a list of modules")
     for name, unit in named.items():
         if not isinstance(unit, nn.Module):
             raise InputError(f"unit {name} of the model is a {type(unit).__name__}; make each unit an nn.Module")
-        if any(isinstance(parameter, UninitializedParameter) for parameter in unit.parameters()):
-            raise InputError(
-                f"unit {name} of the model is lazy; show the model one batch first, so that it has its weights"
-            )
+        check_not_lazy(unit, f"unit {name} of the model")
     return SplitModel(named)
+
+
+def check_not_lazy(module: nn.Module, what: str) -> None:
+    """Refuse a module whose weights wait for a first batch."""
+    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        raise InputError(f"{what} is lazy; show the model one batch first, so that it has its weights")

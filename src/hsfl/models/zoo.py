@@ -1,5 +1,6 @@
 """Models by name. `build("resnet18", (3, 32, 32), 10)` gives a SplitModel; the same seed gives the same bits."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +12,8 @@ from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe
-from hsfl.models.units import SplitModel, split
+from hsfl.models.split import split
+from hsfl.models.units import SplitModel
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -73,8 +75,8 @@ def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseModel] | None" = None) -> None:
-    """Add a model of one's own. `make(input_shape, num_classes)` gives its units in order: a list, a mapping of names, an
-    `nn.Sequential` or a `SplitModel`. With `options`, a pydantic model, it is called with what stands under
+    """Add a model of one's own. `make(input_shape, num_classes)` gives an `nn.Module`, which is split for samples of this shape; or its
+    units in order: a list, a mapping of names, an `nn.Sequential`; or what `hsfl.split` gives. With `options`, a pydantic model, it is called with what stands under
     `options.<name>` as a third argument. First weights are drawn from the run's seed."""
     if not callable(make):
         raise InputError(f"model {name!r} is made by {make!r}; give a function of the input's shape and the classes")
@@ -84,11 +86,27 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
     def units(shape: Shape, num_classes: int, *, own: Any, **_: Any) -> SplitModel:
         made = make(shape, num_classes) if options is None else make(shape, num_classes, own)
         try:
-            return split(made)
+            return split_for(made, shape)
         except (TypeError, AttributeError):
-            raise InputError(f"model {name!r} is a {type(made).__name__}; make a list of modules") from None
+            raise InputError(f"model {name!r} is a {type(made).__name__}; make an nn.Module or a list") from None
 
     plugins.add("model", MODELS, name, Recipe(units, NORMS, any_shape=True, own=True), options)
+
+
+def split_for(made: Any, shape: Shape) -> SplitModel:
+    """What a function of the user's made, as a SplitModel for float samples of this shape. Modules in order keep their order."""
+    if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
+        return split(made)
+    return split(made, torch.zeros(2, *shape, device=next(made.parameters(), torch.zeros(0)).device))
+
+
+def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
+    """The model that a function of the user's makes, called with nothing or with the input's shape and the number of classes.
+    First weights are drawn from seed 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        made = make() if not inspect.signature(make).parameters else make(shape, num_classes)
+    return _with_norm(split_for(made, shape), known("norm", norm, NORMS))
 
 
 def build(

@@ -127,7 +127,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
 
 def _client_part(clients: ClientsRecord) -> dict[str, Any]:
     """The record of the clients, with a list over clients cut to as many as the page shows."""
-    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape")
+    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape", "unit_names")
     return {
         name: value[:MAX_CLIENTS]
         if isinstance(value, list) and name not in whole and len(value) == num_clients

@@ -13,6 +13,7 @@ import numpy as np
 
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
+from hsfl.report.measured import measured_rows
 from hsfl.report.runs import Run, pools_data
 from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
@@ -66,6 +67,8 @@ def round_columns(
     ]
     columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
+    if any(record.measured is not None for record in records):
+        columns["measured"] = [measured_rows(record, MAX_CLIENTS) for record in records]
     return columns
 
 

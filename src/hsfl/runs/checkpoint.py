@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,7 +70,17 @@ def save_checkpoint(path: Path, state: State, standing: Standing, config: RunCon
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
     for name, units in state.units.items():
         tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
-    save_tensors(path, tensors, {"progress": json.dumps(asdict(standing)), "config": config.model_dump_json()})
+    notes = {"progress": json.dumps(asdict(standing)), "config": config.model_dump_json()}
+    save_tensors(path, dict(_apart(tensors)), notes)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors without overlaps, which safetensors refuses: servers hold views of one model."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        yield name, tensor.clone() if place in seen else tensor
+        seen.add(place)
 
 
 def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Standing]:

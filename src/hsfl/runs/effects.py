@@ -214,8 +214,13 @@ RULES = (
     ),
     Rule(
         _names("engine", "workers threads"),
-        lambda c: c.engine.name == "workers",
+        lambda c: c.engine.name != "inline",
         "everything is trained in one process; set engine.name=workers, or leave it out",
+    ),
+    Rule(
+        _names("engine", "address"),
+        lambda c: c.engine.name == "ray",
+        "it is the address of a Ray cluster; set engine.name=ray, or leave it out",
     ),
 )
 

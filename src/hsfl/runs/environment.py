@@ -9,11 +9,11 @@ from typing import Any
 
 from hsfl.config import RunConfig
 from hsfl.engines.cores import num_cores
+from hsfl.engines.versions import sources_sha256
 from hsfl.errors import InputError
 from hsfl.runs.data import own_files
 
 PACKAGES = ("hsfl", "torch", "numpy")
-SOURCES = Path(__file__).parents[1]
 
 
 def environment(num_threads: int | None = None) -> dict[str, Any]:
@@ -37,17 +37,6 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def sources_sha256(root: Path = SOURCES) -> str:
-    """A hash of the package's Python files and presets, by their names and contents: a checkout between two versions has no
-    version number of its own."""
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in ("*.py", "*.toml") for path in root.rglob(pattern)):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def input_digests(config: RunConfig) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.errors import InputError, known
@@ -113,18 +114,18 @@ def export_folder(
     if format == "safetensors":
         save_tensors(path, stored.model.state_dict())
         return path
-    example = torch.zeros(2, *stored.input_shape)
+    example = torch.zeros(2, *stored.input_shape, dtype=stored.model.input_dtype)
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
-    write_atomic(path, lambda scratch: write(stored.model, example, scratch))
+    write_atomic(path, lambda scratch: write(stored.model.whole().eval(), example, scratch))
     return path
 
 
-def _write_torchscript(model: SplitModel, example: torch.Tensor, path: Path) -> None:
+def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> None:
     with path.open("wb") as file:  # torch takes no name that begins with a dot and has no other
         torch.jit.save(torch.jit.trace(model, example), file)
 
 
-def _write_onnx(model: SplitModel, example: torch.Tensor, path: Path) -> None:
+def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401

@@ -9,7 +9,7 @@ left out when the file is read.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from io import BytesIO
@@ -72,6 +72,7 @@ class RunFolder:
         self.plugins_path = self.path / PLUGINS_FILE
         self.cuts_path = self.path / "cuts.json"
         self.environment_path = self.path / "environment.json"
+        self.workers_path = self.path / "workers.log"
 
     def check_free(self) -> None:
         """Refuse a folder that holds anything but a lock and unfinished files, so that no run is overwritten."""
@@ -96,7 +97,7 @@ class RunFolder:
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
-        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, *models)
+        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, self.workers_path, *models)
         inputs = [path for path in (self.path / INPUTS).glob("*") if path.is_file()]
         for path in (*own, *inputs, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
@@ -190,6 +191,13 @@ class RunFolder:
         """Add a round."""
         with writing(self.rounds_path), self.rounds_path.open("a") as file:
             file.write(record_line(record))
+
+    def log_placed(self, round_number: int, placed: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Write down who trained which clients of a round, for people to read."""
+        lines = [f"round {round_number}: {who} trained clients {' '.join(map(str, whom))}\n" for who, whom in placed]
+        if lines:
+            with writing(self.workers_path), self.workers_path.open("a") as file:
+                file.writelines(lines)
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds 1, 2, ... of all whole lines; a last line that a crash cut off is left out."""

@@ -130,7 +130,8 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
         clock.round(0, clock.chosen(0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
-    parts.engine.attach(parts.framework, Exam(parts.bench.task.model, parts.bench.test, parts.bench.num_classes))
+    task, bench = parts.bench.task, parts.bench
+    parts.engine.attach(parts.framework, Exam(task.model, task.initial, bench.test, bench.num_classes))
     status = "finished"
     with Interruptible() as interruptible:
         here = _begin(parts, going_on)
@@ -284,6 +285,7 @@ def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
     """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
     folder, log = parts.folder, parts.config.log
     folder.append(record)
+    folder.log_placed(record.round, parts.engine.placed())
     if here.standing.best_round == record.round:
         _save_model(parts, here, folder.best_model_path)
     if log.model_every is not None and record.round % log.model_every == 0:

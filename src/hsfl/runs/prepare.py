@@ -34,7 +34,6 @@ from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
 from hsfl.training.batches import Feed, Images, resized
 
-BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # all its kinds
 MOST_LEFT = 0.1  # of BatchNorm's first statistics
 
 
@@ -189,7 +188,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
     A step leaves `1 - momentum` of them, and averaging over clients changes nothing in that; where clients take turns, all their
     steps count.
     """
-    rates = [layer.momentum for layer in model.modules() if isinstance(layer, BatchNorm) and layer.momentum]
+    rates = model.norm_rates
     if not rates:
         return []
     train, row = config.train, method(config.framework)

@@ -59,6 +59,7 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=[None if np.isnan(power_w) else power_w for power_w in fleet.max_power_w.tolist()],
         input_shape=shape,
+        unit_names=list(bench.task.model.unit_names),
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
         main_flops_per_s=main_flops_per_s,

@@ -196,6 +196,7 @@ class ClientsRecord:
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty in older folders
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
     main_flops_per_s: Number | None = (

@@ -37,13 +37,17 @@ class PartialSum:
     largest: tuple[float, ...]  # [stop - start] the largest number that a client may bring
 
     @classmethod
-    def zero(cls, before: UnitState, most_weight: float) -> "PartialSum":
-        """An empty sum for clients that start from `before` and weigh at most `most_weight` together."""
+    def zero(cls, before: UnitState, most_weight: float, *after: UnitState) -> "PartialSum":
+        """An empty sum for clients that start from `before` and weigh at most `most_weight` together.
+
+        after: states of the units that follow, where they lie in memory of their own.
+        """
         device = "cpu" if before.floats.device.type == "mps" else before.floats.device  # mps has no float64
-        total = UnitState.empty(before.layout, before.start, before.stop, torch.int64, device)
-        largest = most_after(before)
+        stop = after[-1].stop if after else before.stop
+        total = UnitState.empty(before.layout, before.start, stop, torch.int64, device)
+        largest = tuple(most for state in (before, *after) for most in most_after(state))
         bits = tuple(SUM_BITS - math.ceil(math.log2(most * max(most_weight, 1.0))) for most in largest)
-        return cls(total, torch.zeros(before.stop - before.start, dtype=torch.float64), bits, largest)
+        return cls(total, torch.zeros(stop - before.start, dtype=torch.float64), bits, largest)
 
     def __getitem__(self, units: slice) -> "PartialSum":
         first = self.total.start
@@ -54,9 +58,10 @@ class PartialSum:
         """Add the units of one client, which are some of ours; its weight is its number of samples."""
         mine, weight = self[state.start : state.stop], math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
         check_growth(state, mine.largest)
-        for unit, bits in zip(range(state.start, state.stop), mine.bits):
-            _add(mine.total[unit : unit + 1].floats, state[unit : unit + 1].floats, weight, bits)
-        _add(mine.total.ints, state.ints, weight, 0)
+        starts = state.layout.float_starts
+        ends = [starts[unit + 1] - starts[state.start] for unit in range(state.start, state.stop)]
+        _add(mine.total.floats, state.floats, [math.ldexp(weight, bits) for bits in mine.bits], ends)
+        _add(mine.total.ints, state.ints, [weight], [len(state.ints)])
         mine.weight.add_(weight)
 
     def merge(self, other: "PartialSum") -> None:
@@ -67,19 +72,28 @@ class PartialSum:
         mine.total.ints.add_(other.total.ints)
         mine.weight.add_(other.weight)
 
+    def copy_(self, other: "PartialSum") -> None:
+        """Take over the numbers of another sum over the same units."""
+        self.total.copy_(other.total)
+        self.weight.copy_(other.weight)
+
     def clone(self) -> "PartialSum":
         return PartialSum(self.total.clone(), self.weight.clone(), self.bits, self.largest)
 
     def mean(self, before: UnitState) -> UnitState:
         """The weighted mean in the type of `before`; units that nobody trained stay as they were."""
         after = before.clone()
-        for unit in range(self.total.start, self.total.stop):
-            weight = float(self.weight[unit - self.total.start])
+        self.write_mean(after)
+        return after
+
+    def write_mean(self, after: UnitState) -> None:
+        """Put the weighted mean into our units of `after`; units that nobody trained stay as they are."""
+        for unit, bits, weight in zip(range(self.total.start, self.total.stop), self.bits, self.weight.tolist()):
             if weight > 0:
                 mine, out = self.total[unit : unit + 1], after[unit : unit + 1]
-                out.floats.copy_(mine.floats.double() / math.ldexp(weight, self.bits[unit - self.total.start]))
+                for theirs, numbers in zip(out.floats.split(CHUNK), mine.floats.split(CHUNK)):
+                    theirs.copy_(numbers.double() / math.ldexp(weight, bits))
                 out.ints.copy_((mine.ints.double() / weight).round())
-        return after
 
     @property
     def num_bytes(self) -> int:
@@ -94,6 +108,8 @@ def most_after(before: UnitState) -> tuple[float, ...]:
 
 def check_growth(state: UnitState, most: Sequence[float]) -> None:
     """Refuse what is no number or too large for a sum: no sum ever overflows. most: of each unit of the state."""
+    if not len(state.floats) or max(map(abs, torch.stack(torch.aminmax(state.floats)).tolist())) <= min(most):
+        return  # one look at all units together; NaN is not less than anything
     for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):
         if not found <= largest:
             grown = "is no number" if math.isnan(found) else f"has grown to {found:.3g} within a round"
@@ -107,8 +123,12 @@ def _largest(state: UnitState) -> list[float]:
     return torch.stack([torch.maximum(-low, high) for low, high in ranges]).tolist() if ranges else []
 
 
-def _add(total: Tensor, part: Tensor, weight: float, bits: int) -> None:
-    """total += weight * part in multiples of 2 ** -bits, in pieces that stay in the cache."""
-    part, scale = part.to(total.device), math.ldexp(weight, bits)
-    for mine, theirs in zip(total.split(CHUNK), part.split(CHUNK)):
-        mine.add_(theirs.to(torch.float64, copy=True).mul_(scale).round_().long())
+def _add(total: Tensor, part: Tensor, scales: Sequence[float], ends: Sequence[int]) -> None:
+    """total += part times the scale of its unit, rounded, in pieces that stay in the cache. ends: where each unit ends."""
+    for begin in range(0, len(total), CHUNK):
+        end = min(begin + CHUNK, len(total))
+        wide = part[begin:end].to(total.device, torch.float64, copy=True)
+        for first, last, scale in zip([0, *ends], ends, scales):
+            if max(first, begin) < min(last, end):
+                wide[max(first - begin, 0) : last - begin].mul_(scale)
+        total[begin:end].add_(wide.round_().long())

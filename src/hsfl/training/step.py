@@ -5,18 +5,21 @@ main server: forward the rest, loss, backward, update, send the gradient of the 
 update. At every cut this gives, to rounding, the gradients of the whole model.
 """
 
+import copy
 import math
 import threading
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from hsfl.config import TrainConfig
+from hsfl.models.graph_unit import GraphUnit
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
+from hsfl.training.optimizer import MOMENTS, Memory, Optimizer
 
 DRAWING = (
     threading.Lock()
@@ -48,18 +51,10 @@ def learning_rate(train: TrainConfig, round_index: int) -> float:
     return train.lr
 
 
-def make_optimizer(parameters: list[nn.Parameter], train: TrainConfig) -> optim.Optimizer:
-    """The optimiser that the settings name; its learning rate is set at the start of each round."""
-    # Fused kernels do one pass over the weights; torch has them for CPU and CUDA.
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    if train.optimizer == "adam":
-        return optim.Adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=fused)
-    momentum = train.momentum if train.optimizer == "momentum" else 0.0
-    return optim.SGD(parameters, lr=train.lr, momentum=momentum, weight_decay=train.weight_decay, fused=fused)
-
-
 def _draws(unit: nn.Module) -> bool:
-    """Whether a unit may draw random numbers: it has dropout, or modules that are neither torch's nor ours."""
+    """Whether a unit may draw random numbers: its graph says so, it has dropout, or modules that are neither torch's nor ours."""
+    if isinstance(unit, GraphUnit):
+        return unit.draws
     return any(_may_draw(module) for module in unit.modules())
 
 
@@ -81,10 +76,17 @@ class Part:
         self.train = train
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
-        self._optimizer: optim.Optimizer | None = None
-        self._optimizers: dict[tuple[int, int], optim.Optimizer | None] = {}
+        self._moments = Memory(self.parameters(), MOMENTS[train.optimizer])
+        self._optimizer: Optimizer | None = None
+        self._optimizers: dict[tuple[int, int], Optimizer | None] = {}
         for unit in self.units:
             unit.train()
+
+    def twin(self) -> "Part":
+        """Another part over the same working copy, for a party that at no time trains the same units as this one."""
+        twin = copy.copy(self)
+        twin._optimizer, twin._optimizers = None, {}
+        return twin
 
     @property
     def state(self) -> UnitState:
@@ -95,27 +97,31 @@ class Part:
         """Load the state of some of our units and train these units from now on, with an optimiser that remembers nothing."""
         self.start, self.stop = state.start, state.stop
         self.state.copy_(state)
-        self.forget()
         self._optimizer = self._optimizer_of(state.start, state.stop)
+        self.forget()
         if self._optimizer is not None:
-            self._optimizer.param_groups[0]["lr"] = lr
+            self._optimizer.lr = lr
         self._anchor = self._anchor_of(state) if self.train.proximal_mu else []
 
     def forget(self) -> None:
         """Start the optimiser anew; the weights stay."""
         if self._optimizer is not None:
-            self._optimizer.state.clear()
+            self._optimizer.forget()
 
     def parameters(self) -> list[nn.Parameter]:
         first = self._memory.start
         units = self.units[self.start - first : self.stop - first]
         return [parameter for unit in units for parameter in unit.parameters() if parameter.requires_grad]
 
-    def _optimizer_of(self, start: int, stop: int) -> optim.Optimizer | None:
+    def _optimizer_of(self, start: int, stop: int) -> Optimizer | None:
         if (start, stop) not in self._optimizers:
-            parameters = self.parameters()
-            self._optimizers[start, stop] = make_optimizer(parameters, self.train) if parameters else None
+            first, last = (self._num_parameters_before(unit) for unit in (start, stop))
+            self._optimizers[start, stop] = Optimizer(self._moments, first, last, self.train) if first < last else None
         return self._optimizers[start, stop]
+
+    def _num_parameters_before(self, unit: int) -> int:
+        units = self.units[: unit - self._memory.start]
+        return sum(parameter.requires_grad for each in units for parameter in each.parameters())
 
     def _anchor_of(self, state: UnitState) -> list[Tensor]:
         """The weights at the start of the round, in the order of `parameters`; FedProx pulls towards them."""
@@ -146,7 +152,6 @@ class Part:
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - anchor, alpha=self.train.proximal_mu)
         self._optimizer.step()
-        self._optimizer.zero_grad()
 
     @property
     def optimizer_bytes(self) -> int:
@@ -155,26 +160,12 @@ class Part:
         return sum(states * parameter.nbytes + counters for parameter in self.parameters())
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimiser's memory as named tensors, for frameworks whose optimiser lasts longer than a round."""
-        if self._optimizer is None:
-            return {}
-        memory = self._optimizer.state_dict()["state"]
-        return {
-            f"{index}.{name}": value
-            for index, entry in memory.items()
-            for name, value in entry.items()
-            if value is not None
-        }
+        """A copy of the optimiser's memory as named tensors, for frameworks whose optimiser lasts longer than a round."""
+        return self._optimizer.state() if self._optimizer is not None else {}
 
     def load_optimizer_state(self, tensors: dict[str, Tensor]) -> None:
-        if self._optimizer is None:
-            return
-        memory: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            index, _, name = key.partition(".")
-            memory.setdefault(int(index), {})[name] = value.clone()
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": memory, "param_groups": groups})
+        if self._optimizer is not None:
+            self._optimizer.load(tensors)
 
 
 def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:

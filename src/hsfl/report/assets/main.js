@@ -100,6 +100,7 @@ function drawRound() {
   gantt = gantt || new Gantt($("gantt"), "Gantt chart");
   gantt.show(model, parts.join("; "));
   drawPlan(one, r, model);
+  drawMeasured(one, r, model);
 }
 
 function drawRun() {

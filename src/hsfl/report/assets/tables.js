@@ -106,6 +106,20 @@ function drawPlan(run, r, model) {
   if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
 }
 
+// On real machines: what a client's phases took, beside what was modelled.
+function drawMeasured(run, r, model) {
+  const rows = run.rounds.measured && run.rounds.measured[r], body = $("plan-body");
+  if (!rows || !rows.length) return;
+  const names = new Map((model ? model.rows : []).map((row) => [row.client, called(row)]));
+  const both = (pair) => (pair ? `${seconds(pair[0])} / ${seconds(pair[1])}` : "–");
+  const columns = [{ head: "client", cell: (row) => names.get(row.client) || `${row.client}` },
+    ...Object.keys(rows[0].phases).map((phase) => ({ head: phase.replace("_", " "), cell: (row) => both(row.phases[phase]) })),
+    { head: "in all", cell: (row) => both(row.total) },
+    { head: "error", cell: (row) => (row.error === null ? "–" : longer(row.error)) }];
+  body.append(table(`Round ${run.rounds.round[r]}: measured / modelled`, columns, rows),
+    h("p", { class: "note" }, "Measured on the real machines, and modelled from what was measured before. Waiting is for the main server while it serves other clients."));
+}
+
 function drawPlans(plans, charts) {
   const body = clear($("plans-body"));
   charts.length = 0;
@@ -206,6 +220,12 @@ function drawCrowd(run, body) {
   body.append(at(Object.entries(last.quantiles).map(([name, values]) => [name.replaceAll("_", " "), seconds, values])));
 }
 
+// What a client holds, by the names of the model's units.
+function unitsOf(clients, cut) {
+  const names = clients.unit_names || [];
+  return !names.length ? "" : cut === 0 ? "holds no unit" : cut === 1 ? `holds ${names[0]}` : `holds ${names[0]} to ${names[cut - 1]}`;
+}
+
 function drawClients(run) {
   if (run.crowd) return drawCrowd(run, clear($("clients-body")));
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
@@ -214,7 +234,7 @@ function drawClients(run) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
       { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
-    columns.push({ head: "cut / deepest", cell: (k) => `${clients.cuts[k]} / ${clients.max_cut[k]}` }, 
+    columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
   columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },

@@ -1,0 +1,95 @@
+"""The worker as an actor of Ray, on any node of a cluster. Nothing here is imported unless Ray is installed."""
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hsfl import plugins
+from hsfl.engines.versions import Versions, versions
+from hsfl.engines.worker import Answer, Batch, Failed, Order, Setup, Train, Worker
+from hsfl.frameworks.base import State
+from hsfl.models.state import UnitState
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """A tensor over an array of the object store, which many processes read and nobody may write to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array cannot be written to
+        return torch.from_numpy(array)
+
+
+def share_tensors() -> None:
+    """Let tensors cross the object store as arrays, which all processes of a node read in place."""
+    import ray.util  # here, because Ray takes seconds to load
+
+    ray.util.register_serializer(torch.Tensor, serializer=torch.Tensor.numpy, deserializer=tensor_of)
+
+
+class Actor:
+    """A worker's life on a node: it says which versions it has, takes the setup, and carries out orders."""
+
+    def __init__(self, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)
+        share_tensors()
+        self.heard: list[Batch] = []
+        self.failed: Failed | None = None  # what went wrong before the first order
+
+    def greet(self, specs: list[str]) -> tuple[str, Versions | Failed]:
+        """Where this worker is, and what it computes with; plugins are loaded from the node's own files."""
+        where = f"node {_address()} ({socket.gethostname()}), process {os.getpid()}"
+        try:
+            plugins.load_all(specs)
+        except Exception as error:
+            return where, Failed.by(error)
+        return where, versions()
+
+    def take(self, setup: Setup) -> None:
+        task = setup.task
+        feed = replace(task.feed)  # a copy of our own, since the worker writes its observer into it
+        try:
+            self.worker = Worker(replace(setup, task=replace(task, feed=feed)), self.heard.append)
+        except (Exception, SystemExit) as error:
+            self.failed = Failed.by(error)
+
+    def carry_out(self, order: Order, given: State | UnitState | None) -> Iterator[Answer]:
+        """given: what the order starts from; the object store has it once on each node."""
+        if self.failed is not None:
+            yield self.failed
+            return
+        try:
+            if isinstance(given, State):
+                self.worker.state = given
+            elif given is not None:
+                self.worker.whole = given
+            if isinstance(order, Train):
+                for client in order.clients:
+                    self.worker.carry_out(replace(order, clients=(client,)))
+                    yield from self._progress()
+                order = replace(order, clients=())
+            yield self.worker.carry_out(order)
+        except (Exception, SystemExit) as error:
+            yield Failed.by(error)
+
+    def _progress(self) -> Iterator[Batch]:
+        if self.heard:
+            last, total = self.heard[-1], sum(one.num_samples for one in self.heard)
+            self.heard.clear()
+            yield Batch(last.client, total)
+
+
+def _address() -> str:
+    import ray.util  # here, because Ray takes seconds to load
+
+    return str(ray.util.get_node_ip_address())
+
+
+def actor_class() -> Any:
+    import ray  # here, because Ray takes seconds to load
+
+    return ray.remote(Actor)

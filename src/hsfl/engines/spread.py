@@ -1,0 +1,169 @@
+"""What engines with several workers share: clients are dealt longest first, and a worker that dies is replaced.
+
+A worker gets more clients as soon as it is free, so that all end together. Its sum of the round comes back once. If a worker dies,
+the clients whose sum it held are trained again by others; sums do not depend on who trains whom, so the numbers stay.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hsfl.engines.base import Exam, Placed
+from hsfl.engines.worker import Answer, Assess, Batch, Done, Failed, Hand, Order, Setup, Train
+from hsfl.errors import InputError
+from hsfl.frameworks.base import Framework, State
+from hsfl.frameworks.parallel import CopyPerClient, Shard
+from hsfl.models.state import UnitState
+from hsfl.training.evaluate import Quality, Tally, num_batches, quality
+
+MOST_DEATHS = 3  # of workers, between two rounds that were completed
+
+
+@dataclass(kw_only=True)
+class Helper:
+    """One worker, as the run sees it."""
+
+    where: str  # for the log
+    items: list[int] = field(default_factory=list)  # clients or batches whose results it has not handed over yet
+    busy: bool = False
+
+
+H = TypeVar("H", bound=Helper)
+
+
+class Spread(ABC, Generic[H]):
+    """An engine that spreads the clients of a round over its helpers."""
+
+    num_threads: int
+    helpers: list[H]
+    say: Callable[[str], None]
+    deaths = 0
+
+    @abstractmethod
+    def _order(self, helper: H, order: Order) -> None:
+        """Send an order. That a worker is dead is noticed where answers are awaited."""
+
+    @abstractmethod
+    def _answers(self, busy: Sequence[H]) -> Iterator[tuple[H, Answer | None]]:
+        """At least one answer of those who owe one; None if a worker is dead."""
+
+    @abstractmethod
+    def _replace(self, dead: H) -> H:
+        """A new worker in the place of a dead one."""
+
+    @abstractmethod
+    def _how(self, dead: H) -> str:
+        """How a worker ended."""
+
+    @abstractmethod
+    def _give_setup(self, setup: Setup) -> None:
+        """Give every worker what it needs to know once."""
+
+    @abstractmethod
+    def _give_state(self, state: State) -> None:
+        """Give every worker the state from which a round starts."""
+
+    @abstractmethod
+    def _give_whole(self, whole: UnitState) -> None:
+        """Give every worker the model to be tested."""
+
+    def attach(self, framework: Framework, exam: Exam) -> None:
+        """Give every worker the task, and spread the framework's rounds from now on."""
+        assert isinstance(framework, CopyPerClient)
+        self.framework, self.exam, self.last_round = framework, exam, list[Placed]()
+        self._give_setup(Setup(framework.task.unobserved(), exam.images, exam.num_classes))
+        framework.spread = self.spread
+
+    def placed(self) -> list[Placed]:
+        return self.last_round
+
+    def spread(self, state: State, clients: Sequence[int], round_index: int) -> list[Shard]:
+        """The shards of a round, one for each worker that trained somebody.
+
+        A client's work is predicted by its samples: at every cut, its head and its tail together are the whole model, and both
+        are trained here.
+        """
+        self.last_round = []
+        if not clients:
+            return [self.framework.train(state, (), round_index, 0)]
+        self._give_state(state)
+        samples, round_samples = self.framework.task.feed.num_samples, self.framework.task.num_samples(clients)
+        longest_first = sorted(clients, key=samples, reverse=True)
+        answers = self._deal(longest_first, samples, lambda some: Train(round_index, round_samples, some), Hand())
+        shards = [answer.shard for answer in answers if answer.shard is not None]
+        self.deaths = 0
+        return shards
+
+    def evaluate(self, whole: UnitState) -> Quality:
+        """The quality of a model on the test images, which the workers divide among themselves."""
+        self._give_whole(whole)
+        batches, tallies = range(num_batches(self.exam.images)), dict[int, Tally]()
+        for answer in self._deal(batches, lambda _: 1, Assess, None):
+            tallies |= dict(answer.tallies)
+        return quality([tallies[batch] for batch in batches])
+
+    def _deal(
+        self,
+        items: Sequence[int],
+        size: Callable[[int], int],
+        order: Callable[[tuple[int, ...]], Order],
+        last: Order | None,
+    ) -> Iterator[Done]:
+        """Deal items to workers as they become free, and yield what they answer.
+
+        size: how much work an item is. last: the order by which a worker hands over its results; None where each answer
+        holds them.
+        """
+        queue = list(items)
+        while queue or any(helper.items for helper in self.helpers):
+            for helper in (helper for helper in self.helpers if not helper.busy):
+                if queue:
+                    some = take(queue, size, len(self.helpers))
+                    helper.items += some
+                    self._begin(helper, order(some))
+                elif last is not None and helper.items:
+                    self._begin(helper, last)
+            for helper, answer in self._answers([helper for helper in self.helpers if helper.busy]):
+                if answer is None:
+                    queue[:0] = self._bury(helper)
+                elif isinstance(answer, Failed):
+                    raise answer.error()
+                elif isinstance(answer, Batch):
+                    self.framework.task.feed.on_batch(answer.client, answer.num_samples)
+                else:
+                    self._take_answer(helper, answer, last is None)
+                    yield answer
+
+    def _begin(self, helper: H, order: Order) -> None:
+        helper.busy = True
+        self._order(helper, order)
+
+    def _take_answer(self, helper: H, answer: Done, holds_all: bool) -> None:
+        helper.busy = False
+        if answer.shard is not None:
+            self.last_round.append(Placed(helper.where, tuple(sorted(helper.items))))
+        if answer.shard is not None or holds_all:
+            helper.items.clear()
+
+    def _bury(self, dead: H) -> list[int]:
+        """Put a new worker in the place of a dead one; returns what must be done again."""
+        self.deaths += 1
+        how = self._how(dead)
+        if self.deaths > MOST_DEATHS:
+            raise InputError(
+                f"workers ended by themselves {self.deaths} times ({how}); if memory is short, lower engine.workers; "
+                'in a script of your own, call hsfl.run under `if __name__ == "__main__":`'
+            )
+        self.say(f"a worker ended by itself ({dead.where}: {how}); its clients of this round are trained again")
+        self.helpers[self.helpers.index(dead)] = self._replace(dead)
+        return dead.items
+
+
+def take(queue: list[int], size: Callable[[int], int], num_workers: int) -> tuple[int, ...]:
+    """The next items from the front: about half of what is left for each worker, at least one."""
+    enough, some, taken = sum(map(size, queue)) / (2 * num_workers), 0, list[int]()
+    while queue and (not taken or some + size(queue[0]) <= enough):
+        some += size(queue[0])
+        taken.append(queue.pop(0))
+    return tuple(taken)

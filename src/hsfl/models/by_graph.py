@@ -1,0 +1,131 @@
+"""A module split by its graphs: what the cuts are, which unit has which tensor, or why there is no cut."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from hsfl.errors import InputError
+from hsfl.models.cuts import Cut, cuts_after, find_cuts, unit_names
+from hsfl.models.flow import Flow, draws, module_path
+from hsfl.models.graph_unit import GraphUnit, plant
+from hsfl.models.message import Message
+from hsfl.models.module_split import ModuleSplit, state_of
+from hsfl.models.trace import IN_ORDER, trace
+from hsfl.models.units import SplitModel
+from hsfl.models.writing import Writer, Written
+
+
+def split_by_graph(
+    module: nn.Module, inputs: Sequence[Tensor], at: Sequence[str], most_tensors: int, output: str | int | None
+) -> ModuleSplit:
+    """The module cut wherever its graph allows, or behind the parts `at`; see `hsfl.split`."""
+    training, evaluation = (_flow(module, inputs, mode, output) for mode in (True, False))
+    _check_draws(module, evaluation)
+    cuts = find_cuts(training, evaluation, most_tensors)
+    if not cuts:
+        raise InputError(_why_no_cut(module, training, most_tensors))
+    if at:
+        cuts = cuts_after(cuts, at, training.trace.matrices)
+    tensors = state_of(module)
+    owner = _owners(tensors, training, evaluation, cuts)
+    units, message = _make_units(tensors, owner, training, evaluation, cuts)
+
+    def again(changed: nn.Module) -> SplitModel:
+        return split_by_graph(changed, inputs, at, most_tensors, output)
+
+    return ModuleSplit(module, units, message, again)
+
+
+def _flow(model: nn.Module, inputs: Sequence[Tensor], training: bool, output: str | int | None) -> Flow:
+    found = trace(model, inputs, training, output)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    flow = Flow(found, (names[id(p)] for p in model.parameters() if p.requires_grad))
+    if found.output not in flow.moving:
+        raise InputError(f"{type(model).__name__} cannot be split: what it returns does not depend on its input")
+    return flow
+
+
+def _check_draws(model: nn.Module, evaluation: Flow) -> None:
+    """Keys seed the steps of training alone."""
+    for call in evaluation.order:
+        if draws(call):
+            where = f"its part {module_path(call)!r}" if module_path(call) else "its forward"
+            raise InputError(
+                f"{type(model).__name__} cannot be split: {where} draws random numbers ({call.target}) in evaluation mode too, "
+                f"where no key reaches them; draw only where self.training, {IN_ORDER}"
+            )
+
+
+def _why_no_cut(model: nn.Module, flow: Flow, most_tensors: int) -> str:
+    """One line on why a module has no cut."""
+    name = type(model).__name__
+    names: dict[int, list[str]] = {id(parameter): [] for parameter in model.parameters()}
+    for own, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(own)
+    matrices = flow.trace.matrices
+    widest = max(
+        flow.tied.items(), key=lambda item: (item[1][1] - item[1][0], item[0] in matrices, item[0]), default=None
+    )
+    if widest is not None:
+        tied = next((group for group in names.values() if widest[0] in group), [widest[0]])
+        what = " and ".join(tied) + " are one parameter, used" if len(tied) > 1 else f"{tied[0]} is used"
+        first, last = (module_path(flow.order[place]) or "its forward" for place in widest[1])
+        return (
+            f"{name} has no cut: {what} from {first!r} to {last!r}, and a weight that is trained must lie on one side; untie it "
+            "(tie_word_embeddings=False in transformers), or freeze it"
+        )
+    if most_tensors == 1 and flow.crossings(most_tensors=4):
+        return f"{name} has no cut that one tensor crosses; allow more: hsfl.split(..., most_tensors=4)"
+    return f"{name} has no cut: at every place the sample itself or more than one tensor is still needed; {IN_ORDER}"
+
+
+def _owners(tensors: Mapping[str, Tensor], training: Flow, evaluation: Flow, cuts: Sequence[Cut]) -> dict[str, int]:
+    """Which unit has which tensor of the state: the first that uses it. A tensor that is used nowhere stays with its
+    neighbour; of the names of a tied tensor the first counts."""
+    used: dict[str, int] = {}
+    for flow, places in (
+        (training, [cut.training.place for cut in cuts]),
+        (evaluation, [cut.evaluation.place for cut in cuts]),
+    ):
+        for place, names in enumerate(flow.needs):
+            for name in sorted(names):
+                used.setdefault(name, bisect_left(places, place))
+    owner: dict[str, int] = {}
+    seen: set[int] = set()
+    last = 0
+    for name, tensor in tensors.items():
+        if id(tensor) not in seen:
+            owner[name] = last = used.get(name, last)
+            seen.add(id(tensor))
+    return owner
+
+
+def _make_units(
+    tensors: Mapping[str, Tensor], owner: Mapping[str, int], training: Flow, evaluation: Flow, cuts: Sequence[Cut]
+) -> tuple[dict[str, nn.Module], Message]:
+    """The units by name, and what the first of them takes."""
+    writers = Writer(training, owner, "training"), Writer(evaluation, owner, "evaluation")
+    borders = [[None, *(cut.training for cut in cuts), None], [None, *(cut.evaluation for cut in cuts), None]]
+    of_unit: list[list[str]] = [[] for _ in range(len(cuts) + 1)]
+    for name, number in owner.items():
+        of_unit[number].append(name)
+    units: dict[str, nn.Module] = {}
+    for i, unit_name in enumerate(unit_names(of_unit, lambda name: name in training.trace.matrices)):
+        written = [writer.write(i, mine[i], mine[i + 1]) for writer, mine in zip(writers, borders)]
+        unit = GraphUnit(written[0].code, written[1].code, written[0].draws)
+        for name in of_unit[i]:
+            plant(unit, name, tensors[name])
+        for writer, one in zip(writers, written):
+            _plant_others(unit, one, writer, tensors)
+        units[unit_name] = unit
+    return units, writers[0].message(None)
+
+
+def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Mapping[str, Tensor]) -> None:
+    """What a unit needs beside its own tensors; no part of its state, since nobody trains it."""
+    unit.held.update(written.held)
+    for attribute, name in written.held.items():
+        plant(unit, attribute, tensors[name].detach(), persistent=False)
+    for attribute in written.constants:
+        plant(unit, attribute, writer.constants[attribute], persistent=False)

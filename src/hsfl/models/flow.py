@@ -1,0 +1,262 @@
+"""Where a graph may be cut.
+
+Legend: a *moving* operation depends on the sample (or draws random numbers, or changes a buffer); moving operations keep their
+order, and a cut lies after one of them. Everything else (masks, rotary tables, position embeddings, sizes) is made where it is
+needed, on either side of a cut. `place` counts moving operations; a cut at place i has the operations 0..i before it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+
+from hsfl.models.trace import Trace
+
+BITS_PER_BYTE = 8
+RATES, MODES = (
+    ("p", "dropout_p", "dropout"),
+    ("train", "training"),
+)  # what the arguments of dropout and its kin are called
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A legal cut: what crosses it, and what lies before it."""
+
+    place: int
+    values: tuple[fx.Node, ...]  # float tensors of the moving operations
+    sides: tuple[int, ...]  # numbers of the inputs that the operations after the cut need, too
+    bits: int  # of the message, per sample
+    weights: frozenset[str]  # parameters of two or more dimensions that are used before
+    owned: frozenset[str]  # tensors before it that training changes
+
+
+class Flow:
+    """A graph read for cuts. trained: names of the parameters that are trained."""
+
+    def __init__(self, trace: Trace, trained: Iterable[str]) -> None:
+        self.trace = trace
+        main = trace.inputs[0]
+        self.batch = _expression(main.meta["val"].shape[0])
+        self.storage = {node: _storages(node) for node in trace.graph.nodes}
+        self.owned = set(trained) | {trace.state[node] for call in trace.calls for node in self._changed_state(call)}
+        self.moving = self._find_moving(main)
+        self.order = [call for call in trace.calls if call in self.moving]
+        self.place = {call: i for i, call in enumerate(self.order)}
+        self._position = {node: i for i, node in enumerate(trace.graph.nodes)}
+        self.writers = [call for call in trace.calls if call not in self.moving and _writes(call)]
+
+    def _changed_state(self, call: fx.Node) -> list[fx.Node]:
+        """The tensors of the state that an operation changes; running statistics are among them."""
+        written = _writes(call)
+        if _is_norm(call):
+            written = [node for node in call.all_input_nodes if self.trace.state.get(node) not in self.trace.parameters]
+        return [node for node in written if node in self.trace.state]
+
+    def _find_moving(self, main: fx.Node) -> set[fx.Node]:
+        """Operations that depend on the sample, draw, or change the state; and what they write into."""
+        moving = {main}
+        while True:
+            before = len(moving)
+            written: set[int] = set()  # storages that a moving operation writes into
+            for call in self.trace.calls:
+                if call in moving:
+                    written |= {s for node in _writes(call) for s in self.storage[node]}
+            for call in self.trace.calls:
+                if call in moving or self.is_size(call):
+                    continue
+                if (
+                    any(node in moving for node in call.all_input_nodes)
+                    or draws(call)
+                    or self._changed_state(call)
+                    or self.storage[call] & written
+                ):
+                    moving.add(call)
+            if len(moving) == before:
+                return moving - {main}
+
+    def is_size(self, node: fx.Node) -> bool:
+        """Whether a node is a number that follows from the size of the batch alone."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and node.target is torch.ops.aten.sym_size.int:
+            return sympy.Poly(_expression(value), self.batch).degree() <= 1 if self._of_batch(value) else False
+        return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) and self._of_batch(value)
+
+    def _of_batch(self, value: Any) -> bool:
+        return _expression(value).free_symbols <= {self.batch}
+
+    def closure(self, node: fx.Node) -> list[fx.Node]:
+        """What must be made, in order, before a moving operation can run: all that it needs and that does not move. Ends at
+        inputs, tensors of the state and constants, which are in it, too."""
+        here = self._position[node]
+        found: set[fx.Node] = set()
+        todo = [arg for arg in node.all_input_nodes if self.is_still(arg)]
+        while todo:
+            current = todo.pop()
+            if current in found:
+                continue
+            found.add(current)
+            if not self.is_size(current) or current.target is not torch.ops.aten.sym_size.int:
+                todo += [arg for arg in current.all_input_nodes if self.is_still(arg)]
+            if current.op == "call_function":
+                mine = self.storage[current]
+                todo += [c for c in self.writers if self._position[c] < here and mine & self.storage[c]]
+        return sorted(found, key=self._position.__getitem__)
+
+    def is_still(self, node: fx.Node) -> bool:
+        return node not in self.moving and node is not self.trace.inputs[0]
+
+    @cached_property
+    def needs(self) -> list[frozenset[str]]:
+        """By place: the names of the state's tensors that the operation needs."""
+        return [frozenset(self.trace.state[n] for n in closure if n in self.trace.state) for closure in self.closures]
+
+    @cached_property
+    def closures(self) -> list[list[fx.Node]]:
+        return [self.closure(call) for call in self.order]
+
+    @cached_property
+    def needs_sides(self) -> list[frozenset[int]]:
+        """By place: the numbers of the side inputs that the operation needs."""
+        number = {node: i for i, node in enumerate(self.trace.inputs) if i}
+        return [frozenset(number[n] for n in closure if n in number) for closure in self.closures]
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[int, int]]:
+        """Tensors that training changes and that several operations use: the first and the last place."""
+        spans: dict[str, tuple[int, int]] = {}
+        for place, names in enumerate(self.needs):
+            for name in names & self.owned:
+                spans[name] = (spans.get(name, (place, place))[0], place)
+        return {name: span for name, span in spans.items() if span[0] < span[1]}
+
+    def same(self, node: fx.Node) -> fx.Node:
+        """What a value is called once: an operation in place gives back the value that it changed."""
+        while node in self.moving and (changed := _writes(node)) and changed[0] is node.args[0]:
+            if changed[0] is self.trace.inputs[0] or not isinstance(node.meta.get("val"), Tensor):
+                return node
+            if changed[0] not in self.moving:
+                return node
+            node = changed[0]
+        return node
+
+    def crossings(self, most_tensors: int = 1) -> list[Crossing]:
+        """All legal cuts, in order: at most so many float tensors cross, the sample itself does not, nothing that crosses is
+        changed afterwards, and no tensor that training changes is used on both sides."""
+        return list(self._crossings(most_tensors))
+
+    def _crossings(self, most_tensors: int) -> Iterator[Crossing]:
+        last_use = self._last_uses()
+        blocked = {place for first, last in self.tied.values() for place in range(first, last)}
+        weights: set[str] = set()
+        owned: set[str] = set()
+        live: dict[fx.Node, None] = {self.trace.inputs[0]: None}
+        sides_after = self._sides_after()
+        matrices = self.trace.matrices
+        for place, call in enumerate(self.order):
+            weights |= self.needs[place] & matrices
+            owned |= self.needs[place] & self.owned
+            if self.same(call) is call:
+                live[call] = None
+            for value in [value for value in live if last_use.get(value, -1) <= place]:
+                del live[value]
+            values = tuple(live)
+            if place in blocked or not 1 <= len(values) <= most_tensors or place == len(self.order) - 1:
+                continue
+            if all(self._may_cross(value, place) for value in values):
+                sides = tuple(sorted(sides_after[place]))
+                bits = sum(map(_bits_per_sample, (*values, *(self.trace.inputs[i] for i in sides))))
+                yield Crossing(place, values, sides, bits, frozenset(weights), frozenset(owned))
+
+    def _last_uses(self) -> dict[fx.Node, int]:
+        """The last place at which each value is used; the output is used after all."""
+        last: dict[fx.Node, int] = {}
+        for place, call in enumerate(self.order):
+            for arg in call.all_input_nodes:
+                last[self.same(arg)] = place
+        last[self.same(self.trace.output)] = len(self.order)
+        return last
+
+    def _sides_after(self) -> list[frozenset[int]]:
+        after: list[frozenset[int]] = [frozenset()]
+        for needed in reversed(self.needs_sides[1:]):
+            after.append(after[-1] | needed)
+        return after[::-1]
+
+    def _may_cross(self, value: fx.Node, place: int) -> bool:
+        tensor = value.meta.get("val")
+        if value is self.trace.inputs[0] or not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return False
+        if self.batch_dim(value) is None:
+            return False
+        return not any(self._last_write.get(storage, -1) > place for storage in self.storage[value])
+
+    @cached_property
+    def _last_write(self) -> dict[int, int]:
+        """By storage: the last place that writes into it."""
+        return {s: place for place, call in enumerate(self.order) for n in _writes(call) for s in self.storage[n]}
+
+    def batch_dim(self, node: fx.Node) -> int | None:
+        """The dimension of a tensor that counts samples; None if there is none, or if other sizes follow the batch, too."""
+        sizes = [_expression(size) for size in node.meta["val"].shape]
+        others = [size for size in sizes if not size.is_number]
+        return sizes.index(self.batch) if others == [self.batch] else None
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) else sympy.Integer(size)
+
+
+def _bits_per_sample(node: fx.Node) -> int:
+    tensor = node.meta["val"]
+    return prod(int(size) for size in tensor.shape if isinstance(size, int)) * tensor.element_size() * BITS_PER_BYTE
+
+
+def _storages(node: fx.Node) -> frozenset[int]:
+    """The memory behind a value; aliases have it in common. The graph keeps its fake tensors alive, so numbers are unique."""
+    leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return frozenset(leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _writes(call: fx.Node) -> list[fx.Node]:
+    """The arguments that an operation says to write into."""
+    schema = getattr(call.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = _arguments(call)
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    values = [v for name in written for v in (given[name] if isinstance(given[name], list | tuple) else [given[name]])]
+    return [value for value in values if isinstance(value, fx.Node)]
+
+
+def _is_norm(call: fx.Node) -> bool:
+    """Whether an operation is a norm with running statistics, which it writes into without saying so."""
+    return torch.Tag.maybe_aliasing_or_mutating in getattr(call.target, "tags", ()) and "norm" in str(call.target)
+
+
+def draws(call: fx.Node) -> bool:
+    """Whether an operation draws random numbers from torch's generator: dropout does not at rate 0 or in evaluation mode."""
+    if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
+        return False
+    given = _arguments(call)
+    rates, modes = ([given[name] for name in names if name in given] for names in (RATES, MODES))
+    return all(rate != 0 for rate in rates) and all(mode is not False for mode in modes)
+
+
+def _arguments(call: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by name, those that it leaves out too."""
+    arguments = call.target._schema.arguments  # type: ignore[union-attr]
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return defaults | dict(zip((argument.name for argument in arguments), call.args)) | dict(call.kwargs)
+
+
+def module_path(node: fx.Node) -> str:
+    """The name of the part of the module in which an operation stands; empty at the top."""
+    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return path if isinstance(path, str) and not path.startswith("_") else ""

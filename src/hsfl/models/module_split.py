@@ -1,0 +1,84 @@
+"""A SplitModel that was cut out of a module."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from hsfl.errors import InputError
+from hsfl.models.graph_unit import plant
+from hsfl.models.message import Message, pack
+from hsfl.models.units import SplitModel, norm_rates
+
+Again = Callable[[nn.Module], SplitModel]
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by their names; the module's own tensors, no copies."""
+    return {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
+
+
+class ModuleSplit(SplitModel):
+    """A module cut by its graph. Its tensors are the module's own, by the module's own names.
+
+    A sample that is made of several tensors is packed into one vector: `pack(tokens, mask)`.
+    """
+
+    def __init__(self, module: nn.Module, units: Mapping[str, nn.Module], message: Message, again: Again) -> None:
+        """message: what the first unit takes. again: splits another module in the same way."""
+        super().__init__(units, dict.fromkeys(units, ""))
+        self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take it for a part
+        self.message = message
+        self._norm_rates = norm_rates(module)
+        self.input_dtype = None if message.dtype.is_floating_point else message.dtype
+        for name, tensor in state_of(module).items():
+            plant(self, name, tensor)
+        self.train(module.training)
+
+    @property
+    def norm_rates(self) -> list[float]:
+        return list(self._norm_rates)
+
+    def _register(self, unit: nn.Module, prefix: str) -> None:
+        """Units stand beside the tree of names, since two units may have tensors under one part of the module."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return super().forward(self.pack(*inputs) if len(inputs) > 1 else inputs[0])
+
+    def pack(self, *inputs: Tensor) -> Tensor:
+        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor."""
+        if len(inputs) != len(self.message.pieces):
+            raise InputError(f"the model takes {len(self.message.pieces)} tensors, not {len(inputs)}")
+        return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)
+
+    def whole(self) -> nn.Module:
+        """The module that was split; of a copy, which does not know it, the units one after another."""
+        return self._origin[0] if self._origin else self
+
+    def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
+        """The module after a change to its layers, split anew."""
+        if not self._origin or self._again is None:
+            raise InputError("the model is a copy of a split module; change the module's layers before it is split")
+        return self._again(change(self._origin[0]))
+
+    def train(self, mode: bool = True) -> "ModuleSplit":
+        for unit in self.units:
+            unit.train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ModuleSplit":
+        """Move or convert all tensors; the units take theirs from the tree of names again."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for unit in self.units:
+            unit._apply(fn)
+        named = self.state_dict(keep_vars=True)
+        for unit in self.units:
+            for name in unit.state_dict():
+                plant(unit, name, named[name])
+            for attribute, name in getattr(unit, "held", {}).items():
+                plant(unit, attribute, named[name].detach(), persistent=False)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or what another process gets, has the units and no longer the module, whose class may be known here alone."""
+        return self.__dict__ | {"_again": None, "_origin": ()}

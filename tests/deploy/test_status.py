@@ -1,0 +1,62 @@
+"""`hsfl status` of a running deployment, and the demo as people type it."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsfl.deploy.settings import MainSettings
+from hsfl.deploy.status import ask_status
+from hsfl.errors import InputError
+from hsfl.files import read_json
+from tests.deploy.fleet import RUN, changed
+from tests.deploy.inside import Inside
+from tests.small_runs import hsfl
+
+TWO_ROUNDS = changed(RUN, train={"rounds": 2})
+
+
+def test_status_says_who_is_there_and_which_server_holds_what(tmp_path: Path) -> None:
+    inside, reports = Inside(tmp_path, TWO_ROUNDS), list[dict[str, Any]]()
+
+    async def operator() -> None:
+        settings = MainSettings(listen=inside.main)
+        while True:
+            try:
+                reports.append(await ask_status(settings, None))
+            except InputError:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
+
+    inside.go(operator)
+    last = reports[-1]
+    assert (last["framework"], last["rounds"]) == ("hsfl", 2)
+    assert [client["name"] for client in last["clients"]] == ["ada", "bo", "cy", "di"]
+    assert [client["cut"] for client in last["clients"]] == [1, 2, 3, 5]
+    assert last["main_units"] == [1, 5]
+    assert last["edge_units"] == [0, 5]
+    assert last["holds_whole_model"] == ["edge"]  # di holds all five units, and so does the edge server
+    doing = {client["doing"] for report in reports for client in report["clients"]}
+    assert all(re.fullmatch(r"away|waits|uploads|complete|step \d+ of 3", words) for words in doing), doing
+    assert len(doing) > 1
+    measured = [report["clients"][0]["measured_s"] for report in reports if report["rounds_done"]]
+    assert any(times.get("client", 0) > 0 for times in measured)
+
+
+def test_no_server_no_status() -> None:
+    with pytest.raises(InputError, match="is hsfl serve main running there"):
+        asyncio.run(ask_status(MainSettings(listen="127.0.0.1:9"), None))
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_page(tmp_path: Path) -> None:
+    answer = hsfl("deploy-demo", "--out", tmp_path / "demo", "--rounds", 2)
+    assert answer.code == 0, answer
+    assert "round 2/2" in answer.out
+    run = tmp_path / "demo" / "run"
+    assert "measured / modelled" in (run / "report.html").read_text()
+    assert read_json(run / "summary.json")["status"] == "finished"
+    assert hsfl("evaluate", run, "--json").json()["accuracy"] == read_json(run / "summary.json")["test_accuracy"]
+    assert hsfl("export", run).code == 0

@@ -1,0 +1,133 @@
+"""Ray trains what one process trains, to the bit, on one node and on two, whoever dies.
+
+Ray opens ports, so each test runs in network namespaces of its own: `lo` alone, or two of them joined by a cable.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.engines import namespaces
+from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, until
+
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import run
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not namespaces.can_make(), reason="network namespaces need root and ip"),
+]
+ON_RAY = ("engine.name=ray", "engine.threads=1")
+PATIENCE_S = 600
+
+
+@pytest.fixture
+def lonely() -> Iterator[str]:
+    with namespaces.alone() as name:
+        yield name
+
+
+def finished(words: list[str]) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_path: Path) -> None:
+    run(config(*DROPS), tmp_path / "inline")
+    words = command(tmp_path / "ray", *DROPS, *ON_RAY, f"engine.workers={number}")
+    done = finished(namespaces.inside(lonely, words))
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(tmp_path / "ray") == model_bytes(tmp_path / "inline")
+    assert losses(tmp_path / "ray") == losses(tmp_path / "inline")
+    assert "node 127.0.0.1" in (tmp_path / "ray" / "workers.log").read_text()
+    assert until(20, lambda: not namespaces.processes_in(lonely))
+
+
+def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely: str, tmp_path: Path) -> None:
+    rounds, out = "train.rounds=40", tmp_path / "run"
+    run(config(rounds), tmp_path / "inline")
+    process = begun(namespaces.inside(lonely, command(out, rounds, *ON_RAY, "engine.workers=2")))
+    assert until(PATIENCE_S, lambda: (out / "rounds.jsonl").exists() and RunFolder(out).rounds())
+    ctrl_c(process)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert RunFolder(out).ended().status == "interrupted", said
+    assert until(20, lambda: not namespaces.processes_in(lonely))
+    run(config(rounds), out, resume=True)
+    assert model_bytes(out) == model_bytes(tmp_path / "inline")
+
+
+def test_a_killed_worker_is_replaced_and_the_numbers_stay(lonely: str, tmp_path: Path) -> None:
+    rounds, out = "train.rounds=30", tmp_path / "run"
+    run(config(rounds), tmp_path / "inline")
+    process = begun(namespaces.inside(lonely, command(out, rounds, *ON_RAY, "engine.workers=2")))
+    log = out / "workers.log"
+    assert until(PATIENCE_S, lambda: log.exists() and "process" in log.read_text())
+    os.kill(int(log.read_text().partition("process ")[2].split()[0]), signal.SIGKILL)
+    told, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert "its clients of this round are trained again" in " ".join((told + said).split())
+    assert model_bytes(out) == model_bytes(tmp_path / "inline")
+
+
+def start_node(name: str, address: str, head: str | None, folder: Path, env: dict[str, str]) -> None:
+    """A node of one CPU, as docs/scale.md starts it."""
+    how = ["--head", "--port=6379"] if head is None else [f"--address={head}:6379"]
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", *how, f"--node-ip-address={address}", "--num-cpus=1"]
+    quiet = ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"] if head is None else []
+    done = subprocess.run(
+        namespaces.inside(name, [*ray, *quiet]),
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_nodes_of_which_one_is_killed(tmp_path: Path) -> None:
+    rounds, out = "train.rounds=30", tmp_path / "run"
+    run(config(rounds), tmp_path / "inline")
+    env = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    with namespaces.pair() as ((left, head), (right, other)):
+        scratch = Path(f"/tmp/hsfl-ray-{os.getpid()}")  # Ray's sockets need short names
+        start_node(left, head, None, scratch, env)
+        start_node(right, other, head, scratch, env)
+        words = command(out, rounds, *ON_RAY, f"engine.address={head}:6379", "engine.workers=2")
+        process = subprocess.Popen(
+            namespaces.inside(left, words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        log = out / "workers.log"
+        assert until(PATIENCE_S, lambda: log.exists() and f"node {other}" in log.read_text()), process.communicate()
+        namespaces.end_all(right)
+        told, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, said
+        assert f"node {head}" in log.read_text()
+    assert "its clients of this round are trained again" in " ".join((told + said).split())
+    assert model_bytes(out) == model_bytes(tmp_path / "inline")
+
+
+def test_an_address_that_is_no_cluster_is_told_within_15_seconds(lonely: str, tmp_path: Path) -> None:
+    code = (
+        "import socket, sys, time; from hsfl.engines.on_ray import _connect\n"
+        "from hsfl.errors import InputError\n"
+        "silent = socket.socket(); silent.bind(('127.0.0.1', 7777)); silent.listen()\n"
+        "for address in ('127.0.0.1:7778', '127.0.0.1:7777', 'nowhere'):\n"
+        "    began = time.monotonic()\n"
+        "    try: _connect(address, 1)\n"
+        "    except InputError as error: print(f'{time.monotonic() - began:.0f} s: {error}', flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    finished([sys.executable, "-c", "import ray"])  # so that its files are in the cache
+    done = finished(namespaces.inside(lonely, [sys.executable, "-c", code]))
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert "nothing answers at engine.address 127.0.0.1:7778" in lines[0]
+    assert "engine.address 127.0.0.1:7777 takes connections but is no Ray cluster" in lines[1]
+    assert "give HOST:PORT" in lines[2]

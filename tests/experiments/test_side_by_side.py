@@ -1,0 +1,39 @@
+"""Trainings of `hsfl reproduce` side by side give the traces that one after another gives."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hsfl.experiments.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
+from hsfl.runs.many import Piece, Show
+from hsfl.runs.observer import Observer
+
+WANTED = [("digits", "twins", 1), ("digits", "sl", 1)]
+
+
+class Seen(Show):
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None:
+        self.ended.append(piece.name)
+
+
+@pytest.mark.slow
+def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    seen = Seen()
+    for name, together in (("apart", ONE_BY_ONE), ("beside", Together(2, seen))):
+        out, said = tmp_path / name, list[str]()
+        train_ahead(WANTED, "smoke", out, None, None, together)
+        assert (out / "runs").exists() == (together.jobs > 1)
+        for data, trace, seed in WANTED:
+            find_trace(data, "smoke", seed, trace, out, None, None, said.append, lambda words: Observer())
+    assert sorted(seen.ended) == ["digits, sl, seed 1", "digits, twins, seed 1"]
+    for key in WANTED:
+        apart, beside = (tmp_path / name / "traces" / file_name(*key) for name in ("apart", "beside"))
+        assert apart.read_text() == beside.read_text()
+    again = Seen()
+    train_ahead(WANTED, "smoke", tmp_path / "beside", None, None, Together(2, again))
+    assert again.ended == []
