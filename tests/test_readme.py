@@ -17,6 +17,13 @@ from tests.small_runs import hsfl
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 (CONFIG,) = re.findall(r"## Settings.*?```toml\n(.*?)```", TEXT, re.S)
+MODULE = """
+from torch import nn
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+"""
 SMALL = ["data.limit=60", "data.limit_test=40", "train.rounds=1", "train.batch_size=8"]
 
 
@@ -57,6 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "my.toml").write_text(CONFIG)
     (method,) = re.findall(r"```python\n(# my_method.py\n.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)
     (path / "my_method.py").write_text(method)
+    (path / "my_file.py").write_text(MODULE)
     return path
 
 

@@ -25,7 +25,7 @@ MESSAGES = (
     (Gradient(4, 0.1, 0.2), {"gradient": torch.randn(3, 2), "loss": torch.tensor(0.5)}),
     (End(5, 20, 1.5, 0.1, 0.2, 0.3), {}),
     (Chunk(0, 4), {"bytes": torch.arange(4, dtype=torch.uint8)}),
-    (Standing("i", "f", [1, 2], [3, 3], ["x", "y"]), {}),
+    (Standing("i", "f", [1, 2], [3, 3]), {}),
     (Open(1, "a", [Seat(0, "ada", 2, 10), Seat(1, "bo", 3, 11)]), {}),
     (Have("i", [0], [0.5], [1], ["why"], 1, 2), {}),
     (Swap(1, "a", [0, 1], 1, 3), {}),

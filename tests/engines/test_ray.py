@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.engines import namespaces
@@ -95,10 +96,13 @@ def test_two_nodes_of_which_one_is_killed(tmp_path: Path) -> None:
     rounds, out = "train.rounds=30", tmp_path / "run"
     run(config(rounds), tmp_path / "inline")
     env = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-    with namespaces.pair() as ((left, head), (right, other)):
-        scratch = Path(f"/tmp/hsfl-ray-{os.getpid()}")  # Ray's sockets need short names
-        start_node(left, head, None, scratch, env)
-        start_node(right, other, head, scratch, env)
+    with (
+        TemporaryDirectory("ray", ignore_cleanup_errors=True) as name,
+        namespaces.pair() as pair,
+    ):  # sockets need short names
+        (left, head), (right, other) = pair
+        start_node(left, head, None, Path(name), env)
+        start_node(right, other, head, Path(name), env)
         words = command(out, rounds, *ON_RAY, f"engine.address={head}:6379", "engine.workers=2")
         process = subprocess.Popen(
             namespaces.inside(left, words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env

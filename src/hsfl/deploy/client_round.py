@@ -37,7 +37,6 @@ class Job:
     ask: Callable[[str], Awaitable[None]]  # for fresh tokens
     over: bool = False
     head: UnitState | None = None  # trained
-    uploads: int = 0  # wanted; the edge server may lose one
     unused: set[str] = field(default_factory=lambda: set(KINDS))
     news: asyncio.Event = field(default_factory=asyncio.Event)
     call: Any = None  # the stream of batches

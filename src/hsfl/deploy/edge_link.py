@@ -14,7 +14,6 @@ from hsfl.deploy.server_messages import (
     Begin,
     Done,
     EdgeTokens,
-    Exclude,
     GiveUnits,
     Have,
     Open,
@@ -85,9 +84,6 @@ class EdgeLink:
 
     async def allow(self, attempt: str, seats: list[int]) -> EdgeTokens:
         return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)
-
-    async def exclude(self, attempt: str, seat: int) -> None:
-        await self._ask("Exclude", Exclude(attempt, seat), Done)
 
     async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete, when there is news or the time is over."""

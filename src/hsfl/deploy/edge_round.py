@@ -25,7 +25,6 @@ class EdgeRound:
     finished: dict[int, Finished] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    out: set[int] = field(default_factory=set)
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)

@@ -26,7 +26,6 @@ from hsfl.deploy.server_messages import (
     Begin,
     Done,
     EdgeTokens,
-    Exclude,
     GiveUnits,
     Have,
     Open,
@@ -40,7 +39,6 @@ from hsfl.deploy.settings import received_config
 from hsfl.deploy.states import (
     chunks,
     collect,
-    content_hash,
     most_bytes,
     most_state_bytes,
     read_state,
@@ -76,7 +74,6 @@ class Edge:
             "GiveUnits": Method("stream_stream", ours, self.give_units),
             "Open": Method("unary_unary", ours, self.open),
             "Allow": Method("unary_unary", ours, self.allow),
-            "Exclude": Method("unary_unary", ours, self.exclude),
             "Await": Method("unary_unary", ours, self.wait),
             "Swap": Method("stream_stream", ours, self.swap),
             "Fetch": Method("stream_stream", theirs, self.fetch),
@@ -98,8 +95,7 @@ class Edge:
                 self.held[round] = state
         rounds = sorted(self.held)
         self.log.event("the main server is here", rounds=rounds)
-        stops, contents = [self.held[r].stop for r in rounds], [content_hash(self.held[r]) for r in rounds]
-        return pack(Standing(self.instance, kit.fingerprint, rounds, stops, contents))
+        return pack(Standing(self.instance, kit.fingerprint, rounds, [self.held[round].stop for round in rounds]))
 
     def _begun(self) -> Kit:
         if self.kit is None:
@@ -162,18 +158,10 @@ class Edge:
         """Fresh tokens, for streams that broke."""
         message, _ = expect(request, Allow)
         now = self._now(message.attempt)
-        known = {seat.seat for seat in now.seats.values()} - now.out
+        known = {seat.seat for seat in now.seats.values()}
         if not known.issuperset(message.seats):
             raise WireError("order", "a seat that is not in the round")
         return self._tokens(now, message.seats)
-
-    async def exclude(self, request: bytes, context: Any) -> bytes:
-        """A client that the main server has dropped."""
-        message, _ = expect(request, Exclude)
-        now = self._now(message.attempt)
-        now.out.add(message.seat)
-        now.finished.pop(message.seat, None)
-        return pack(Done())
 
     async def wait(self, request: bytes, context: Any) -> bytes:
         """Whose heads are complete; answered when there is news."""
@@ -194,8 +182,8 @@ class Edge:
         """The round and the seat of the client that calls."""
         now, name = self._now(attempt), caller().name
         seat = now.seats.get(name)
-        if seat is None or seat.seat in now.out:
-            raise WireError("order", f"{name} has no part in this round, or not any more")
+        if seat is None:
+            raise WireError("order", f"{name} has no part in this round")
         return now, seat
 
     async def fetch(self, messages: Any, context: Any) -> None:
@@ -223,11 +211,10 @@ class Edge:
             await self._refuse(now, seat, error)
             raise
         async with now.news:
-            if seat.seat not in now.out:
-                now.finished[seat.seat] = Finished(head, float(seat.num_samples))
-                now.model_up_s[seat.seat] = took_s
-                now.up_bytes += head.num_bytes
-                self.metrics.carried("client_edge", "up", head.num_bytes)
+            now.finished[seat.seat] = Finished(head, float(seat.num_samples))
+            now.model_up_s[seat.seat] = took_s
+            now.up_bytes += head.num_bytes
+            self.metrics.carried("client_edge", "up", head.num_bytes)
             now.news.notify_all()
         await context.write(pack(Uploaded()))
 

@@ -11,12 +11,13 @@ from hsfl.deploy.desk import Desk
 from hsfl.deploy.edge_link import EdgeLost
 from hsfl.deploy.main_round import MainRound
 from hsfl.deploy.messages import pack
-from hsfl.deploy.record import advance, make_record, save_model, write_end
+from hsfl.deploy.record import make_record, save_model, write_end
 from hsfl.deploy.store import Store
 from hsfl.files import checked
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import advance
 from hsfl.runs.record import Summary
 from hsfl.runs.records import RoundRecord, Standing
 from hsfl.training.batches import Images

@@ -34,7 +34,6 @@ from hsfl.deploy.server_messages import (
     Begin,
     Done,
     EdgeTokens,
-    Exclude,
     GiveUnits,
     Have,
     Open,
@@ -49,7 +48,7 @@ KINDS: dict[type[Any], int] = {
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
-    EdgeTokens: 50, Exclude: 51,
+    EdgeTokens: 50,
     AskStatus: 60, Status: 61,
 }  # fmt: skip
 RECORDS = {number: record for record, number in KINDS.items()}

@@ -14,7 +14,7 @@ from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Standing
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes, Losses
@@ -95,14 +95,6 @@ def write_clients(
         main_flops_per_s=planner.main_flops_per_s,
     )
     write_json(folder.clients_path, asdict(record))
-
-
-def advance(standing: Standing, record: RoundRecord) -> Standing:
-    """Where the run stands after a round."""
-    accuracy = record.test_accuracy
-    if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
-        return Standing(record.round, accuracy, record.round)
-    return Standing(record.round, standing.best_accuracy, standing.best_round)
 
 
 def save_model(folder: RunFolder, whole: UnitState, best: bool) -> None:

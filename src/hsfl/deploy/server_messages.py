@@ -27,7 +27,6 @@ class Standing:
     fingerprint: Id
     rounds: Annotated[list[Small], Field(max_length=8)]
     stops: Annotated[list[Small], Field(max_length=8)]
-    contents: Annotated[list[Id], Field(max_length=8)]  # a hash of the state of each
 
 
 @strict
@@ -68,15 +67,6 @@ class EdgeTokens:
     instance: Id
     fetch: Annotated[list[Id], Field(max_length=100_000)]
     upload: Annotated[list[Id], Field(max_length=100_000)]
-
-
-@strict
-@dataclass(frozen=True)
-class Exclude:
-    """Main server to edge server: this client is out of the round."""
-
-    attempt: Id
-    seat: Small
 
 
 @strict

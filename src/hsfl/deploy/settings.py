@@ -111,6 +111,10 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             f"run.framework is {config.framework!r}, which real machines do not run; choose one of {names}"
         )
+    if config.train.choose == "samples":
+        raise InputError(
+            "run.train.choose is 'samples', which needs everybody's data; real machines take all that are there, leave it out"
+        )
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:
         raise InputError(

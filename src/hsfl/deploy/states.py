@@ -29,14 +29,6 @@ def fingerprint(layout: Layout, dtype: torch.dtype) -> str:
     return digest.hexdigest()
 
 
-def content_hash(state: UnitState) -> str:
-    """A hash of the units' numbers."""
-    digest = hashlib.blake2b(digest_size=16)
-    for vector in (state.floats, state.ints):
-        digest.update(vector.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def state_bytes(state: UnitState) -> bytes:
     """The units as a safetensors file, by the tensors' names in the whole model."""
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.named().items()})

@@ -146,7 +146,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
-                here = _Position(after, _advance(here.standing, record), record.sim_time_s)
+                here = _Position(after, advance(here.standing, record), record.sim_time_s)
                 _write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
@@ -274,7 +274,8 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
 
 
-def _advance(standing: Standing, record: RoundRecord) -> Standing:
+def advance(standing: Standing, record: RoundRecord) -> Standing:
+    """Where a run stands after a round."""
     accuracy = record.test_accuracy
     if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
         return Standing(record.round, accuracy, record.round)
