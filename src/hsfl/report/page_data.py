@@ -7,6 +7,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
+from hsfl.formats import QUANTILES
 from hsfl.report.comparing import compare
 from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
@@ -18,7 +19,7 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import QUANTILES, ClientsRecord
+from hsfl.runs.records import ClientsRecord
 
 MAX_POINTS = 1000  # of a curve
 

@@ -7,6 +7,7 @@ from hsfl.config import NetworkConfig, RunConfig, flatten
 from hsfl.formats import count, si
 from hsfl.report.runs import Look, built_in, display_name
 
+MOST_VALUES = 200  # of one setting, that are shown
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
@@ -175,5 +176,6 @@ def say(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(say, value))
+        shown = ", ".join(map(say, value[:MOST_VALUES]))
+        return shown if len(value) <= MOST_VALUES else f"{shown}, ... ({len(value):,} in all)"
     return str(value)

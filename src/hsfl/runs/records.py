@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.formats import QUANTILES
+
 MOST = 1e300  # sums of a few such numbers are still numbers
 
 Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
@@ -46,9 +48,6 @@ class Says(TypedDict, total=False):
     up_power_w: list[Number]  # [K]
     down_power_w: list[Number]  # [K]
     owner: list[int]  # [I] -1: nobody
-
-
-QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent of the clients
 
 
 class RoundCrowd(TypedDict):
