@@ -89,6 +89,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     evaluated = [record for record in records if record.test_accuracy is not None]
     best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)
     main = None if one.clients is None else one.clients.main_flops_per_s
+    redrawn = one.clients is not None and one.clients.redrawn
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
@@ -98,7 +99,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look, main) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
+        "words": describe(config, run.look, main, redrawn) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,

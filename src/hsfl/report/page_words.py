@@ -11,10 +11,15 @@ MOST_VALUES = 200  # of one setting, that are shown
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
-def describe(config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None) -> list[str]:
-    """A run's config as a few sentences, each about one thing. main_flops_per_s: of the main server, where the run kept it."""
+def describe(
+    config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None, redrawn: bool = False
+) -> list[str]:
+    """A run's config as a few sentences, each about one thing.
+
+    main_flops_per_s: of the main server, where the run kept it. redrawn: whether samples were drawn with replacement.
+    """
     network = _network(config, main_flops_per_s)
-    sentences = [_learning(config, look), _training(config), _fleet(config), network, _allocation(config)]
+    sentences = [_learning(config, look, redrawn), _training(config), _fleet(config), network, _allocation(config)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -29,15 +34,17 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
     return [f"{work}.", f"{_devices(config)}.", _network(config)]
 
 
-def _learning(config: RunConfig, look: Look | None) -> str:
+def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
     data, model = config.data, config.model
-    how = {
-        "iid": "dealt out evenly",
-        "dirichlet": f"divided unevenly by class (Dirichlet, alpha {data.alpha:g})",
-        "shards": f"divided by class ({data.classes_per_client} classes each)",
-        "quantity_skew": f"divided in unequal amounts (alpha {data.alpha:g})",
-        "given": "divided as the data say",
+    way = {
+        "iid": "evenly",
+        "dirichlet": f"unevenly by class (Dirichlet, alpha {data.alpha:g})",
+        "shards": f"by class ({data.classes_per_client} classes each)",
+        "quantity_skew": f"in unequal amounts (alpha {data.alpha:g})",
+        "given": "as the data say",
     }[data.partition]
+    dealt = "dealt out" if data.partition == "iid" else "divided"
+    how = f"drawn {way} and with replacement" if redrawn else f"{dealt} {way}"
     some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
     start = ", from given weights," if model.init_weights is not None else ""
     clients = "one client" if config.fleet.num_clients == 1 else f"{config.fleet.num_clients:,} clients"

@@ -202,6 +202,7 @@ class ClientsRecord:
         None  # of the main server, as the config or the fleet file says; None in older folders
     )
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
+    redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
