@@ -1,6 +1,6 @@
 # make demo       HSFL as the paper proposes it beside SplitFed V1 and FL, on scikit-learn's digits (three minutes); ends with a page
 # make test       lint, types, tests
-# make test-slow  what takes longer: learning on real data, benchmarks' smoke runs, the page in a browser
+# make test-slow  what takes longer: learning on real data, faults of real processes, Ray, transformers, benchmarks' smoke runs, the page in a browser
 # Each installs what it needs into .venv, once; it installs again when the pins or the package's metadata change.
 
 PYTHON ?= python3
@@ -34,7 +34,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # The page's tests drive a chromium of the system; where there is none and none can be had, they are skipped.
-browser: $(VENV)/.installed-browser
+browser: $(VENV)/.installed-slow
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "no chromium here: the page's browser tests are skipped"
 

@@ -69,8 +69,8 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
         ((None, ()), {"train": {"lr": object()}}, "train.lr is a object; give a number, text"),
         ((None, ()), {"data": (X, Y)}, "data is a tuple; make it with hsfl.dataset(x, y)"),
         ((None, ()), {"data": X}, "data is a ndarray; make it with hsfl.dataset(x, y)"),
-        ((None, ()), {"model": nn.Linear(2, 2)}, "Linear does not say the order of its parts; pass a list of modules"),
-        ((None, ()), {"model": 3}, "a model is a int; pass a list of modules or an nn.Sequential"),
+        ((None, ()), {"model": nn.Linear(2, 2)}, "Linear does not say the order of its parts; split it by an example of its input"),
+        ((None, ()), {"model": 3}, "a model is a int; pass an nn.Module or a list of modules"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words: tuple, named: dict, message: str) -> None:
@@ -99,7 +99,7 @@ RELU = nn.ReLU()
         (nn.Sequential(nn.Linear(2, 2), RELU, nn.Linear(2, 2), RELU), "the same module stands twice among the units"),
         (nn.Sequential(nn.LazyLinear(2)), "unit 0 of the model is lazy; show the model one batch first"),
         ([nn.Linear(2, 2), "relu"], "unit 1 of the model is a str; make each unit an nn.Module"),
-        ("cnn", "a model is a str; pass a list of modules"),
+        ("cnn", "a model is a str; pass an nn.Module or a list of modules"),
     ],
 )
 def test_models_that_cannot_be_split_are_refused_in_one_line(given: Any, message: str) -> None:

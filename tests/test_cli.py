@@ -208,8 +208,6 @@ def out(tmp_path):
         ("fleet.min_cut=20", "fleet.min_cut is 20 but the model has 5 units"),
         ("model.name=resnet18 data.image_size=32 fleet.cuts=11", "fleet.cuts[0] is 11 but the model has 10 units"),
         ("device=mps", "device is 'mps' but torch sees none here; set device=cpu"),
-        ("fleet.num_clients=1000 fleet.cuts=1", "1000 clients of at least 2 samples need 2000 but there are 60"),
-        ("data.limit=1", "take fewer clients or more data"),
         ("data.partition=shards data.classes_per_client=1", "raise data.classes_per_client or take more clients"),
         ("data.partition=shards data.classes_per_client=11", "data.classes_per_client is 11"),
         ("data.augment=flip_crop", "data.augment is 'flip_crop' but the images have 1 channel"),
@@ -238,7 +236,7 @@ def test_a_gpu_that_is_not_there(out):
 
 
 def test_no_such_preset(out):
-    assert "presets: demo, paper-cifar10" in refused("run", "dmo", "--out", out)
+    assert "presets: demo, gpt-text, paper-cifar10" in refused("run", "dmo", "--out", out)
 
 
 def test_missing_and_corrupt_data(out, tmp_path):

@@ -180,5 +180,7 @@ def test_broken_files(tmp_path, name, content, message):
 
 @pytest.mark.parametrize(("source", "hint"), [("dmo", r"did you mean demo\? "), ("/nowhere/at/all.toml", "")])
 def test_no_such_config(source, hint):
-    with pytest.raises(InputError, match=rf"neither a readable file nor a preset; {hint}presets: demo, paper-cifar10"):
+    with pytest.raises(
+        InputError, match=rf"neither a readable file nor a preset; {hint}presets: demo, gpt-text, paper-cifar10"
+    ):
         read_config(source)

@@ -15,7 +15,7 @@ FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != 
 CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
-    *("register_dataset", "register_framework", "register_model", "register_policy"),
+    *("register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
     *("Observer", "compare", "dataset"),
 }
 REPORT_READS = {
@@ -28,6 +28,7 @@ REPORT_READS = {
     "hsfl.runs.folder",
     "hsfl.runs.records",
     "hsfl.runs.tables",
+    "hsfl.tasks",
 }
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
     from hsfl.runs.observer import Observer
+    from hsfl.tasks import register_task
 
     __version__: str
 
@@ -42,6 +43,7 @@ __all__ = [
     "register_framework",
     "register_model",
     "register_policy",
+    "register_task",
     "run",
     "split",
 ]
@@ -60,6 +62,7 @@ _HOMES = {
     "register_framework": "hsfl.methods",
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",
+    "register_task": "hsfl.tasks",
     "run": "hsfl.api.runs",
     "split": "hsfl.models.split",
     "SplitModel": "hsfl.models.units",

@@ -1,4 +1,4 @@
-"""Plugins: files of the user's that register frameworks, policies, models and data sets. Imports no torch.
+"""Plugins: files of the user's that register frameworks, policies, models, data sets and tasks. Imports no torch.
 
 A plugin is a Python file that the user names (`--plugin FILE`, `plugins` in a config), or the entry point of an installed
 package in the group `hsfl`, which is looked at only for a name that is not built in. Nothing is loaded because a run folder
@@ -31,6 +31,7 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "framework": "hsfl.methods:METHODS",
     "model": "hsfl.models.recipes:MODELS",
     "data set": "hsfl.data.datasets:READERS",
+    "task": "hsfl.tasks:TASKS",
     "policy": "hsfl.allocation.policies:POLICIES",
 }
 RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
@@ -63,7 +64,7 @@ _loading: list[Plugin] = []
 
 
 def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "type[BaseModel] | None" = None) -> None:
-    """Put `value` into its registry under a name that is still free. kind: framework, policy, model or data set.
+    """Put `value` into its registry under a name that is still free. kind: framework, policy, model, data set or task.
     options: the pydantic model that checks `options.<name>`."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"{kind} {name!r} is no name; take letters, digits, _ and -, beginning with a letter")

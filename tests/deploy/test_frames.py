@@ -8,7 +8,20 @@ import pytest
 import torch
 
 from hsfl.deploy import frames
-from hsfl.deploy.client_messages import Batch, Chunk, End, Gradient, Hello, Measured, Ready, Round, Welcome
+from hsfl.deploy.client_messages import (
+    Batch,
+    Chunk,
+    End,
+    Evaluate,
+    Evaluated,
+    Gradient,
+    Hello,
+    Measured,
+    Ready,
+    Round,
+    Tallied,
+    Welcome,
+)
 from hsfl.deploy.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.messages import KINDS, expect, expect_any, pack, unpack
 from hsfl.deploy.server_messages import Have, Open, Seat, Standing, Swap
@@ -18,15 +31,18 @@ NUM_MUTATIONS = int(os.environ.get("HSFL_FUZZ", "10000"))  # 100,000 by command
 
 MESSAGES = (
     (Hello("ada"), {}),
-    (Welcome(3, "{}", [1, 8, 8], 10), {}),
+    (Welcome(3, "{}", [1, 8, 8], 10, False), {}),
     (Ready("ab", [1, 2], Measured(1e9, 1e6, 1e6, 1e6, 1e6, None), None), {}),
     (Round(1, "a", 2, "00", "11", "22"), {}),
+    (Evaluate(1, "a", 2, "00", "11"), {}),
+    (Tallied(0, 1.5, [1, 0], [2, 1]), {}),
+    (Evaluated(3), {}),
     (Batch(4), {"smashed": torch.randn(3, 2, 2), "labels": torch.arange(3)}),
     (Gradient(4, 0.1, 0.2), {"gradient": torch.randn(3, 2), "loss": torch.tensor(0.5)}),
     (End(5, 20, 1.5, 0.1, 0.2, 0.3), {}),
     (Chunk(0, 4), {"bytes": torch.arange(4, dtype=torch.uint8)}),
     (Standing("i", "f", [1, 2], [3, 3]), {}),
-    (Open(1, "a", [Seat(0, "ada", 2, 10), Seat(1, "bo", 3, 11)]), {}),
+    (Open(1, "a", [Seat(0, "ada", 2, 10), Seat(1, "bo", 3, 11)], False), {}),
     (Have("i", [0], [0.5], [1], ["why"], 1, 2), {}),
     (Swap(1, "a", [0, 1], 1, 3), {}),
 )

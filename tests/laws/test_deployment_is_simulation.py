@@ -35,18 +35,20 @@ def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
     assert all(took_s > 0 for line in ours for took_s in line["measured"]["client"])
 
 
-def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
-    with fleet(tmp_path, RUN) as there:
+def assert_law(folder: Path, run: dict, names: tuple[str, ...]) -> None:
+    with fleet(folder, run, names=names) as there:
         there.start_all()
         assert there.wait() == 0, there.logs()
-    assert_same(there.run, there.out, tmp_path / "simulated")
+    assert_same(there.run, there.out, folder / "simulated")
+
+
+def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
+    """Four processes: most of the time is theirs to start. Unit 0 is the edge server's, 1 and 2 are common, 3 and 4 the main server's."""
+    assert_law(tmp_path, changed(RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": [1, 3]}), ("ada", "bo"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["splitfed_v1", "fl"])
-def test_other_frameworks_too(tmp_path: Path, framework: str) -> None:
-    run = changed(RUN, fleet={"cuts": 2}) | {"framework": framework}
-    with fleet(tmp_path, run) as there:
-        there.start_all()
-        assert there.wait() == 0, there.logs()
-    assert_same(there.run, there.out, tmp_path / "simulated")
+@pytest.mark.parametrize(("framework", "cuts"), [("hsfl", [1, 2, 3, 5]), ("splitfed_v1", 2), ("fl", 2)])
+def test_four_clients_and_other_frameworks_too(tmp_path: Path, framework: str, cuts: object) -> None:
+    run = changed(RUN, fleet={"cuts": cuts}) | {"framework": framework}
+    assert_law(tmp_path, run, ("ada", "bo", "cy", "di"))

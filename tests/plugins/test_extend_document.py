@@ -17,6 +17,7 @@ from hsfl.methods import METHODS
 from hsfl.models.zoo import MODELS
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
+from hsfl.tasks import TASKS
 from tests.plugins.files import BLOCKS, COMMANDS, twice, write
 from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, refused, tiny
 
@@ -26,7 +27,8 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/scenario.json"
 
 
 def test_each_file_of_the_document_is_complete_in_under_40_lines() -> None:
-    assert [name for name, _ in BLOCKS] == ["my.toml", "my_method.py", "my_policy.py", "my_model.py", "my_data.py"]
+    files = ["my.toml", "my_method.py", "my_policy.py", "my_model.py", "my_data.py", "my_task.py"]
+    assert [name for name, _ in BLOCKS] == files
     assert all(text.count("\n") < 40 for _, text in BLOCKS)
 
 
@@ -177,7 +179,7 @@ print(read_config(None, ["framework=twice"]).framework, METHODS["twice"].source,
 
 def test_built_in_names_are_those_of_the_tables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No second list of names: each table is asked, and what a plugin put there is not built in."""
-    tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS}
+    tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS, "task": TASKS}
     assert tables.keys() == plugins.TABLES.keys()
     assert all(plugins._is_built_in(kind, name) for kind, table in tables.items() for name in table)
     plugins.load("my_method.py")

@@ -39,7 +39,7 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
     ("data.split=image", [], "ham10000"),
     ("model.stem=cifar", [], "stem"),
-    ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "no layer that normalises"),
+    ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "no BatchNorm to exchange"),
     ("fleet.cuts=1", ["framework=fl"], "does not cut the model"),
     ("train={momentum=0.5}", [], "train.optimizer=momentum"),
     ("engine.workers=2", [], "engine.name=workers"),

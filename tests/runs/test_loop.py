@@ -10,7 +10,7 @@ from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
 from hsfl.data.datasets import load
-from hsfl.engines.base import Exam, Inline
+from hsfl.engines.base import Inline
 from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.models.zoo import build
@@ -135,7 +135,7 @@ def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_pa
     assert len(models) == 3
     (record,) = RunFolder(tmp_path / "run").rounds()
     engine = Inline()
-    engine.attach(framework, Exam(bench.task.model, bench.task.initial, bench.test, bench.num_classes))
+    engine.attach(framework, bench.exam)
     assert record.test_accuracy == loop.assess(engine, framework, state).accuracy
     stored = load_file(tmp_path / "run/model.safetensors")
     for name, tensor in stored.items():

@@ -19,6 +19,7 @@ from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures
 from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
+from hsfl.runs.data import expected_task
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
@@ -107,11 +108,11 @@ def compare(
     labels, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
     if not labels or seeds < 1:
         raise InputError(f"frameworks are {labels} and seeds {seeds}; give one framework and one seed at least")
-    check_target(target)
     if figures:
         matplotlib()  # before hours of training, not after
     chosen = choose(config, settings, data, model, plugins, sections)
     chosen.check_contenders(labels)
+    check_target(target, expected_task(chosen.config, chosen.data).metric)
     comparing.compare(
         chosen.config,
         labels,

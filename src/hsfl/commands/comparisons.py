@@ -51,7 +51,10 @@ def compare(
     ] = 1,
     jobs: Jobs = 1,
     target: Annotated[
-        float | None, typer.Option(help="Also say how long each framework takes to this test accuracy, a fraction.")
+        float | None,
+        typer.Option(
+            help="Also say how long each framework takes to this test accuracy, a fraction, or to this value of the task's metric."
+        ),
     ] = None,
     train_once: Annotated[
         bool,
@@ -78,12 +81,13 @@ def compare(
         from hsfl.report.comparing import check_target, read_comparison
         from hsfl.report.gained import gained
         from hsfl.runs.contenders import contender
+        from hsfl.runs.data import expected_task
         from hsfl.runs.effects import check_contenders_effects
 
         labels = frameworks or list(COMPARED)
-        check_target(target)
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
+        check_target(target, expected_task(base).metric)
         check_contenders_effects(config, words, [base], labels)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure import matplotlib

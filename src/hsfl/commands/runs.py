@@ -123,8 +123,11 @@ def _settings(
 
 
 def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
-    if summary.best_accuracy is not None:
-        line = f"best test accuracy {percent(summary.best_accuracy)} in round {summary.best_round} of {summary.rounds}"
+    from hsfl.runs.folder import RunFolder
+
+    if summary.best is not None:
+        metric = next(metric for metric in RunFolder(folder).metrics() if metric.name == summary.metric)
+        line = f"best {metric.title} {metric.say(summary.best)} in round {summary.best_round} of {summary.rounds}"
         out_console.print(line, highlight=False)
     say_page(page)
     advice = {
@@ -146,17 +149,20 @@ def evaluate(
     """Test the model of a run on the test samples."""
     with one_line_errors():
         from hsfl.runs.export import evaluate_folder
+        from hsfl.runs.folder import RunFolder
 
         load_plugins(plugin)
         quality, classes = evaluate_folder(folder, which, data_dir)
+        metrics = RunFolder(folder).metrics()
     if as_json:
         print_json(asdict(quality) | {"classes": list(classes), "which": which})
         return
-    out_console.print(
-        f"{which} model: accuracy {percent(quality.accuracy)}, balanced accuracy {percent(quality.balanced_accuracy)}, "
-        f"loss {quality.loss:.4f}",
-        highlight=False,
-    )
+    said = [metric.tell(quality.metrics[metric.name]) for metric in metrics if metric.name in quality.metrics]
+    if quality.accuracy is not None and quality.balanced_accuracy is not None:
+        said += [f"accuracy {percent(quality.accuracy)}", f"balanced accuracy {percent(quality.balanced_accuracy)}"]
+    out_console.print(f"{which} model: {', '.join(said)}, loss {quality.loss:.4f}", highlight=False)
+    if not quality.recall:
+        return
     table = Table("class", "recall")
     for name, recall in zip(classes, quality.recall):
         table.add_row(name, "-" if recall is None else percent(recall, 1))

@@ -66,7 +66,10 @@ def sweep(
         ),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Also say how long each run takes to this test accuracy, a fraction.")
+        float | None,
+        typer.Option(
+            help="Also say how long each run takes to this test accuracy, a fraction, or to this value of the task's metric."
+        ),
     ] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -86,15 +89,17 @@ def sweep(
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
         from hsfl.report.sweep_figure import write_sweep_figures
         from hsfl.runs.contenders import contender
+        from hsfl.runs.data import expected_task
         from hsfl.runs.effects import check_contenders_effects
         from hsfl.runs.grid import check_contenders, read_grid
 
-        check_target(target)
-        metrics = metric or default_metrics(plan_only, target)
-        check_metrics(metrics, plan_only, target)
         source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
         settings = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(source, settings, plugin or ())
+        first = expected_task(base).metric
+        check_target(target, first)
+        metrics = metric or default_metrics(plan_only, target, first)
+        check_metrics(metrics, plan_only, target)
         labels = frameworks or [method(base.framework).name]  # a name that a folder's config.json has is not looked up
         grid = read_grid(base, fields)
         check_contenders(grid, labels)

@@ -58,7 +58,8 @@ def _table(model: type[BaseModel], names: list[str], comments: dict[tuple[str, s
     rows = ["| setting | default | what |", "| --- | --- | --- |"]
     for name in names:
         info = model.model_fields[name]
-        words = [comments.get((model.__name__, name), ""), info.description or "", _choices(info.annotation)]
+        said = [comments[kind.__name__, name] for kind in model.__mro__ if (kind.__name__, name) in comments]
+        words = [*said[:1], info.description or "", _choices(info.annotation)]
         what = "; ".join(word for word in words if word).replace("|", "\\|")
         rows.append(f"| `{name}` | `{_default(info.default)}` | {what} |")
     return "\n".join(rows) + "\n"

@@ -1,4 +1,4 @@
-"""Choices that the frameworks' papers leave open: a section for each framework that has any."""
+"""Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -53,8 +53,25 @@ class LocFedMixOptions(Section):
     reconstruction: float = Field(0.1, ge=0)  # weight of the local loss
 
 
+class GPTOptions(Section):
+    """Options of the model gpt."""
+
+    width: int = Field(64, ge=1, le=2**14)  # numbers for each token between two units
+    depth: int = Field(4, ge=1, le=256)  # blocks, each a unit
+    heads: int = Field(4, ge=1, le=256)  # of attention; they divide the width
+
+
+class ViTOptions(GPTOptions):
+    """Options of the model vit."""
+
+    patch: int = Field(4, ge=1, le=256)  # pixels on a side of the squares that an image is cut into
+
+
+OF_MODELS = ("gpt", "vit")
+
+
 class OptionsConfig(Section):
-    """Choices that the papers leave open, a section for each framework. The options of a plugin stand under the name that it
+    """Choices that the papers leave open, a section for each framework, and the sizes of some models. The options of a plugin stand under the name that it
     registered.
 
     The older spelling without a section (`options.fsl_average`) is still read.
@@ -68,6 +85,8 @@ class OptionsConfig(Section):
     psl: PSLOptions = PSLOptions()
     cpsl: CPSLOptions = CPSLOptions()
     locfedmix_sl: LocFedMixOptions = LocFedMixOptions()
+    gpt: GPTOptions = GPTOptions()
+    vit: ViTOptions = ViTOptions()
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +104,7 @@ def older_options() -> dict[str, tuple[str, str]]:
     return {
         f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
         for section, options in OptionsConfig.model_fields.items()
+        if section not in OF_MODELS
         for field in type(options.default).model_fields
     }
 

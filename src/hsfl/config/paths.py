@@ -11,8 +11,8 @@ RUN_CONFIG = "config.json"  # of a run folder
 INPUTS = "inputs"  # the part of a run folder that holds copies of files that its config names
 KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  # are copied there
 FIELDS = (*KEPT, ("data", "dir"))
-DATA_FIELDS = ("client_file", "test_file")  # may lie in the data directory, too
-DATA_KINDS = ("idx", "folder", "npz", "csv")  # of data.name = "kind:PATH"
+DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
+DATA_KINDS = ("idx", "folder", "npz", "csv", "text")  # of data.name = "kind:PATH"
 
 
 def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,6 +30,9 @@ def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, dict) and isinstance(data.get("name"), str):
         kind, colon, path = data["name"].partition(":")
         data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
+    model = found.get("model")
+    if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
+        model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
     for field in DATA_FIELDS:
         if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
             data[field] = _joined(folder, data[field])

@@ -18,7 +18,8 @@ OWN_DATA = "own"  # how the name of a data set begins that was given from Python
 class ModelConfig(Section):
     """The model: its name, the images it takes, and how it is built."""
 
-    name: str = "resnet18"  # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, or a name that a plugin registered
+    # resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, gpt, vit, hf:PATH (a config of transformers), or a name that a plugin registered
+    name: str = "resnet18"
     input: tuple[Side, Side, Side] | None = Field(  # images are resized to it; null keeps the size of the data
         None, description=f"three numbers: channels, height and width, such as [3, 32, 32], at most {MAX_SIDE}"
     )
@@ -33,7 +34,9 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """The data set, how much of it is used, and how it is divided among the clients."""
 
-    name: str = "digits"  # mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH
+    name: str = (
+        "digits"  # mnist, cifar10, ham10000, digits, pydoc, idx:PATH, folder:PATH, npz:PATH, csv:PATH, text:PATH
+    )
     dir: str | None = None  # null stands for HSFL_DATA, else the user's cache folder
     partition: Literal["iid", "dirichlet", "shards", "quantity_skew", "given"] = "iid"  # given: as the data say
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
@@ -44,7 +47,11 @@ class DataConfig(Section):
     image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # of image folders
     split: Literal["lesion", "image"] = "lesion"  # of ham10000: by image leaks lesions into the test set
     augment: Literal["none", "flip_crop"] = "none"  # flip_crop: training images are mirrored and shifted at random
-    target_column: str | None = None  # of csv: the column of the class
+    target_column: str | tuple[str, ...] | None = (
+        Field(  # of csv: the column of the class, or the columns of labels or numbers
+            None, description='a column ("price"), or a list of columns (["width", "height"])'
+        )
+    )
     feature_columns: tuple[str, ...] | None = Field(  # of csv; null: all columns but those of class and client
         None, description='a list of columns, such as ["width", "height"]'
     )
@@ -53,7 +60,12 @@ class DataConfig(Section):
         None  # for partition "given": a line for each training sample, its client's name or number
     )
     test_file: str | None = None  # of csv: the rows to test on; null: a part is held out
-    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, and of npz with x and y; null: 0.2
+    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, text, and npz with x and y; null: 0.2
+    block: int | None = Field(None, ge=1, le=2**16)  # of text: tokens in a sample; null: 128
+    tokenizer: str | None = None  # of text: a JSON file of the library `tokenizers`; null: every byte is a token
+    text_split: Literal["position", "file"] | None = (
+        None  # of text: the end of every file is for testing (position, as null), or whole files are
+    )
     normalise: bool = False  # of csv and npz: features to mean 0 and std 1 over the training samples; images always are
     sha256: str | None = None  # of data given from Python, filled in by hsfl.run: the run goes on with no others
 
@@ -181,6 +193,10 @@ class TrainConfig(Section):
     receivers: Literal["all", "chosen"] = "all"  # who gets the model that a round makes: all, or who was to take part
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
     eval_every: int = Field(1, ge=1)  # the model is tested after every n-th round, and after the last
+    task: str | None = (
+        None  # classification, multi_label, regression, next_token, or a name that a plugin registered; null: the data's
+    )
+    loss: str | None = None  # cross_entropy, bce, mse, mae, huber; null: the task's own
 
 
 class LogConfig(Section):
@@ -232,4 +248,5 @@ class RunConfig(Section):
         """The names in the config that a plugin may have registered, as (kind, name)."""
         policies = [("policy", part) for part in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
-        return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data)]
+        task = [] if self.train.task is None else [("task", self.train.task)]
+        return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hsfl.data.arrays import as_array, as_floats, as_numbers, short
 from hsfl.data.readers.base import SPLIT_SEED, TEST_FRACTION, Arrays
+from hsfl.data.targets import check_follows, label_targets, named_columns, number_targets, token_numbers
 from hsfl.errors import InputError
 from hsfl.rng import stream
+from hsfl.tasks import find_task
 
 CHANNELS = (1, 3, 4)  # of images as people store them
 
@@ -36,15 +39,20 @@ def checked(
     classes: Sequence[Any] | None = None,
     clients: Any = None,
     normalise: bool = False,
+    task: str | None = None,
+    tokens: bool = False,
 ) -> Arrays:
     """Everything checked; without `test`, a part of each class (and of each client's share) is held out for testing.
 
     where: how errors begin. clients: for each training sample the name or number of the client that holds it; before the
-    split, where there is one.
+    split, where there is one. task: what is learned, which decides what y is. tokens: whether x holds tokens.
     """
-    sides = [train] if test is None else [train, test]
-    x = [samples(where + side.x_name, side.x) for side in sides]
-    raw = [raw_labels(where + side.y_name, side.y) for side in sides]
+    row, sides = find_task(task), [train] if test is None else [train, test]
+    tokens = tokens or row.targets == "tokens"
+    if tokens and normalise:
+        raise InputError(f"{where}{train.x_name} holds tokens, which have no mean; leave normalise out")
+    x = [(token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
+    raw = [RAW[row.targets](where + side.y_name, side.y) for side in sides]
     for side, values, labels in zip(sides, x, raw):
         if len(values) != len(labels):
             raise InputError(
@@ -54,30 +62,30 @@ def checked(
     if len(x) == 2 and (x[0].dtype, x[0].shape[1:]) != (x[1].dtype, x[1].shape[1:]):
         first, second = (f"{part.dtype} {part.shape[1:]}" for part in x)
         raise InputError(f"{where}{train.x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
-    y, names = numbered([where + side.y_name for side in sides], raw, classes)
+    called, by_class = [where + side.y_name for side in sides], row.targets == "classes"
+    y, names = numbered(called, raw, classes) if by_class else (raw, named_columns(called, raw, classes))
+    vocabulary = 1 + int(max(part.max() for part in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
     holder, holders = (None, ()) if clients is None else client_numbers(f"{where}clients", clients, len(y[0]))
+    if row.targets == "tokens":
+        check_follows(called, x, y)
+        names = ()
     if len(x) == 2:
-        return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders)
-    held = held_out(where, y[0], holder, TEST_FRACTION if test_fraction is None else test_fraction)
+        return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders, row.name, vocabulary)
+    strata = y[0] if by_class else np.zeros(len(y[0]), np.int64)
+    held = held_out(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
     kept = None if holder is None else holder[~held]
-    return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], names, normalise, kept, holders)
+    about = (names, normalise, kept, holders, row.name, vocabulary)
+    return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], *about)
 
 
 def samples(what: str, value: Any) -> np.ndarray:
     """Images as uint8 [n, C, H, W], everything else as float32 [n, ...]."""
-    x = _numbers(what, value)
+    x = as_numbers(what, value)
     if x.ndim < 2 or x.size == 0:
         raise InputError(f"{what} has shape {x.shape}; give [samples, features] or more")
     if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
         return _images(what, x)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
-        x = x.astype(np.float32)
-    if not (fine := np.isfinite(x)).all():
-        place = np.unravel_index(int(fine.argmin()), x.shape)
-        raise InputError(
-            f"{what}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
-        )
-    return x
+    return as_floats(what, x)
 
 
 def _images(what: str, x: np.ndarray) -> np.ndarray:
@@ -96,16 +104,22 @@ def _images(what: str, x: np.ndarray) -> np.ndarray:
 
 def raw_labels(what: str, value: Any) -> np.ndarray:
     """One whole number (int64) or one name (text) for each sample, [n]."""
-    y = _array(what, value)
+    y = as_array(what, value)
     if y.dtype.kind == "O" and y.size and all(isinstance(label, str) for label in y.ravel()):
         y = y.astype(str)
     if y.dtype.kind not in "biuU":
-        way_out = "; y.astype(int) makes whole numbers of them" if y.dtype.kind == "f" else ""
+        way_out = (
+            "; y.astype(int) makes whole numbers of them, or set the task to regression" if y.dtype.kind == "f" else ""
+        )
         raise InputError(
-            f"{what} is {_short(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
+            f"{what} is {short(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
         )
     if y.ndim != 1:
-        way_out = "y.ravel()" if y.ndim == 2 and y.shape[1] == 1 else "y.argmax(axis=1) if they are one-hot"
+        way_out = (
+            "y.ravel()"
+            if y.ndim == 2 and y.shape[1] == 1
+            else "y.argmax(axis=1) if they are one-hot, or set the task to multi_label or regression"
+        )
         raise InputError(f"{what} has shape {y.shape}; give one label for each sample, [samples]: {way_out}")
     if y.size == 0:
         raise InputError(f"{what} is empty; give at least one sample")
@@ -161,11 +175,11 @@ def client_numbers(what: str, value: Any, num_samples: int) -> tuple[np.ndarray,
 
     Clients are numbered in the order of their names: 0, 1, 2, ... for whole numbers, else as words are sorted.
     """
-    ids = _array(what, value)
+    ids = as_array(what, value)
     if ids.dtype.kind == "O" and all(isinstance(name, str) for name in ids.ravel()):
         ids = ids.astype(str)
     if ids.dtype.kind not in "iuU" or ids.ndim != 1:
-        raise InputError(f"{what} is {_short(value)} of {ids.dtype}; give one whole number or name for each sample")
+        raise InputError(f"{what} is {short(value)} of {ids.dtype}; give one whole number or name for each sample")
     if len(ids) != num_samples:
         raise InputError(f"{what} has {len(ids)} entries for {num_samples} samples; give one for each sample")
     if ids.dtype.kind == "U" and (empty := np.char.strip(ids) == "").any():
@@ -207,28 +221,11 @@ def _evenly(length: int, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.minimum(places, length - 1)
 
 
-def _numbers(what: str, value: Any) -> np.ndarray:
-    array = _array(what, value)
-    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-        raise InputError(f"{what} is {_short(value)}, which is no array of numbers; convert it")
-    return array
-
-
-def _array(what: str, value: Any) -> np.ndarray:
-    """NumPy's view of an array, a tensor on any device, a list, or a column of a table."""
-    try:
-        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
-        raise InputError(f"{what} is {_short(value)}, which is no array of numbers; convert it") from None
-
-
-def _short(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
-
-
 def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
     others = (0, *range(2, x.ndim))
     mean, std = x.mean(axis=others, dtype=np.float64), x.std(axis=others, dtype=np.float64)
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+RAW = {"classes": raw_labels, "labels": label_targets, "numbers": number_targets, "tokens": token_numbers}  # by targets

@@ -18,11 +18,12 @@ import numpy as np
 from hsfl import plugins
 from hsfl.data.checks import client_numbers, feature_statistics
 from hsfl.data.own import OwnReader
-from hsfl.data.readers import cifar10, csv_table, digits, folder, ham10000, idx, npz
+from hsfl.data.readers import cifar10, csv_table, digits, folder, ham10000, idx, npz, text
 from hsfl.data.readers.base import Arrays, FileSettings, Request
 from hsfl.data.readers.images import resized
 from hsfl.errors import InputError, known
 from hsfl.rng import stream
+from hsfl.tasks import DEFAULT, find_task
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -38,8 +39,10 @@ READERS: dict[str, Reader] = {
     "folder": folder.read,  # folder:PATH
     "npz": npz.read,  # npz:PATH
     "csv": csv_table.read,  # csv:PATH
+    "text": text.read,  # text:PATH
+    "pydoc": text.read_pydoc,
 }
-WITH_PATH = {"idx", "folder", "npz", "csv"}
+WITH_PATH = {"idx", "folder", "npz", "csv", "text"}
 SPLITS = ("lesion", "image")
 
 
@@ -49,35 +52,38 @@ def register_dataset(
     *,
     normalise: bool = False,
     options: "type[BaseModel] | None" = None,
+    task: str = DEFAULT,
 ) -> None:
     """Add a data set of one's own. `read(request)` answers train_x, train_y, test_x, test_y and, if it likes, class names.
 
     x is uint8 [n, C, H, W], images in 0..255, or floats of any shape [n, ...], with `normalise` brought to mean 0 and
-    std 1 for each feature (or channel). y is 0, 1, ... [n]. `request.data_dir` is the data directory, `request.options` what
+    std 1 for each feature (or channel). y is 0, 1, ... [n], or what `task` (regression, ...) has for targets. `request.data_dir` is the data directory, `request.options` what
     stands under `options.<name>`, checked by the pydantic model given here.
     """
     if not callable(read):
         raise InputError(f"data set {name!r} is read by {read!r}; give a function of one argument, the request")
     plugins.check_call(f"data set {name!r}", read, "request")
-    plugins.add("data set", READERS, name, OwnReader(name, read, normalise), options)
+    plugins.add("data set", READERS, name, OwnReader(name, read, normalise, task), options)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images in 0..255, or numbers of any shape, and the index of their class."""
+    """Images in 0..255, numbers of any shape or tokens, and their targets: by default the index of a class."""
 
     name: str
-    train_x: np.ndarray  # [n, C, H, W] uint8, or [n, ...] float32
-    train_y: np.ndarray  # [n] int64
+    train_x: np.ndarray  # [n, C, H, W] uint8, [n, ...] float32, or tokens [n, T] int64
+    train_y: np.ndarray  # [n] int64; of labels and numbers [n, L] float32, of tokens [n, T] int64
     test_x: np.ndarray
     test_y: np.ndarray
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # names, or those of labels or columns; none of tokens
     mean: tuple[
         float, ...
     ]  # [C], of training pixels scaled to 0..1, or of features; empty: floats are taken as they are
     std: tuple[float, ...]  # [C]
     clients: np.ndarray | None = None  # [n] int64: which client holds each training sample, where the data say so
     client_names: tuple[str, ...] = ()  # by that number
+    task: str = DEFAULT
+    vocabulary: int | None = None  # of tokens; None where x holds none
 
     def __post_init__(self) -> None:
         for side, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
@@ -88,8 +94,19 @@ class Dataset:
                 )
 
     @property
+    def targets(self) -> str:
+        """What y holds: classes, labels, numbers or tokens."""
+        return find_task(self.task).targets
+
+    @property
     def num_classes(self) -> int:
-        return len(self.classes)
+        """How many numbers a model gives: one for each class, label or column, or for each token of the vocabulary."""
+        return len(self.classes) if self.targets != "tokens" else self.vocabulary or 0
+
+    def strata(self, side: str) -> np.ndarray:
+        """The classes of the "train" or "test" samples, [n]; all alike where there are no classes."""
+        y = self.train_y if side == "train" else self.test_y
+        return y if self.targets == "classes" else np.zeros(len(y), np.int64)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -116,7 +133,7 @@ def load(
     options: Any = None,
     files: FileSettings | None = None,
 ) -> Dataset:
-    """Read a data set: a name of READERS, `idx:PATH`, `folder:PATH`, `npz:PATH` or `csv:PATH`.
+    """Read a data set: a name of READERS, `idx:PATH`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `text:PATH`.
 
     `limit` and `limit_test` keep a random part, class by class in proportion, drawn from `rng`; which images are test
     images never depends on `rng`. `image_size` resizes to squares. `split` matters to HAM10000 only. `options` are
@@ -148,7 +165,8 @@ def make_dataset(name: str, arrays: Arrays, image_size: int | None = None) -> Da
     arrays = _finished(arrays, image_size)
     mean, std = _statistics(arrays)
     x_and_y = (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)
-    return Dataset(name, *x_and_y, arrays.classes, mean, std, arrays.clients, arrays.client_names)
+    holders = (arrays.clients, arrays.client_names)
+    return Dataset(name, *x_and_y, arrays.classes, mean, std, *holders, arrays.task, arrays.vocabulary)
 
 
 def limited(
@@ -156,8 +174,8 @@ def limited(
 ) -> Dataset:
     """A random part of the training and of the test samples, class by class in proportion; statistics stay the whole's."""
     train_rng, test_rng = (stream(0, "limit") if rng is None else rng).spawn(2)
-    train = stratified_subset(dataset.train_y, limit, train_rng)
-    test = stratified_subset(dataset.test_y, limit_test, test_rng)
+    train = stratified_subset(dataset.strata("train"), limit, train_rng)
+    test = stratified_subset(dataset.strata("test"), limit_test, test_rng)
     return replace(
         dataset,
         train_x=dataset.train_x[train],
@@ -179,7 +197,12 @@ def find_data_dir(data_dir: str | Path | None = None) -> Path:
 
 
 def describe(dataset: Dataset) -> list[ClassCount]:
-    """Images per class, in the order of the labels."""
+    """Samples per class, in the order of the labels, or those that have each label; of other targets all samples."""
+    if dataset.targets == "labels":
+        had = zip(dataset.classes, dataset.train_y.sum(axis=0), dataset.test_y.sum(axis=0))
+        return [ClassCount(name, int(train), int(test)) for name, train, test in had]
+    if dataset.targets != "classes":
+        return [ClassCount(f"samples for {dataset.task}", len(dataset.train_y), len(dataset.test_y))]
     train = np.bincount(dataset.train_y, minlength=dataset.num_classes)
     test = np.bincount(dataset.test_y, minlength=dataset.num_classes)
     return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
@@ -232,11 +255,12 @@ def _finished(arrays: Arrays, image_size: int | None) -> Arrays:
     train_x, test_x = arrays.train_x, arrays.test_x
     if image_size is not None:
         train_x, test_x = resized(train_x, image_size), resized(test_x, image_size)
+    y_type = np.float32 if arrays.train_y.dtype.kind == "f" else np.int64
     return arrays._replace(
         train_x=np.require(train_x, train_x.dtype, ["C", "W"]),
         test_x=np.require(test_x, test_x.dtype, ["C", "W"]),
-        train_y=np.require(arrays.train_y, np.int64, ["C", "W"]),
-        test_y=np.require(arrays.test_y, np.int64, ["C", "W"]),
+        train_y=np.require(arrays.train_y, y_type, ["C", "W"]),
+        test_y=np.require(arrays.test_y, y_type, ["C", "W"]),
     )
 
 

@@ -10,6 +10,7 @@ from hsfl.data.checks import Side, checked
 from hsfl.data.datasets import Dataset, limited, make_dataset
 from hsfl.data.readers.base import Arrays
 from hsfl.errors import InputError
+from hsfl.tasks import DEFAULT
 
 
 def dataset(
@@ -22,16 +23,20 @@ def dataset(
     clients: Any = None,
     classes: Sequence[str] | None = None,
     normalise: bool = False,
+    task: str = DEFAULT,
+    tokens: bool = False,
     name: str = "own",
 ) -> Dataset:
     """A data set of one's own from NumPy arrays, tensors or lists, everything checked; for `hsfl.run(..., data=...)`.
 
     x: floats of any shape [n, ...], taken as they are, or whole numbers in 0..255, images [n, C, H, W] or grey [n, H, W].
-    y: one label for each sample, 0, 1, ... of any whole type, or names.
+    y: one label for each sample, 0, 1, ... of any whole type, or names; of another task 0 and 1 for each label (`multi_label`, [n, L]),
+        numbers (`regression`, [n] or [n, D]), or the token that follows each token (`next_token`, [n, T]).
     test_x, test_y: the samples to test on; without them `test_fraction` of each class (0.2) is held out, always the same.
     clients: who holds each sample of x, a number or a name; used by `data.partition = "given"`.
     classes: names, by label; needed where a class has no training sample.
     normalise: each feature (or channel) of floats to mean 0 and std 1 over the training samples; images always are.
+    task: what is learned. tokens: x holds whole numbers that name tokens, [n, T], as x of `next_token` always does.
     """
     if (test_x is None) != (test_y is None):
         raise InputError(f"test_{'y' if test_y is None else 'x'} is missing; give test_x and test_y, or neither")
@@ -46,6 +51,8 @@ def dataset(
         classes=classes,
         clients=clients,
         normalise=normalise,
+        task=task,
+        tokens=tokens,
     )
     return make_dataset(name, arrays)
 
@@ -56,7 +63,7 @@ def fitted(
     """A given data set after the settings that apply to any: the size of images, and limits."""
     if image_size is not None:
         x_and_y = (given.train_x, given.train_y, given.test_x, given.test_y)
-        arrays = Arrays(*x_and_y, given.classes, bool(given.mean), given.clients, given.client_names)
+        arrays = Arrays(*x_and_y, given.classes, bool(given.mean), given.clients, given.client_names, given.task)
         given = make_dataset(given.name, arrays, image_size)
     return limited(given, limit, limit_test, rng)
 
@@ -64,6 +71,8 @@ def fitted(
 def digest(given: Dataset) -> str:
     """SHA-256 of all that a data set holds."""
     total = hashlib.sha256(repr((given.classes, given.mean, given.std, given.client_names)).encode())
+    if given.task != DEFAULT or given.vocabulary is not None:
+        total.update(repr((given.task, given.vocabulary)).encode())
     for array in (given.train_x, given.train_y, given.test_x, given.test_y, given.clients):
         if array is not None:
             total.update(f"{array.dtype} {array.shape}".encode())

@@ -7,6 +7,7 @@ from typing import Any
 from hsfl.data.checks import Side, checked
 from hsfl.data.readers.base import Arrays, Request
 from hsfl.errors import InputError
+from hsfl.tasks import DEFAULT
 
 WANTED = "give train_x, train_y, test_x, test_y and, if you like, the names of the classes"
 
@@ -18,6 +19,7 @@ class OwnReader:
     name: str
     read: Callable[[Request], Sequence[Any]]
     normalise: bool = False  # floats: each feature (or channel) to mean 0 and std 1 over the training samples
+    task: str = DEFAULT
 
     def __call__(self, request: Request) -> Arrays:
         answer = self.read(request)
@@ -26,4 +28,6 @@ class OwnReader:
         train = Side("train_x", answer[0], "train_y", answer[1])
         test = Side("test_x", answer[2], "test_y", answer[3])
         classes = answer[4] if len(answer) == 5 else None
-        return checked(f"data set {self.name!r}: ", train, test, classes=classes, normalise=self.normalise)
+        return checked(
+            f"data set {self.name!r}: ", train, test, classes=classes, normalise=self.normalise, task=self.task
+        )

@@ -125,6 +125,16 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
 }
 
 
+BY_CLASS = ("dirichlet", "shards")
+
+
+def check_classes(kind: str, task: str, targets: str) -> None:
+    """Refuse a partition by class where the targets are no classes."""
+    if kind in BY_CLASS and targets != "classes":
+        others = ", ".join(name for name in PARTITIONS if name not in BY_CLASS)
+        raise InputError(f"data.partition is {kind!r}, by class, but {task} has no classes; choose one of {others}")
+
+
 def partition(labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: Any) -> Parts:
     """Divide by the name of the partition; options that this kind does not have are left aside."""
     function = PARTITIONS[known("partition", kind, PARTITIONS)]

@@ -28,7 +28,9 @@ class Attending:
         hello, _ = expect(await must_hear(context), Hello)
         caller().must_be(hello.name)
         seat, kit = self.desk.roster.seat(hello.name), self.desk.kit
-        await context.write(pack(Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)))
+        evaluates = self.desk.settings.evaluate == "clients"
+        welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
+        await context.write(pack(welcome))
         ready, _ = expect(await must_hear(context), Ready)
         self._check_ready(hello.name, ready)
         member = Member(hello.name, seat, ready)
@@ -45,6 +47,8 @@ class Attending:
             hearing.cancel()
             if self.desk.roster.leave(member):
                 self.desk.log.event("client left", client=hello.name)
+                if self.desk.evaluation is not None:
+                    self.desk.evaluation.leave(seat)
             self.desk.metrics.clients.set(len(self.desk.roster.members))
 
     def _check_ready(self, name: str, ready: Ready) -> None:

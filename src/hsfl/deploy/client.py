@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from grpc import aio
 
-from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Measured, Ready, Round, RoundOver, Stop, Welcome
+from hsfl.deploy.client_evaluation import evaluate
+from hsfl.deploy.client_messages import (
+    AskTokens,
+    Evaluate,
+    Hello,
+    Leave,
+    Measured,
+    Ready,
+    Round,
+    RoundOver,
+    Stop,
+    Welcome,
+)
 from hsfl.deploy.client_round import Abandoned, Channels, Job, RoundWork
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.logs import Log
@@ -36,6 +48,7 @@ class Device:
         self.here = asyncio.Event()  # set while the main server is there
         self.job: Job | None = None
         self.work: asyncio.Task[None] | None = None
+        self.evaluation: asyncio.Task[None] | None = None
         self.part: Part | None = None  # the working copy of the head, used again while the cut stays
 
     def _begin_thread(self) -> None:
@@ -46,8 +59,9 @@ class Device:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
     async def run(self) -> str:
-        """Until the main server says that there are no more rounds; returns its words."""
-        backoff, said = Backoff(), False
+        """Until the main server says that there are no more rounds, or has been away for too long; returns why."""
+        backoff, said, clock = Backoff(), False, asyncio.get_running_loop().time
+        seen_s = clock()
         while True:
             try:
                 return await self._attend(backoff)
@@ -60,11 +74,25 @@ class Device:
             except WireError as error:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
+                if self.call is not None:
+                    seen_s = clock()
                 self.call = None
                 self.here.clear()
                 if self.channels is not None:
                     await self.channels.close()
+            if clock() - seen_s > self.settings.away_s:
+                return await self._give_up()
             await backoff.wait()
+
+    async def _give_up(self) -> str:
+        """The main server stays away: after a last round that this client missed, it would for ever."""
+        await self._abandon()
+        words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
+        if self.own is None:
+            raise InputError(
+                f"{words} and was never reached; is it running, and is main in this client's file its address?"
+            )
+        return f"{words}: its rounds may be over; start this client again if they are not"
 
     async def _attend(self, backoff: Backoff) -> str:
         """One connection to the main server."""
@@ -86,12 +114,15 @@ class Device:
         backoff.reset()
         self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
         while True:
-            message, _ = expect_any(await read(call), Round, RoundOver, Stop)
+            message, _ = expect_any(await read(call), Round, RoundOver, Evaluate, Stop)
             if isinstance(message, Stop):
                 await self._abandon()
                 return message.why
             if isinstance(message, Round):
                 await self._order(own, message)
+            elif isinstance(message, Evaluate):
+                self._check_cut(own, message.cut)
+                self.evaluation = asyncio.create_task(self._evaluate(own, message, self.channels))
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._over(message)
 
@@ -142,11 +173,12 @@ class Device:
         """End the work on a round that is over."""
         if self.job is not None:
             self.job.abandon()
-        if self.work is not None:
-            self.work.cancel()
-            with suppress(asyncio.CancelledError):
-                await self.work
-        self.job = self.work = None
+        for task in (self.work, self.evaluation):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self.job = self.work = self.evaluation = None
 
     async def _ask(self, attempt: str) -> None:
         """Fresh tokens, if the main server is there; if it is not, it sends them when this client is back."""
@@ -190,6 +222,17 @@ class Device:
         except Exception as error:
             job.abandon()
             self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
+
+    async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
+        """Let the client's test samples judge the averaged model; where that fails, the others' samples do."""
+        try:
+            num_samples = await evaluate(own, order, channels, self._compute)
+            self.log.event("test samples counted", round=order.round, samples=num_samples)
+        except (WireError, aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError) as error:
+            why = error.code().name.lower() if isinstance(error, aio.AioRpcError) else str(error)
+            self.log.event("test samples not counted", "warning", round=order.round, why=why)
+        except Exception as error:
+            self.log.event("the evaluation failed here", "error", error=error, round=order.round)
 
     async def leave(self) -> None:
         """Say goodbye, if there is somebody to say it to."""

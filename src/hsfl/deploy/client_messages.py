@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hsfl.deploy.fields import Count, Finite, Id, Long, Rate, Samples, Seconds, Small, Text, Units, strict
+from hsfl.deploy.fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
 
 
 @strict
@@ -29,6 +29,7 @@ class Welcome:
     settings: Long  # JSON: the settings of the run that a client needs
     input_shape: Units
     num_classes: Small
+    evaluates: bool  # whether the client's own test samples will judge the model
 
 
 @strict
@@ -50,7 +51,7 @@ class Ready:
     """Client to main server: it can train. holds: the attempt that it is in the middle of, after a broken connection."""
 
     fingerprint: Id
-    class_counts: Annotated[list[Samples], Field(max_length=1 << 16)]
+    class_counts: Classes
     measured: Measured
     holds: Id | None
 
@@ -69,6 +70,18 @@ class Round:
     train_token: Id
     fetch_token: Id
     upload_token: Id
+
+
+@strict
+@dataclass(frozen=True)
+class Evaluate:
+    """Main server to client: run your test samples through the averaged head. Each token is used once."""
+
+    round: Small  # rounds that the model has seen
+    attempt: Id
+    cut: Small
+    evaluate_token: Id
+    fetch_token: Id
 
 
 @strict
@@ -115,7 +128,7 @@ class Probe:
 @strict
 @dataclass(frozen=True)
 class Enter:
-    """Client to main server, first on the stream Train."""
+    """Client to main server, first on the streams Train and Evaluate."""
 
     attempt: Id
     token: Id
@@ -163,7 +176,26 @@ class End:
 @strict
 @dataclass(frozen=True)
 class Ended:
-    """Main server to client: the tail is complete."""
+    """Main server to client: the tail is complete, or all test samples are counted."""
+
+
+@strict
+@dataclass(frozen=True)
+class Tallied:
+    """Client to main server on the stream Evaluate, instead of a batch, where all units are the client's: what it counted itself."""
+
+    step: Count
+    loss: Finite  # summed over the samples
+    hits: Classes
+    counts: Classes
+
+
+@strict
+@dataclass(frozen=True)
+class Evaluated:
+    """Client to main server: these were all batches of its test samples. Answered by Ended."""
+
+    steps: Count
 
 
 @strict

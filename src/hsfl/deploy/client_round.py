@@ -85,6 +85,14 @@ class Channels:
         await self.edge.close()
 
 
+async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> UnitState:
+    """The head of an attempt, from the edge server. like: its units."""
+    call = edge.stream("Fetch")
+    await call.write(pack(Fetch(attempt, token)))
+    await call.done_writing()
+    return read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+
+
 class RoundWork:
     """Does the work of a round. channels: gives those of the moment, when the main server is there."""
 
@@ -124,10 +132,7 @@ class RoundWork:
 
         async def work(token: str) -> UnitState:
             like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
-            call = (await self.channels()).edge.stream("Fetch")
-            await call.write(pack(Fetch(self.job.order.attempt, token)))
-            await call.done_writing()
-            head = read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+            head = await fetch_head((await self.channels()).edge, self.job.order.attempt, token, like)
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 

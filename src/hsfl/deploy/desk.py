@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hsfl.deploy.client_messages import RoundOver
 from hsfl.deploy.compute import Compute
 from hsfl.deploy.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.evaluation import Evaluation
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.logs import Log
 from hsfl.deploy.main_round import MainRound
@@ -28,6 +29,7 @@ class Desk:
     log: Log
     metrics: Metrics
     now: MainRound | None = None  # the open round
+    evaluation: Evaluation | None = None  # by the clients, while it lasts
     drops: dict[str, int] = field(default_factory=dict)  # since the start of this process, by client
 
     async def fresh_tokens(self, now: MainRound, seat: int) -> None:

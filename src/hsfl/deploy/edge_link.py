@@ -79,8 +79,8 @@ class EdgeLink:
         self.instance = standing.instance
         return standing
 
-    async def open(self, round: int, attempt: str, seats: list[Seat]) -> EdgeTokens:
-        return await self._ask("Open", Open(round, attempt, seats), EdgeTokens)
+    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> EdgeTokens:
+        return await self._ask("Open", Open(round, attempt, seats, evaluates), EdgeTokens)
 
     async def allow(self, attempt: str, seats: list[int]) -> EdgeTokens:
         return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)

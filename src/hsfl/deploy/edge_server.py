@@ -138,7 +138,8 @@ class Edge:
         self.open_round = EdgeRound(
             message.round, message.attempt, mine, {seat.name: seat for seat in message.seats}, most_after(mine)
         )
-        self.log.event("round begins", round=message.round + 1, clients=len(message.seats), units=deepest)
+        said = ("evaluation begins", message.round) if message.evaluates else ("round begins", message.round + 1)
+        self.log.event(said[0], round=said[1], clients=len(message.seats), units=deepest)
         return self._tokens(self.open_round, [seat.seat for seat in message.seats])
 
     def _tokens(self, now: EdgeRound, seats: list[int]) -> bytes:

@@ -5,10 +5,12 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from hsfl.deploy.client_messages import RoundOver, Stop
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.edge_link import EdgeLost
+from hsfl.deploy.evaluating import Evaluating
 from hsfl.deploy.main_round import MainRound
 from hsfl.deploy.messages import pack
 from hsfl.deploy.record import make_record, save_model, write_end
@@ -17,9 +19,8 @@ from hsfl.files import checked
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import advance
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord, Standing
+from hsfl.runs.records import RoundRecord, Standing, advance
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 from hsfl.training.link import LinkBytes
@@ -28,11 +29,12 @@ OVER_S = 5.0  # that clients have to go when there are no more rounds
 
 
 class Keeping:
-    """The main server's position and files. test: the operator's samples that judge the model; None judges nothing."""
+    """The main server's position and files. test: the operator's samples that judge the model; None: the clients' own do, or none."""
 
     def __init__(self, desk: Desk, folder: RunFolder, test: Images | None, classes: Sequence[str]) -> None:
         self.desk, self.folder, self.test, self.classes = desk, folder, test, tuple(classes)
         self.store = Store(folder.path / "checkpoint")
+        self.evaluating = Evaluating(desk)
         self.round, self.state, self.standing = 0, desk.kit.initial, Standing(0)
 
     def restore(self) -> None:
@@ -51,9 +53,9 @@ class Keeping:
         kept, config = now.kept(), self.desk.kit.config
         last = now.round + 1 == config.train.rounds
         whole = quality = None
-        if self.test is not None and (last or (now.round + 1) % config.train.eval_every == 0):
+        if self.desk.settings.evaluate != "none" and (last or (now.round + 1) % config.train.eval_every == 0):
             whole = await self._whole(now.round + 1, after)
-            quality = await self.desk.compute.run(lambda: self._assess(whole))
+            quality = await self._judge(now, whole)
         measured = {seat: now.tails[seat].phases(now.model_up_s[seat]) for seat in kept}
         before_s = self._modelled_s()
         record = make_record(
@@ -118,11 +120,15 @@ class Keeping:
             return state
         return join(await self.desk.edge.give_units(round, self.desk.kit.empty(0, state.start)), state)
 
-    def _assess(self, whole: UnitState | None) -> Quality:
-        assert whole is not None
-        assert self.test is not None
+    async def _judge(self, now: MainRound, whole: UnitState) -> Quality | None:
+        """How good the model is on the operator's test samples, or on the clients' own."""
+        if self.test is None:
+            return await self.evaluating.quality(now, whole)
+        return await self.desk.compute.run(partial(self._assess, whole, self.test))
+
+    def _assess(self, whole: UnitState, test: Images) -> Quality:
         load_state(whole, self.desk.kit.model)
-        return evaluate(self.desk.kit.model.eval(), self.test, self.desk.kit.num_classes)
+        return evaluate(self.desk.kit.model.eval(), test, self.desk.kit.num_classes)
 
     async def finish(self, status: str) -> Summary:
         """The last model and the summary; clients are told that there are no more rounds."""

@@ -12,7 +12,9 @@ from hsfl.errors import InputError
 from hsfl.models.fit import check_fits, example
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
+from hsfl.runs.data import expected_task
 from hsfl.runs.prepare import make_model
+from hsfl.tasks import DEFAULT
 from hsfl.training.step import Part
 
 Shape = tuple[int, ...]
@@ -81,6 +83,8 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
     for name, usual in (("choose", "uniform"), ("receivers", "all")):
         if (value := getattr(config.train, name)) != usual:
             raise InputError(f"train.{name} is {value!r}; it is for simulated fleets, so leave it out on real machines")
+    if (task := expected_task(config)).name != DEFAULT or config.train.loss is not None:
+        raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
     model = make_model(config, input_shape, num_classes).eval()
     check_fits(model, example(input_shape), num_classes)
     return Kit(config, model, Layout.of(model), input_shape, num_classes)

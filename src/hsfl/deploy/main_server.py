@@ -60,6 +60,7 @@ class Main:
         return {
             "Attend": Method("stream_stream", clients, self.attending.attend),
             "Train": Method("stream_stream", clients, self.stepping.train),
+            "Evaluate": Method("stream_stream", clients, self.keeping.evaluating.evaluate),
             "Probe": Method("unary_unary", clients, probe),
             "Status": Method("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
         }

@@ -13,6 +13,8 @@ from hsfl.deploy.client_messages import (
     Ended,
     Enter,
     Entered,
+    Evaluate,
+    Evaluated,
     Fetch,
     Gradient,
     Hello,
@@ -22,6 +24,7 @@ from hsfl.deploy.client_messages import (
     Round,
     RoundOver,
     Stop,
+    Tallied,
     Upload,
     Uploaded,
     Welcome,
@@ -44,8 +47,8 @@ from hsfl.deploy.server_messages import (
 )
 
 KINDS: dict[type[Any], int] = {
-    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, Leave: 8, Stop: 9, Probe: 10,
-    Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25,
+    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, Evaluate: 7, Leave: 8, Stop: 9, Probe: 10,
+    Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25, Tallied: 26, Evaluated: 27,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
     EdgeTokens: 50,

@@ -1,19 +1,21 @@
 """What a client brings: its own samples, the model built as the main server says, and what it measured of itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from hsfl import plugins
+from hsfl.config import RunConfig
 from hsfl.data import augment
+from hsfl.data.datasets import Dataset
 from hsfl.deploy.client_messages import Welcome
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, own_data, received_config
 from hsfl.errors import InputError
 from hsfl.runs.data import divide, read_data
 from hsfl.runs.prepare import make_images
-from hsfl.training.batches import ClientData, Feed
+from hsfl.training.batches import ClientData, Feed, Images
 from hsfl.training.speed import Speed, training_speed
 
 
@@ -25,6 +27,7 @@ class Own:
     feed: Feed
     seat: int
     class_counts: tuple[int, ...]
+    test: Images | None  # that judge the model; None: the client has no test samples, or is not asked for them
 
     @property
     def data(self) -> ClientData:
@@ -59,4 +62,17 @@ def prepare_own(settings: ClientSettings, welcome: Welcome) -> Own:
     kit = make_kit(config, tuple(welcome.input_shape), welcome.num_classes)
     counts = torch.bincount(images.y[torch.from_numpy(mine)], minlength=welcome.num_classes)
     indices = [np.empty(0, int)] * welcome.seat + [mine]
-    return Own(kit, Feed(images, indices, config.seed, config.data.augment), welcome.seat, tuple(counts.tolist()))
+    feed = Feed(images, indices, config.seed, config.data.augment)
+    test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None
+    return Own(kit, feed, welcome.seat, tuple(counts.tolist()), test)
+
+
+def _test_images(config: RunConfig, dataset: Dataset, as_client: int | None) -> Images | None:
+    """The client's test samples. as_client: every K-th of them, from this one on, so that K clients have all of them once."""
+    if not len(dataset.test_y):
+        return None
+    images = make_images(config, dataset, "test")
+    if as_client is None:
+        return images
+    mine = slice(as_client, None, config.fleet.num_clients)
+    return replace(images, x=images.x[mine], y=images.y[mine])

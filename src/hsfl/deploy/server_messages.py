@@ -43,11 +43,12 @@ class Seat:
 @strict
 @dataclass(frozen=True)
 class Open:
-    """Main server to edge server: a round begins, or goes on after a restart. Answered by EdgeTokens."""
+    """Main server to edge server: a round begins, or goes on after a restart, or its first state is evaluated. Answered by EdgeTokens."""
 
     round: Small
     attempt: Id
     seats: Annotated[list[Seat], Field(max_length=100_000)]
+    evaluates: bool  # heads are fetched to be evaluated, and none is uploaded
 
 
 @strict

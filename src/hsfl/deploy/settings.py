@@ -32,7 +32,9 @@ class MainSettings(_Table):
     clients: tuple[str, ...] = ()  # names that have seats from the start, in this order; others take free seats
     min_clients: int = Field(1, ge=1)  # a round that keeps fewer is made again
     first_clients: int | None = Field(None, ge=1)  # the first round after a start waits for so many; null: min_clients
-    evaluate: Literal["here", "none"] = "here"  # here: on the test side of run.data, which lies on this machine
+    evaluate: Literal["here", "clients", "none"] = (
+        "here"  # on the test side of run.data, which lies on this machine; clients: on theirs
+    )
     input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine
     classes: int | None = Field(None, ge=2)  # how many there are, likewise
     threads: int | None = Field(None, ge=1)  # of torch
@@ -67,9 +69,10 @@ class ClientSettings(_Table):
     data: dict[str, Any] = Field(default_factory=dict)  # as data.* of hsfl run: the client's own samples
     as_client: int | None = Field(
         None, ge=0
-    )  # take what this client of a simulation has, instead of all training samples
+    )  # take what this client of a simulation has, instead of all training samples; test samples are dealt out in turn
     min_cut: int = Field(1, ge=0)  # the client refuses smaller ones: at cut 0 its inputs would leave it
     measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
+    away_s: float = Field(1800.0, ge=0, allow_inf_nan=True)  # the client ends when the main server is away for longer
     plugins: tuple[str, ...] = ()  # files that register the model or the data
 
 

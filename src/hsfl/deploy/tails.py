@@ -28,6 +28,20 @@ def batch_sizes(num_samples: int, batch_size: int, epochs: int) -> list[int]:
     return sizes * epochs
 
 
+def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
+    """Whether smashed data and labels are so many samples' at this cut: shapes, types, labels, finite numbers."""
+    smashed, labels = tensors["smashed"], tensors["labels"]
+    wanted = (num_samples, *kit.shapes[cut])
+    if tuple(smashed.shape) != wanted or smashed.dtype != kit.initial.floats.dtype:
+        raise WireError("shape", f"smashed data are {smashed.dtype} {tuple(smashed.shape)}, not {wanted}")
+    if labels.shape != wanted[:1] or labels.dtype != torch.int64:
+        raise WireError("shape", f"labels are {labels.dtype} {tuple(labels.shape)}, not int64 {wanted[:1]}")
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < kit.num_classes):
+        raise WireError("protocol", f"a label outside 0 to {kit.num_classes - 1}")
+    if not bool(torch.isfinite(smashed).all()):
+        raise WireError("not_finite", "smashed data with a number that is NaN or infinite")
+
+
 @dataclass(eq=False)
 class Tail:
     """One client of an open round."""
@@ -85,16 +99,7 @@ class Tail:
 
     def check(self, tensors: dict[str, Tensor]) -> None:
         """Whether a batch is what this step must have: shapes, types, labels, finite numbers."""
-        smashed, labels = tensors["smashed"], tensors["labels"]
-        wanted = (self.sizes[self.step], *self.kit.shapes[self.cut])
-        if tuple(smashed.shape) != wanted or smashed.dtype != self.state.floats.dtype:
-            raise WireError("shape", f"smashed data are {smashed.dtype} {tuple(smashed.shape)}, not {wanted}")
-        if labels.shape != wanted[:1] or labels.dtype != torch.int64:
-            raise WireError("shape", f"labels are {labels.dtype} {tuple(labels.shape)}, not int64 {wanted[:1]}")
-        if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < self.kit.num_classes):
-            raise WireError("protocol", f"a label outside 0 to {self.kit.num_classes - 1}")
-        if not bool(torch.isfinite(smashed).all()):
-            raise WireError("not_finite", "smashed data with a number that is NaN or infinite")
+        check_batch(self.kit, self.cut, self.sizes[self.step], tensors)
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The step itself, for the compute thread: the loss and the gradient of the smashed data."""

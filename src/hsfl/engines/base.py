@@ -10,7 +10,8 @@ from hsfl.frameworks.base import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, Tally, num_batches, quality, tally
+from hsfl.training.evaluate import Quality, Tally, batch_of, num_batches, quality, tally
+from hsfl.training.goal import CLASSIFY, Goal
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,21 @@ class Exam:
     initial: UnitState  # what the model holds between two tests
     images: Images
     num_classes: int
+    goal: Goal = CLASSIFY
 
     def tally(self, whole: UnitState, batches: Iterable[int]) -> list[Tally]:
         """What a whole model does on each of these batches of the test images."""
         bind_state(whole, self.model.eval())
-        return [tally(self.model, self.images, self.num_classes, batch) for batch in batches]
+        how = (self.model, self.images, self.num_classes)
+        return [tally(*how, batch, self.batch_size, self.goal) for batch in batches]
+
+    @property
+    def batch_size(self) -> int:
+        return batch_of(self.images, self.num_classes)
+
+    @property
+    def num_batches(self) -> int:
+        return num_batches(self.images, self.batch_size)
 
 
 class Placed(NamedTuple):
@@ -64,9 +75,9 @@ class Inline:
         bind_state(exam.initial, exam.model)  # it needs no weights of its own
 
     def evaluate(self, whole: UnitState) -> Quality:
-        tallies = self.exam.tally(whole, range(num_batches(self.exam.images)))
+        tallies = self.exam.tally(whole, range(self.exam.num_batches))
         bind_state(self.exam.initial, self.exam.model)  # else it would keep the memory of `whole`
-        return quality(tallies)
+        return quality(tallies, self.exam.goal)
 
     def placed(self) -> list[Placed]:
         return []

@@ -15,7 +15,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
-from hsfl.training.evaluate import Quality, Tally, num_batches, quality
+from hsfl.training.evaluate import Quality, Tally, quality
 
 MOST_DEATHS = 3  # of workers, between two rounds that were completed
 
@@ -98,10 +98,10 @@ class Spread(ABC, Generic[H]):
     def evaluate(self, whole: UnitState) -> Quality:
         """The quality of a model on the test images, which the workers divide among themselves."""
         self._give_whole(whole)
-        batches, tallies = range(num_batches(self.exam.images)), dict[int, Tally]()
+        batches, tallies = range(self.exam.num_batches), dict[int, Tally]()
         for answer in self._deal(batches, lambda _: 1, Assess, None):
             tallies |= dict(answer.tallies)
-        return quality([tallies[batch] for batch in batches])
+        return quality([tallies[batch] for batch in batches], self.exam.goal)
 
     def _deal(
         self,

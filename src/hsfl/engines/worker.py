@@ -107,7 +107,7 @@ class Worker:
         self.tell = tell
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
-        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes)
+        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal)
         framework = find_framework(task.config.framework)(task)
         assert isinstance(framework, CopyPerClient)
         self.framework = framework

@@ -19,6 +19,7 @@ from hsfl.planning import choice
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, no_observer
+from hsfl.training.goal import CLASSIFY, Goal
 from hsfl.training.link import LinkBytes
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -34,6 +35,7 @@ class Task:
     feed: Feed
     cuts: tuple[int, ...]  # [K]
     arranged: "Arrangement"
+    goal: Goal = CLASSIFY  # the loss that is trained
 
     @property
     def num_clients(self) -> int:
@@ -65,7 +67,7 @@ class Task:
 
     def part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""
-        return Part(self.model, self.layout, start, stop, self.config.train)
+        return Part(self.model, self.layout, start, stop, self.config.train, self.goal)
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""

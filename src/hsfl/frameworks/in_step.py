@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join, shared_cut
@@ -126,14 +125,16 @@ class InStep(Base):
 
     def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
         """One update of the server side on the concatenated batch; to each client the joint gradient times N/n_k."""
-        joined = torch.cat([s.detach() for s in smashed.values()]).requires_grad_()
+        joined = torch.cat([s.detach() for s in smashed.values()])
+        joined.requires_grad_(joined.is_floating_point())  # raw tokens, at a cut of 0, have no gradient
         y = torch.cat(list(labels.values()))
         key = self.task.key(next(iter(smashed)), work.round_index, step)
-        loss = F.cross_entropy(self.tail.forward(joined, key), y)
+        loss = self.tail.goal(self.tail.forward(joined, key), y)
         (loss + self.extra_loss(smashed, labels, work.round_index, step)).backward()
         self.tail.update()
         work.losses.add(loss.detach(), len(y))
-        assert joined.grad is not None
+        if joined.grad is None:
+            return {}
         parts = joined.grad.split([len(s) for s in smashed.values()])
         return {k: part * (len(y) / len(part)) for k, part in zip(smashed, parts)}
 

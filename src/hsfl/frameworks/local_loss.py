@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hsfl.errors import InputError
 from hsfl.frameworks.base import RoundResult, State, Task
 from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.cost import measure_module
@@ -32,6 +33,11 @@ class LocFedMix(InStep):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
+        if not task.feed.images.x.is_floating_point() and task.feed.images.x.dtype != torch.uint8:
+            raise InputError(
+                f"{task.config.framework} rebuilds the numbers of its samples, and {task.config.data.name} holds tokens; "
+                "choose another framework"
+            )
         cut = self.cuts[0]
         decoder = make_decoder(task.model, cut, task.feed.images.shape, task.config.seed)
         decoder.to(task.initial.floats)
@@ -63,7 +69,7 @@ class LocFedMix(InStep):
         return super().head_bytes(client, trained) + self.decoder_initial.num_bytes
 
     def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
-        """Cross-entropy on mixtures of each client's smashed data with another client's, weighted by samples."""
+        """The loss on mixtures of each client's smashed data with another client's, weighted by samples."""
         if len(smashed) < 2:
             return 0.0
         rng = stream(self.task.config.seed, "mix", round_index, step)
@@ -81,8 +87,8 @@ class LocFedMix(InStep):
         logits = self.tail.forward(torch.cat(mixed), key)
         loss = logits.new_zeros(())
         for part, (mine, theirs), lam in zip(logits.split([len(m) for m in mixed]), targets, weights):
-            loss = loss + lam * F.cross_entropy(part, mine, reduction="sum")
-            loss = loss + (1 - lam) * F.cross_entropy(part, theirs, reduction="sum")
+            loss = loss + lam * self.tail.goal.total(part, mine)
+            loss = loss + (1 - lam) * self.tail.goal.total(part, theirs)
         return loss / num_samples
 
     def update_heads(

@@ -70,6 +70,6 @@ class CL(Base):
 
 
 def _sample_bytes(task: Task) -> int:
-    """Raw data travel as the floats that a cut of 0 would send."""
+    """Raw data travel as the floats (or the tokens) that a cut of 0 would send."""
     images = task.feed.images
-    return int(np.prod(images.shape)) * images.dtype.itemsize
+    return int(np.prod(images.shape)) * images.floats(images.x[:1]).dtype.itemsize

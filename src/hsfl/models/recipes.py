@@ -1,9 +1,12 @@
 """The models, one row each: who makes it, and what about it may be chosen. Imports no torch; `zoo` builds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from hsfl import plugins
+from hsfl.errors import InputError, known
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
@@ -22,6 +25,8 @@ class Recipe:
     dropout: float | None = None  # as published; None where the model has no dropout
     stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
     any_shape: bool = False  # takes samples of any shape, else images alone
+    has_options: bool = False  # whether it takes those of options.<name>
+    path: str | None = None  # of a model that is described by a file
     own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
 
     @property
@@ -39,5 +44,23 @@ MODELS = {
     "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
+    "gpt": Recipe(
+        "hsfl.models.transformer:gpt", norms=NORMS, has_norm=False, dropout=0.0, any_shape=True, has_options=True
+    ),
+    "vit": Recipe("hsfl.models.transformer:vit", norms=NORMS, has_norm=False, dropout=0.0, has_options=True),
     "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
 }
+
+BY_PATH = {  # name:PATH
+    "hf": Recipe("hsfl.models.pretrained:from_config", norms=NORMS, has_norm=False, any_shape=True),
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The row of a model: of a name, or of `hf:PATH`."""
+    kind, _, path = name.partition(":")
+    if kind in BY_PATH:
+        if not path:
+            raise InputError(f"model {name!r} needs a path: write {kind}:PATH")
+        return replace(BY_PATH[kind], path=path)
+    return MODELS[known("model", name, MODELS, plugins.WAY_OUT)]

@@ -35,6 +35,8 @@ class SplitModel(nn.Module):
             raise InputError("the same module stands twice among the units; every unit needs a module of its own")
         _check_untied(named)
         self.unit_names = tuple(named)
+        if any(takes_tokens(unit) for unit in list(named.values())[:1]):
+            self.input_dtype = torch.int64
         self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
         self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
         for unit, prefix in zip(self.units, self.prefixes):
@@ -103,6 +105,12 @@ def norm_rates(module: nn.Module) -> list[float]:
     """Of each BatchNorm in a module: what part of its running statistics a step replaces."""
     norms = (layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
     return [layer.momentum for layer in norms if layer.momentum]
+
+
+def takes_tokens(module: nn.Module) -> bool:
+    """Whether the first layer with weights is an embedding, which takes tokens, whole numbers."""
+    leaves = (part for part in module.modules() if part._parameters)
+    return isinstance(next(leaves, None), nn.Embedding)
 
 
 def _check_untied(units: Mapping[str, nn.Module]) -> None:

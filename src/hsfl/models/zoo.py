@@ -11,9 +11,9 @@ from torch import nn
 from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
-from hsfl.models.recipes import MODELS, NORMS, Recipe
+from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
 from hsfl.models.split import split
-from hsfl.models.units import SplitModel
+from hsfl.models.units import SplitModel, takes_tokens
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -94,10 +94,11 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
 
 
 def split_for(made: Any, shape: Shape) -> SplitModel:
-    """What a function of the user's made, as a SplitModel for float samples of this shape. Modules in order keep their order."""
+    """What a function of the user's made, as a SplitModel for samples of this shape: tokens where it begins with an embedding, else floats. Modules in order keep their order."""
     if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
         return split(made)
-    return split(made, torch.zeros(2, *shape, device=next(made.parameters(), torch.zeros(0)).device))
+    device = next(made.parameters(), torch.zeros(0)).device
+    return split(made, torch.zeros(2, *shape, device=device, dtype=torch.int64 if takes_tokens(made) else None))
 
 
 def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
@@ -126,7 +127,7 @@ def build(
     has nothing to change and takes either. `dropout` None is the model's own. `options`
     are for models of one's own; theirs by default where none are given.
     """
-    recipe = MODELS[known("model", name, MODELS, plugins.WAY_OUT)]
+    recipe = find_recipe(name)
     known("stem", stem, STEMS)
     if known("norm", norm, NORMS) not in recipe.norms:
         raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
@@ -143,6 +144,8 @@ def build(
         raise InputError(f"num_classes is {num_classes}; a classifier needs at least 1")
 
     more = {"own": plugins.default_options(name) if options is None else options} if recipe.own else {}
+    more |= {"options": options} if recipe.has_options else {}
+    more |= {"path": recipe.path} if recipe.path is not None else {}
 
     def make(shape: Shape, device: str) -> SplitModel:
         with torch.device(device):  # whatever the default device, since each has a generator of its own

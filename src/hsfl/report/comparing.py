@@ -1,5 +1,6 @@
 """Runs are summed up into a comparison: means over seeds for each label, and each label against the reference."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -9,16 +10,20 @@ from hsfl.methods import PROPOSED
 from hsfl.report.comparison import Comparison, LabelResult, Pair
 from hsfl.report.curves import estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs
+from hsfl.tasks import ACCURACY, Metric
 
 HOW_ENDED = {  # statuses that need more words
     "finished": "made all their rounds (train.rounds) before the budget was spent; the last model counts from there on"
 }
 
 
-def check_target(target: float | None) -> None:
-    """An error unless the target is a test accuracy above 0 and at most 1; None is no target."""
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"target is {target}; it is a test accuracy above 0 and at most 1, such as 0.6")
+def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
+    """An error unless the target is a number that the metric may reach: a fraction above 0 and at most 1 where it is one; None is no
+    target."""
+    if target is not None and metric.percent and not 0 < target <= 1:
+        raise InputError(f"target is {target}; it is a {metric.title} above 0 and at most 1, such as 0.6")
+    if target is not None and not math.isfinite(target):
+        raise InputError(f"target is {target}; give a number of the {metric.title}")
 
 
 def compare(
@@ -30,7 +35,7 @@ def compare(
     """
     if not runs:
         raise InputError("there are no runs to compare; give at least one")
-    check_target(target)
+    check_target(target, runs[0].metric)
     labels = list(dict.fromkeys(run.label for run in runs))
     if reference is None:
         proposed = [label for label in labels if label.split(",", 1)[0] == PROPOSED]
@@ -56,13 +61,13 @@ def read_comparison(
 
 def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:
     times = [_time_to_target_s(run, target) for run in runs]
-    links = dict.fromkeys(link for run in runs for link in run.bytes)
+    links, metric, *others = dict.fromkeys(link for run in runs for link in run.bytes), *runs[0].metrics
     return LabelResult(
         label=label,
         seeds=[run.seed for run in runs],
         final_accuracy=estimate(run.last("test_accuracy") for run in runs),
         best_accuracy=estimate(run.best("test_accuracy") for run in runs),
-        common_accuracy=estimate(run.accuracy_at(common_s) for run in runs),
+        common_accuracy=estimate(run.value_at(common_s) for run in runs),
         final_balanced_accuracy=estimate(run.last("balanced_accuracy") for run in runs),
         best_balanced_accuracy=estimate(run.best("balanced_accuracy") for run in runs),
         rounds=estimate(len(run.records) for run in runs),
@@ -74,11 +79,16 @@ def _result(label: str, runs: list[Run], target: float | None, common_s: float) 
         left_out=estimate(run.left_out for run in runs),
         bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
         total_bytes=estimate(sum(run.bytes.values()) for run in runs),
+        metric=metric.name,
+        final=estimate(run.last(metric.name) for run in runs),
+        best=estimate(run.best(metric.name) for run in runs),
+        common=estimate(run.value_at(common_s, metric.name) for run in runs),
+        others={each.name: estimate(run.last(each.name) for run in runs) for each in others},
     )
 
 
 def _time_to_target_s(run: Run, target: float | None) -> float | None:
-    return None if target is None else time_to_target_s(run.records, target)
+    return None if target is None else time_to_target_s(run.records, target, run.metric)
 
 
 def _common_seeds(left: Iterable[Run], right: Iterable[Run]) -> list[int]:
@@ -86,7 +96,7 @@ def _common_seeds(left: Iterable[Run], right: Iterable[Run]) -> list[int]:
 
 
 def _pair(reference: list[Run], other: list[Run], target: float | None, common_s: float) -> Pair:
-    seeds = _common_seeds(reference, other)
+    seeds, metric = _common_seeds(reference, other), reference[0].metric.name
     ours, theirs = ({run.seed: run for run in runs} for runs in (reference, other))
 
     def each(what: Callable[[Run], float | None], join: Callable[[float, float], float | None]) -> list[float | None]:
@@ -98,7 +108,9 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
         other=other[0].label,
         seeds=seeds,
         final_accuracy=estimate(each(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
-        common_accuracy=estimate(each(lambda run: run.accuracy_at(common_s), lambda a, b: a - b)),
+        common_accuracy=estimate(each(lambda run: run.value_at(common_s), lambda a, b: a - b)),
+        final=estimate(each(lambda run: run.last(metric), lambda a, b: a - b)),
+        common=estimate(each(lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
         speedup=estimate(each(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
     )
 

@@ -15,7 +15,8 @@ from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate
 from hsfl.report.runs import Run
 from hsfl.report.tables import escaped, markdown_table, rich_table, say, say_ratio
-from hsfl.runs.tables import ROUND_FIELDS, round_row
+from hsfl.runs.tables import ROUND_FIELDS, metric_names, round_row
+from hsfl.tasks import ACCURACY, BALANCED, Metric
 
 CSV_FIELDS = ("label", "seed", *ROUND_FIELDS)
 
@@ -42,6 +43,11 @@ class LabelResult:
     left_out: Estimate  # clients that did not start, over all rounds
     bytes: dict[str, Estimate]  # by link
     total_bytes: Estimate
+    metric: str  # the first of the task, by which labels are compared; in classification that is the accuracy
+    final: Estimate  # of this metric
+    best: Estimate
+    common: Estimate
+    others: dict[str, Estimate]  # final, of the task's other metrics
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Pair:
     seeds: list[int]
     final_accuracy: Estimate  # reference minus other
     common_accuracy: Estimate
+    final: Estimate  # reference minus other, of the task's first metric
+    common: Estimate
     speedup: Estimate  # the other's time to target over the reference's: above 1 if the reference is faster
 
 
@@ -61,12 +69,23 @@ class Comparison:
     """Runs of several labels, what each label reached over its seeds, and how it stands against the reference."""
 
     runs: list[Run]
-    target: float | None  # test accuracy
+    target: float | None  # of the metric
     common_s: float  # every run reached this simulated second
     reference: str
     results: list[LabelResult]
     pairs: list[Pair]
     notes: list[str]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which labels are compared: the first of the first run's task."""
+        return self.runs[0].metric
+
+    @property
+    def target_words(self) -> str:
+        """60 %, or `perplexity 20`."""
+        assert self.target is not None
+        return target_words(self.metric, self.target)
 
     @property
     def labels(self) -> list[str]:
@@ -102,8 +121,9 @@ class Comparison:
 
     def write_csv(self, path: str | Path) -> None:
         """Write a CSV file with a line for each label, seed and round."""
-        rows = [[row[name] for name in CSV_FIELDS] for row in self.table()]
-        write_csv(Path(path), CSV_FIELDS, rows)
+        fields = [*CSV_FIELDS, *metric_names([record for run in self.runs for record in run.records])]
+        rows = [[row.get(name) for name in fields] for row in self.table()]
+        write_csv(Path(path), fields, rows)
 
     def write(self, out: str | Path) -> list[Path]:
         """Write comparison.json, comparison.md and rounds.csv into a folder; returns their paths."""
@@ -129,25 +149,48 @@ class Comparison:
 
 
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    header, columns = ["framework", "seeds", "final", "best"], ["final_accuracy", "best_accuracy"]
+    metric, others = comparison.metric, comparison.runs[0].metrics[1:]
+    header, columns = ["framework", "seeds", "final", "best"], ["final", "best"]
     if not comparison.end_together:
-        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common_accuracy"]
-    header, columns = [*header, "balanced"], [*columns, "final_balanced_accuracy"]
+        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common"]
+    header += ["balanced" if each == BALANCED else titled(each) for each in others]
+    none = Estimate(None, None, None, 0)
     rows = [
         [
             comparison.name(result.label),
             str(len(result.seeds)),
-            *(say(getattr(result, name), 100, 1) for name in columns),
+            *(say(getattr(result, name), *_scale(metric)) for name in columns),
+            *(say(result.others.get(each.name, none), *_scale(each)) for each in others),
         ]
         for result in comparison.results
     ]
     when = f" after {grouped(comparison.common_s)} simulated seconds" if comparison.end_together else ""
-    return f"Test accuracy, %{when}", header, rows
+    title = metric.title[:1].upper() + metric.title[1:]
+    return f"{title}{', %' if metric.percent else ''}{when}", header, rows
+
+
+def _scale(metric: Metric) -> tuple[float, int | None]:
+    """What a number is multiplied by to be shown, and how many digits then follow the point."""
+    return (100.0, 1) if metric.percent else (1.0, None)
+
+
+def titled(metric: Metric) -> str:
+    return f"{metric.title}, %" if metric.percent else metric.title
+
+
+def target_words(metric: Metric, target: float) -> str:
+    """60 %, or `perplexity 20`."""
+    return f"{100 * target:.4g} %" if metric.percent else f"{metric.title} {target:.4g}"
 
 
 def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     target = comparison.target
-    header = ["framework", "rounds", "seconds", *([f"seconds to {100 * target:.4g} %"] if target is not None else [])]
+    header = [
+        "framework",
+        "rounds",
+        "seconds",
+        *([f"seconds to {comparison.target_words}"] if target is not None else []),
+    ]
     some_left_out = any(result.left_out.mean for result in comparison.results)
     rows = [
         [
@@ -182,20 +225,23 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
 
 def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     name, target = comparison.name(comparison.reference), comparison.target
-    header, columns = ["against", "seeds", "final"], ["final_accuracy"]
+    header, columns, metric = ["against", "seeds", "final"], ["final"], comparison.metric
     if not comparison.end_together:
-        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common_accuracy"]
-    header += [f"faster to {100 * target:.4g} %, times"] if target is not None else []
+        header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common"]
+    header += [f"faster to {comparison.target_words}, times"] if target is not None else []
+    scale, digits = (100.0, 2) if metric.percent else (1.0, None)
     rows = [
         [
             *(comparison.name(pair.other), str(len(pair.seeds))),
-            *(say(getattr(pair, column), 100, 2, sign=True) for column in columns),
+            *(say(getattr(pair, column), scale, digits, sign=True) for column in columns),
             *([say_ratio(pair.speedup, len(pair.seeds))] if target is not None else []),
         ]
         for pair in comparison.pairs
     ]
     speed = ", and speed" if target is not None else ""
-    return f"{name} against the others, seed by seed: accuracy in points{speed}", header, rows
+    what = "accuracy" if metric == ACCURACY else metric.title
+    unit = "in points" if metric.percent else f"({'more' if metric.higher_is_better else 'less'} is better)"
+    return f"{name} against the others, seed by seed: {what} {unit}{speed}", header, rows
 
 
 def say_time(result: LabelResult) -> str:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.records import RECORDED, RoundRecord
+from hsfl.tasks import ACCURACY, Metric
 
 Array = np.ndarray
 
-QUANTITIES = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")
+QUANTITIES = RECORDED  # of every run; a task other than classification has metrics besides
 AXES = {"time": "sim_time_s", "rounds": "round"}
 
 # The 97.5 % quantile of Student's t by degrees of freedom; between those listed, linear in 1/dof (within 0.0001).
@@ -44,19 +45,23 @@ class Curve:
 
 
 def curve(
-    records: Sequence[RoundRecord], quantity: str = "test_accuracy", over: str = "time", end: float | None = None
+    records: Sequence[RoundRecord],
+    quantity: str = "test_accuracy",
+    over: str = "time",
+    end: float | None = None,
+    metrics: Iterable[str] = (),
 ) -> Curve:
     """A quantity at the end of each round in which it is known.
 
-    over: "time" (simulated seconds) or "rounds".
+    over: "time" (simulated seconds) or "rounds". metrics: those of the task, which are quantities, too.
     end: how far the last value holds; by default to the last round. A run that a budget of seconds ended still has
         its last model when the budget is spent.
     """
-    known("quantity", quantity, QUANTITIES)
+    known("quantity", quantity, [*QUANTITIES, *metrics])
     x_name = AXES[known("axis", over, AXES)]
-    points = [record for record in records if getattr(record, quantity) is not None]
+    points = [record for record in records if record.value(quantity) is not None]
     x = np.array([getattr(record, x_name) for record in points], float)
-    value = np.array([getattr(record, quantity) for record in points], float)
+    value = np.array([record.value(quantity) for record in points], float)
     last = float(getattr(records[-1], x_name)) if records else 0.0
     return Curve(x, value, last if end is None else max(float(end), last))
 
@@ -100,11 +105,11 @@ def steps_of(curves: Sequence[Curve]) -> Array:
     return steps[(steps >= first) & (steps <= end)]
 
 
-def time_to_target_s(records: Iterable[RoundRecord], target: float, quantity: str = "test_accuracy") -> float | None:
-    """Simulated seconds to the end of the first round at which the quantity is at least the target; None if never."""
-    known("quantity", quantity, QUANTITIES)
-    values = ((record.sim_time_s, getattr(record, quantity)) for record in records)
-    return next((sim_time_s for sim_time_s, value in values if value is not None and value >= target), None)
+def time_to_target_s(records: Iterable[RoundRecord], target: float, metric: Metric = ACCURACY) -> float | None:
+    """Simulated seconds to the end of the first round at which the metric is the target or better; None if never."""
+    values = ((record.sim_time_s, record.value(metric.name)) for record in records)
+    reached = (s for s, value in values if value is not None and (value == target or metric.is_better(value, target)))
+    return next(reached, None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from statistics import fmean
 from hsfl.formats import percent, seconds, significant
 from hsfl.report.comparison import Comparison
 from hsfl.report.curves import time_to_target_s
+from hsfl.tasks import ACCURACY, Metric
 
 
 def gained(comparison: Comparison) -> list[str]:
@@ -46,17 +47,29 @@ def _rounds(comparison: Comparison, others: list[str]) -> str:
 
 
 def _accuracies(comparison: Comparison, others: list[str]) -> str:
-    by_label = {result.label: result.common_accuracy.mean for result in comparison.results}
+    by_label = {result.label: result.common.mean for result in comparison.results}
     own = by_label[comparison.reference]
     if own is None:
         return ""
-    parts = [f"{_short(comparison, label)} {_share(by_label[label])}" for label in others]
+    parts = [f"{_short(comparison, label)} {_share(comparison.metric, by_label[label])}" for label in others]
     name = _short(comparison, comparison.reference)
-    return f"After {seconds(comparison.common_s, 3)} {name} has an accuracy of {percent(own, 1)}, {', '.join(parts)}."
+    what = f"{_article(comparison.metric)} of {_share(comparison.metric, own)}"
+    return f"After {seconds(comparison.common_s, 3)} {name} has {what}, {', '.join(parts)}."
 
 
-def _share(value: float | None) -> str:
-    return "no model yet" if value is None else percent(value, 1)
+def _article(metric: Metric) -> str:
+    title = _title(metric)
+    return f"{'an' if title[0].lower() in 'aeiou' else 'a'} {title}"
+
+
+def _title(metric: Metric) -> str:
+    return "accuracy" if metric == ACCURACY else metric.title
+
+
+def _share(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "no model yet"
+    return percent(value, 1) if metric.percent else significant(value, 3)
 
 
 def _sooner(comparison: Comparison, others: list[str]) -> str:
@@ -65,10 +78,10 @@ def _sooner(comparison: Comparison, others: list[str]) -> str:
     for label in others:
         times = []
         for run in comparison.runs_of(label):
-            last = run.last("test_accuracy")
+            last = run.last(comparison.metric.name)
             if run.seed in ours and last is not None:
-                own_s = time_to_target_s(ours[run.seed].records, last)
-                their_s = time_to_target_s(run.records, last)
+                own_s = time_to_target_s(ours[run.seed].records, last, comparison.metric)
+                their_s = time_to_target_s(run.records, last, comparison.metric)
                 times += [(own_s, their_s)] if own_s and their_s else []
         if times:
             own_s, their_s = (fmean(values) for values in zip(*times))
@@ -76,7 +89,7 @@ def _sooner(comparison: Comparison, others: list[str]) -> str:
                 f"that of {_short(comparison, label)} after {seconds(own_s, 3)} instead of {seconds(their_s, 3)}"
             )
     return (
-        f"{_short(comparison, comparison.reference)} reached the last accuracy of the others: {', '.join(parts)}."
+        f"{_short(comparison, comparison.reference)} reached the last {_title(comparison.metric)} of the others: {', '.join(parts)}."
         if parts
         else ""
     )

@@ -19,7 +19,8 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import ClientsRecord
+from hsfl.runs.records import ClientsRecord, best_round
+from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve
 
@@ -39,6 +40,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
     return {
         "title": title(sources),
         "target": sources.target,
+        "metrics": _metrics(runs),
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
         "series": [
             _series(label, slot, style, [run for run in runs if run.label == label])
@@ -51,6 +53,13 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "plans": [{"folder": folder} | asdict(plan) for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
+
+
+def _metrics(runs: list[Run]) -> list[dict[str, Any]]:
+    """The metrics of all tasks on the page, those of the first run in front."""
+    found = {metric.name: metric for run in reversed(runs) for metric in run.metrics}
+    ordered = dict.fromkeys(metric.name for run in runs for metric in run.metrics)
+    return [_metric_part(found[name]) for name in ordered]
 
 
 def _plan_config(tree: dict[str, Any], folder: str) -> RunConfig:
@@ -86,8 +95,8 @@ def _tasks(sources: Sources) -> list[str]:
 
 def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     run, config, records = one.run, one.config, one.run.records
-    evaluated = [record for record in records if record.test_accuracy is not None]
-    best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)
+    evaluated = [record for record in records if record.recall is not None]
+    best = best_round(records, run.metric)
     main = None if one.clients is None else one.clients.main_flops_per_s
     redrawn = one.clients is not None and one.clients.redrawn
     return {
@@ -111,7 +120,10 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "num_rounds": len(records),
         "sim_time_s": run.sim_time_s,
         "wall_s": sum(record.wall_s for record in records),
+        "metrics": [_metric_part(metric) for metric in run.metrics],
         "best_accuracy": run.best("test_accuracy"),
+        "best": run.best(run.metric.name),
+        "last": run.last(run.metric.name),
         "best_round": best.round if best else None,
         "last_accuracy": run.last("test_accuracy"),
         "drops": run.drops,
@@ -125,6 +137,10 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "gantt_every": every,
         "rounds": round_columns(records, list(run.bytes), every, run.pools_data),
     }
+
+
+def _metric_part(metric: Metric) -> dict[str, Any]:
+    return {"name": metric.name, "title": metric.title, "percent": metric.percent}
 
 
 def _client_part(clients: ClientsRecord) -> dict[str, Any]:
@@ -141,7 +157,7 @@ def _client_part(clients: ClientsRecord) -> dict[str, Any]:
 def _series(label: str, slot: int, style: dict[str, Any] | None, runs: list[Run]) -> dict[str, Any]:
     curves = {
         quantity: {over: _points(label_band(runs, quantity, over)) for over in ("time", "rounds")}
-        for quantity in QUANTITIES
+        for quantity in dict.fromkeys((*QUANTITIES, *(metric.name for metric in runs[0].metrics)))
     }
     return {
         "label": label,

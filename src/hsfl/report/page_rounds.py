@@ -50,6 +50,8 @@ def round_columns(
     ]
     exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
     columns: dict[str, list[Any]] = {name: [short(getattr(record, name), 7) for record in records] for name in exact}
+    for name in dict.fromkeys(name for record in records for name in record.metrics):
+        columns[name] = [None if (value := record.value(name)) is None else short(value, 7) for record in records]
     columns["round"] = [record.round for record in records]
     columns["straggler"] = [straggler(record) for record in records]
     columns["together"] = [together(record) for record in records]

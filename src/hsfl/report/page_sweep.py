@@ -6,7 +6,7 @@ import numpy as np
 
 from hsfl.report.page_rounds import shorts
 from hsfl.report.page_slots import slots
-from hsfl.report.sweep import METRICS, Sweep, default_metrics, say_setting
+from hsfl.report.sweep import Sweep, default_metrics, find_metric, say_setting
 from hsfl.report.sweep_figure import Panel, axis_of, curve_of, panels_of
 
 
@@ -23,7 +23,7 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
         return [dict(zip(("mean", "low", "high"), map(shorts, curve))) for curve in found]
 
     metrics = sweep.metrics
-    first = [name for name in default_metrics(sweep.plan_only, sweep.target) if name in metrics]
+    first = [name for name in default_metrics(sweep.plan_only, sweep.target, sweep.metric) if name in metrics]
     return {
         "folder": folder,
         "fields": sweep.fields,
@@ -53,6 +53,6 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
 
 def _cell(sweep: Sweep, point: int, label: str, metric: str) -> list[float | None]:
     """A cell of the table: the mean, and half of its interval."""
-    found, scale = sweep.estimate(point, label, metric), METRICS[metric].scale
+    found, scale = sweep.estimate(point, label, metric), find_metric(metric).scale
     half = None if found.mean is None or found.high is None else found.high - found.mean
     return shorts([np.nan if value is None else scale * value for value in (found.mean, half)])

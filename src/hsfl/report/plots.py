@@ -11,7 +11,7 @@ from hsfl.errors import known
 from hsfl.formats import ENDLESS, seconds
 from hsfl.methods import METHODS, Style
 from hsfl.report.coincide import lies_on, notes, styled
-from hsfl.report.comparison import Comparison
+from hsfl.report.comparison import Comparison, titled
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
 from hsfl.report.figure import FAINT, INK, STYLE, file_name, matplotlib, plain, save
 from hsfl.report.gantt import gantt_figure
@@ -36,8 +36,9 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
     """Accuracy and losses over time and rounds, and a round of each label's first seed as a Gantt chart."""
     out = Path(out)
     written = []
-    for quantity in QUANTITIES:
-        if any(getattr(record, quantity) is not None for run in comparison.runs for record in run.records):
+    own = [metric.name for metric in comparison.runs[0].metrics if metric.name not in QUANTITIES]
+    for quantity in (*QUANTITIES, *own):
+        if any(record.value(quantity) is not None for run in comparison.runs for record in run.records):
             written += save(learning_figure(comparison, quantity), out / quantity)
     taken: list[str] = []
     for label in comparison.labels:
@@ -51,13 +52,17 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
     return written
 
 
-def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> "Figure":
-    """A quantity over simulated time (left) and over rounds (right), mean and interval over each label's seeds."""
-    known("quantity", quantity, QUANTITIES)
+def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Figure":
+    """A quantity over simulated time (left) and over rounds (right), mean and interval over each label's seeds; by default the
+    metric by which labels are compared."""
+    quantity = quantity or comparison.metric.name
+    metrics = {metric.name: metric for metric in comparison.runs[0].metrics}
+    known("quantity", quantity, [*QUANTITIES, *metrics])
     mpl = matplotlib()
     styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
-    y_scale = 100.0 if quantity.endswith("accuracy") else 1.0
+    y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0
+    target = comparison.target if quantity == comparison.metric.name else None
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.2), layout="constrained")
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
@@ -79,16 +84,15 @@ def learning_figure(comparison: Comparison, quantity: str = "test_accuracy") -> 
         time_axes.set_xlim(0, max((x for *_, x, _ in ends), default=1.0))
         round_axes.set_xlim(left=0)
         for axes in (time_axes, round_axes):
-            if comparison.target is not None and quantity == "test_accuracy":
-                axes.axhline(100 * comparison.target, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        if comparison.target is not None and quantity == "test_accuracy":
-            ends.append(
-                (f"target {100 * comparison.target:.4g} %", INK, time_axes.get_xlim()[1], 100 * comparison.target)
-            )
+            if target is not None:
+                axes.axhline(y_scale * target, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        if target is not None:
+            sign = " %" if comparison.metric.percent else ""
+            ends.append((f"target {y_scale * target:.4g}{sign}", INK, time_axes.get_xlim()[1], y_scale * target))
         _limit(time_axes)
         if all(len(text) <= LONGEST_NAME for text, *_ in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
-        time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS[quantity])
+        time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS.get(quantity) or titled(metrics[quantity]))
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)

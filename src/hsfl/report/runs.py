@@ -17,6 +17,7 @@ from hsfl.methods import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import RoundRecord
+from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 
 def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
@@ -40,6 +41,7 @@ class Look:
 
 
 LONGEST_TITLE = 60
+ACCURACIES = TASKS[DEFAULT].metrics
 
 
 def built_in(framework: str) -> Method | None:
@@ -84,6 +86,12 @@ class Run:
     end_s: float  # how far the last model holds: the budget, if the run came to its end, else the end of the last round
     framework: str = ""
     look: Look | None = None  # of a framework that is not built in
+    metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task, the one that is shown first in front
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that is shown first."""
+        return self.metrics[0]
 
     @property
     def name(self) -> str:
@@ -96,20 +104,23 @@ class Run:
         return self.look.pools_data if self.look is not None else pools_data(self.framework)
 
     def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
-        return curve(self.records, quantity, over, self.end_s if over == "time" else None)
+        end, metrics = self.end_s if over == "time" else None, [metric.name for metric in self.metrics]
+        return curve(self.records, quantity, over, end, metrics)
 
     def last(self, quantity: str) -> float | None:
         return next(reversed(self._known(quantity)), None)
 
     def best(self, quantity: str) -> float | None:
-        return max(self._known(quantity), default=None)
+        """The best value of a metric; the least of a loss."""
+        higher = any(metric.higher_is_better for metric in (*self.metrics, *ACCURACIES) if metric.name == quantity)
+        return (max if higher else min)(self._known(quantity), default=None)
 
-    def accuracy_at(self, sim_time_s: float) -> float | None:
-        value = float(self.curve().at(np.array(sim_time_s)))
+    def value_at(self, sim_time_s: float, quantity: str = ACCURACY.name) -> float | None:
+        value = float(self.curve(quantity).at(np.array(sim_time_s)))
         return None if math.isnan(value) else value
 
     def _known(self, quantity: str) -> list[float]:
-        return [value for record in self.records if (value := getattr(record, quantity)) is not None]
+        return [value for record in self.records if (value := record.value(quantity)) is not None]
 
     @property
     def sim_time_s(self) -> float:
@@ -150,7 +161,9 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     end_s = records[-1].sim_time_s if records else 0.0
     if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)
-    return Run(label, seed, records, status, end_s, config.framework, read_look(folder, config.framework))
+    return Run(
+        label, seed, records, status, end_s, config.framework, read_look(folder, config.framework), folder.metrics()
+    )
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:

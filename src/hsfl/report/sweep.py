@@ -9,15 +9,18 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from hsfl import tasks
 from hsfl.errors import InputError, known
 from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.methods import Style
+from hsfl.report.comparison import target_words
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.runs import Run, display_name, read_run
+from hsfl.report.runs import ACCURACIES, Run, display_name, read_run
 from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import RoundRecord
+from hsfl.tasks import ACCURACY, DEFAULT, TASKS
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
 
@@ -35,6 +38,15 @@ METRICS = {
     "best_accuracy": Metric("best test accuracy (%)", 100),
     "final_balanced_accuracy": Metric("final balanced accuracy (%)", 100),
     "best_balanced_accuracy": Metric("best balanced accuracy (%)", 100),
+    **{
+        f"{which}_{each.name}": Metric(
+            f"{which} {each.title}{' (%)' if each.percent else ''}", 100 if each.percent else 1
+        )
+        for row in TASKS.values()
+        if row.name != DEFAULT
+        for each in row.metrics
+        for which in ("final", "best")
+    },
     "train_loss": Metric("final training loss"),
     "test_loss": Metric("final test loss"),
     "round_s": Metric("mean round (simulated s)"),
@@ -54,24 +66,38 @@ METRICS = {
     "wall_s": Metric("computed in (real s)"),
 }
 TIMED = ("round_s", "sim_time_s", "rounds", "drops", "left_out", "mean_cut", "gap")  # known without training
+
+
+def find_metric(name: str) -> Metric:
+    """A metric by name; that of a plugin's task is called by its name."""
+    return METRICS.get(name) or Metric(name.replace("_", " "))
+
+
 UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 
-def default_metrics(plan_only: bool, target: float | None) -> list[str]:
+def default_metrics(plan_only: bool, target: float | None, metric: tasks.Metric = ACCURACY) -> list[str]:
     """The metrics that are drawn where none are asked for."""
     if plan_only:
         return ["round_s"]
-    return ["final_accuracy", "round_s", *(["time_to_target_s"] if target is not None else [])]
+    final = "final_accuracy" if metric == ACCURACY else f"final_{metric.name}"
+    return [final, "round_s", *(["time_to_target_s"] if target is not None else [])]
 
 
 def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -> None:
     """Refuse an unknown metric before hours of training, not after."""
     for name in names:
-        known("metric", name, METRICS)
+        known("metric", name, [*METRICS, *_registered()])
         if plan_only and name not in TIMED:
             raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
         if name == "time_to_target_s" and target is None:
             raise InputError("--metric time_to_target_s needs --target, a test accuracy such as 0.6")
+
+
+def _registered() -> list[str]:
+    """The metrics of plugins' tasks."""
+    own = [metric.name for row in TASKS.values() for metric in row.metrics if metric.function is not None]
+    return [f"{which}_{name}" for name in own for which in ("final", "best")]
 
 
 @dataclass(frozen=True)
@@ -101,11 +127,13 @@ class Sweep:
     config: dict[str, Any]
     rows: list[Row]
     num_missing: int  # runs that are still to be made
+    metric: tasks.Metric = ACCURACY  # the first of the task
 
     @property
     def metrics(self) -> list[str]:
         """The metrics that some run has."""
-        return [name for name in METRICS if any(row.numbers.get(name) is not None for row in self.rows)]
+        names = dict.fromkeys([*METRICS, *(name for row in self.rows for name in row.numbers)])
+        return [name for name in names if any(row.numbers.get(name) is not None for row in self.rows)]
 
     def estimate(self, point: int, label: str, metric: str) -> Estimate:
         """The mean of a metric over the seeds of a point and contender, with its interval."""
@@ -114,8 +142,10 @@ class Sweep:
 
     def title(self, metric: str) -> str:
         if metric == "time_to_target_s" and self.target is not None:
-            return f"time to {100 * self.target:.4g} % accuracy (simulated s)"
-        return METRICS[metric].title
+            if self.metric == ACCURACY:
+                return f"time to {100 * self.target:.4g} % accuracy (simulated s)"
+            return f"time to {target_words(self.metric, self.target)} (simulated s)"
+        return find_metric(metric).title
 
     def notes(self) -> list[str]:
         """What a reader must know to read the numbers rightly."""
@@ -140,7 +170,7 @@ class Sweep:
             [
                 *(say_setting(*pair) for pair in zip(self.fields, values)),
                 self.names[label],
-                *(say(self.estimate(point, label, name), METRICS[name].scale) for name in metrics),
+                *(say(self.estimate(point, label, name), find_metric(name).scale) for name in metrics),
             ]
             for point, values in enumerate(self.values)
             for label in self.labels
@@ -204,6 +234,7 @@ def read_sweep(out: str | Path) -> Sweep:
         raise InputError(f"{path} does not describe a sweep ({error}); run hsfl sweep into a new folder") from None
     rows, names = [], {label: display_name(label) for label in labels}
     styles: dict[str, Style] = {}
+    metric = ACCURACY
     for point, (_, folder) in enumerate(points):
         for label in labels:
             for seed in seeds:
@@ -213,13 +244,14 @@ def read_sweep(out: str | Path) -> Sweep:
                 elif RunFolder(place).config_path.exists() and not plan_only:
                     run = read_run(place, label, seed)
                     rows.append(Row(point, label, seed, run.status, _numbers(run, target)))
-                    names[label] = run.name
+                    names[label], metric = run.name, run.metric
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
     values, folders = [one for one, _ in points], [folder for _, folder in points]
     config = about.get("config") if isinstance(about.get("config"), dict) else {}
     return Sweep(
-        fields, values, folders, labels, names, styles, seeds, plan_only, target, config or {}, rows, num_missing
+        *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config or {}, rows, num_missing),
+        metric=metric,
     )
 
 
@@ -234,16 +266,19 @@ def _numbers(run: Run, target: float | None) -> dict[str, float | None]:
     gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
     cuts = [cut for record in run.records[-1:] for cut in _cuts(record)]
     sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
+    own = [metric.name for metric in run.metrics if metric not in ACCURACIES]
     return {
         "final_accuracy": run.last("test_accuracy"),
         "best_accuracy": run.best("test_accuracy"),
         "final_balanced_accuracy": run.last("balanced_accuracy"),
         "best_balanced_accuracy": run.best("balanced_accuracy"),
+        **{f"final_{name}": run.last(name) for name in own},
+        **{f"best_{name}": run.best(name) for name in own},
         "train_loss": run.last("train_loss"),
         "test_loss": run.last("test_loss"),
         "round_s": _mean([record.round_s for record in run.records]),
         "sim_time_s": run.sim_time_s,
-        "time_to_target_s": None if target is None else time_to_target_s(run.records, target),
+        "time_to_target_s": None if target is None else time_to_target_s(run.records, target, run.metric),
         "rounds": len(run.records),
         "drops": run.drops,
         "left_out": run.left_out,

@@ -10,7 +10,7 @@ import numpy as np
 from hsfl.report.coincide import lies_on, notes, styled
 from hsfl.report.figure import FAINT, STYLE, file_name, matplotlib, plain, save
 from hsfl.report.plots import LINE_POINTS, curve_look, label_styles
-from hsfl.report.sweep import METRICS, Sweep, say_setting
+from hsfl.report.sweep import Sweep, find_metric, say_setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ def panels_of(sweep: Sweep) -> list[Panel]:
 
 def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array, Array, Array]:
     """Mean, low and high at the panel's points, as the axis says them; NaN where unknown."""
-    scale = METRICS[metric].scale
+    scale = find_metric(metric).scale
     found = [sweep.estimate(point, label, metric) for point in panel.points]
     columns = [[getattr(one, name) for one in found] for name in ("mean", "low", "high")]
     mean, low, high = (np.array([np.nan if v is None else scale * v for v in column]) for column in columns)

@@ -6,15 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import OWN_DATA, DataConfig, RunConfig
-from hsfl.data.datasets import Dataset, find_data_dir, load
+from hsfl.data.datasets import READERS, Dataset, find_data_dir, load
 from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
 from hsfl.data.holdings import Holdings
-from hsfl.data.partition import is_redrawn, partition
+from hsfl.data.own import OwnReader
+from hsfl.data.partition import check_classes, is_redrawn, partition
+from hsfl.data.readers import text
 from hsfl.data.readers.base import FileSettings
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.runs.holders import by_device, client_names, holder_note
+from hsfl.tasks import LearningTask, find_task
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,17 @@ def is_given(data: DataConfig) -> bool:
     return data.name.partition(":")[0] == OWN_DATA
 
 
-def file_settings(data: DataConfig) -> FileSettings:
-    return FileSettings(**{field.name: getattr(data, field.name) for field in fields(FileSettings)})
+def file_settings(config: RunConfig) -> FileSettings:
+    own = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
+    return FileSettings(**own, task=config.train.task)
 
 
 def own_files(data: DataConfig) -> dict[str, Path]:
     """The user's own files that a config's data are read from, by the field that names them; those that are there."""
     kind, _, path = data.name.partition(":")
-    names = {"data.name": path if kind in ("npz", "csv") else None}
+    names = {"data.name": path if kind in ("npz", "csv", "text") else None}
     names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
+    names |= {"data.tokenizer": data.tokenizer}
     found = {}
     for field, name in names.items():
         if name is not None:
@@ -66,16 +71,26 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
             image_size=data.image_size,
             split=data.split,
             options=config.options.of(data.name.partition(":")[0]),
-            files=file_settings(data),
+            files=file_settings(config),
         )
     if given is None:
         raise InputError("this run's data were given from Python; go on from there: hsfl.run(config, folder, data=...)")
-    file_settings(data).check(OWN_DATA)
+    file_settings(config).check(OWN_DATA)
     if data.client_file is not None:
         raise InputError(f"data.client_file is {data.client_file!r} beside data from Python; give clients= with them")
     if data.sha256 is not None and digest(given) != data.sha256:
         raise InputError("the data are not those that this run began with; give the same, or run into a new folder")
     return fitted(given, data.image_size, data.limit, data.limit_test, rng)
+
+
+def expected_task(config: RunConfig, given: Dataset | None = None) -> LearningTask:
+    """What a run of this config learns, as far as can be said before the data are read."""
+    if config.train.task is not None or given is not None:
+        return find_task(config.train.task or (given.task if given is not None else None))
+    reader = READERS.get(config.data.name.partition(":")[0])
+    if isinstance(reader, OwnReader):
+        return find_task(reader.task)
+    return find_task(text.TASK if reader in (text.read, text.read_pydoc) else None)
 
 
 def divide(config: RunConfig, dataset: Dataset) -> Holdings:
@@ -88,8 +103,9 @@ def divide(config: RunConfig, dataset: Dataset) -> Holdings:
         )
     if data.partition == "given":
         dataset = by_device(config, dataset)
+    check_classes(data.partition, dataset.task, dataset.targets)
     return partition(
-        dataset.train_y,
+        dataset.strata("train"),
         config.fleet.num_clients,
         data.partition,
         stream(config.seed, "partition"),
@@ -131,7 +147,7 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     dataset = read_data(config, given)
     counts = config.network.sample_scale * divide(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
-    words = _words(dataset.name, shape, dataset.num_classes)
+    words = _words(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
     notes, names = data_notes(config, dataset), client_names(config, dataset)
     return Survey(tuple(shape), dataset.num_classes, counts, notes, words, names)
 
@@ -175,8 +191,16 @@ def _known_shape(config: RunConfig, facts: Facts) -> tuple[int, ...]:
     return tuple(config.model.input or (channels, *sides))
 
 
-def _words(name: str, shape: tuple[int, ...], num_classes: int | None) -> str:
-    return f"{name} (samples of {'x'.join(map(str, shape))} in {num_classes} classes)"
+OUTPUTS = {
+    "classes": "in {} classes",
+    "labels": "with {} labels",
+    "numbers": "with {} numbers",
+    "tokens": "of {} tokens",
+}
+
+
+def _words(name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]) -> str:
+    return f"{name} (samples of {'x'.join(map(str, shape))} {outputs.format(num_classes)})"
 
 
 def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:

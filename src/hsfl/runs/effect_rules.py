@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
-from hsfl.models.recipes import MODELS
+from hsfl.models.recipes import find_recipe
 from hsfl.network.channel import RATE_NAMES
 from hsfl.network.devices import MANY_CLIENTS
 
@@ -192,12 +192,12 @@ RULES = (
     ),
     Rule(
         _names("model", "norm"),
-        lambda c: c.model.name not in MODELS or MODELS[c.model.name].has_norm,
-        "this model has no layer that normalises; leave it out",
+        lambda c: c.model.name == OWN_MODEL or find_recipe(c.model.name).has_norm,
+        "this model has no BatchNorm to exchange; leave it out",
     ),
     Rule(
         _names("model", "stem"),
-        lambda c: c.model.name in MODELS and MODELS[c.model.name].stem,
+        lambda c: c.model.name != OWN_MODEL and find_recipe(c.model.name).stem,
         "this model has no stem that shrinks images; leave it out",
     ),
     Rule(

@@ -22,14 +22,16 @@ from hsfl.config import (
     set_name,
     set_names,
 )
+from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
 from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
-from hsfl.models.recipes import MODELS
+from hsfl.models.recipes import find_recipe
 from hsfl.planning.cuts import one_each
 from hsfl.runs.contenders import contender, split_label
 from hsfl.runs.effect_rules import RULES
+from hsfl.tasks import check_loss, find_task
 
 
 def check_effects(
@@ -55,9 +57,10 @@ def _check_names(config: RunConfig) -> None:
     kind = config.data.name.partition(":")[0]
     method(config.framework)
     if config.model.name != OWN_MODEL:
-        known("model", config.model.name, MODELS, plugins.WAY_OUT)
+        find_recipe(config.model.name)
     if kind != OWN_DATA:
         known("data set", kind, READERS, plugins.WAY_OUT)
+    check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
     _check_given_cuts(config)
 
 
@@ -65,7 +68,7 @@ def _check_given_cuts(config: RunConfig) -> None:
     """Cuts that a built-in model does not have, and a fleet file that cannot be read."""
     if config.fleet.file is not None:
         fleet_file.read(config.fleet.file)
-    recipe = MODELS.get(config.model.name)
+    recipe = None if config.model.name == OWN_MODEL else find_recipe(config.model.name)
     if recipe is None or recipe.num_units is None:
         return
     for name, value, num_clients in (
@@ -115,10 +118,12 @@ def _is_default(name: str, config: RunConfig) -> bool:
 
 
 def _other_framework(rest: str, config: RunConfig) -> str | None:
-    """Why the options of a framework do nothing: another framework runs."""
+    """Why the options of a framework or model do nothing: another one runs."""
     of = rest.partition(".")[0]
-    if of == config.framework or of not in type(config.options).model_fields:
+    if of in (config.framework, config.model.name) or of not in type(config.options).model_fields:
         return None  # the options of a plugin may be of its policy, model or data
+    if of in OF_MODELS:
+        return f"these are options of the model {of} but the model is {config.model.name}; leave them out"
     return f"these are options of {of} but the framework is {config.framework}; leave them out"
 
 

@@ -17,7 +17,7 @@ from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.data import read_data
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.prepare import input_shape, make_images, make_model
+from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins
 from hsfl.training.evaluate import Quality, evaluate
 
@@ -76,7 +76,7 @@ def _takes(folder: RunFolder, config: RunConfig) -> tuple[tuple[int, ...], int]:
     """The shape of the samples that the run's model takes, and how many classes it tells apart."""
     clients = folder.clients()
     if clients is not None and clients.input_shape:
-        return tuple(clients.input_shape), len(clients.class_names)
+        return tuple(clients.input_shape), clients.num_outputs or len(clients.class_names)
     dataset = read_data(config)
     return input_shape(config, dataset), dataset.num_classes
 
@@ -91,7 +91,8 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
             f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "
             "data of then back"
         )
-    return evaluate(stored.model, make_images(config, dataset, "test"), dataset.num_classes), dataset.classes
+    test, goal = make_images(config, dataset, "test"), find_goal(config, dataset)
+    return evaluate(stored.model, test, dataset.num_classes, goal=goal), dataset.classes
 
 
 def export_folder(

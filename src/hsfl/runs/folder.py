@@ -1,7 +1,8 @@
 """The run folder: what a run writes, and how it is read back.
 
 `config.json` can be run again. `environment.json` names the machine, the versions and the sources. `plugins.json` is there where the
-run used plugins: their hashes and the framework's row. `clients.json` says who has which data and device, `cuts.json` with which cuts
+run used plugins: their hashes and the framework's row. `clients.json` says who has which data and device, `task.json` (where it is not classification) what
+is learned, `cuts.json` with which cuts
 the run began. `inputs/` has copies of the files that the config names (fleet, history, first weights). `rounds.jsonl` has a line for each round, `summary.json` says how the run ended, `report.html` shows everything.
 `model.safetensors` is the model of the last round, `model-best.safetensors` that of the best, `checkpoint/state.safetensors` what a run
 goes on from. Every file is replaced atomically except `rounds.jsonl`, which grows line by line; a last line that a crash cut off is
@@ -43,9 +44,12 @@ from hsfl.runs.records import (
     CutsRecord,
     Ended,
     EnvironmentRecord,
+    MetricRecord,
     PluginsRecord,
     RoundRecord,
+    TaskRecord,
 )
+from hsfl.tasks import DEFAULT, TASKS, LearningTask, Metric
 
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
@@ -72,6 +76,7 @@ class RunFolder:
         self.plugins_path = self.path / PLUGINS_FILE
         self.cuts_path = self.path / "cuts.json"
         self.environment_path = self.path / "environment.json"
+        self.task_path = self.path / "task.json"
         self.workers_path = self.path / "workers.log"
 
     def check_free(self) -> None:
@@ -97,7 +102,15 @@ class RunFolder:
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
-        own = (self.rounds_path, self.clients_path, self.cuts_path, self.plugins_path, self.workers_path, *models)
+        own = (
+            self.rounds_path,
+            self.clients_path,
+            self.cuts_path,
+            self.plugins_path,
+            self.workers_path,
+            self.task_path,
+            *models,
+        )
         inputs = [path for path in (self.path / INPUTS).glob("*") if path.is_file()]
         for path in (*own, *inputs, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
@@ -120,6 +133,19 @@ class RunFolder:
             return None
         record: ClientsRecord = read_record(self.clients_path, CheckedClients)
         return record
+
+    def write_task(self, task: LearningTask) -> None:
+        """Keep what the metrics are called and which direction is better, so that readers need no plugin."""
+        if task != TASKS[DEFAULT]:
+            metrics = [MetricRecord(m.name, m.title, m.higher_is_better, m.percent) for m in task.metrics]
+            write_json(self.task_path, asdict(TaskRecord(task.name, metrics)))
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of the run's task, the one that is shown first in front; a folder that says nothing is of classification."""
+        if not self.task_path.exists():
+            return TASKS[DEFAULT].metrics
+        record: TaskRecord = read_record(self.task_path, TaskRecord)
+        return tuple(Metric(**asdict(metric)) for metric in record.metrics)
 
     def environment(self) -> EnvironmentRecord:
         """The machine that the run began on; an empty record where a crash came before it was written."""

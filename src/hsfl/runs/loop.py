@@ -11,7 +11,6 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
-from hsfl.engines.base import Exam
 from hsfl.engines.start import start
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
@@ -29,7 +28,7 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.parts import Parts, Position
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import Summary, TensorBoard, make_record
-from hsfl.runs.records import RoundRecord, Standing
+from hsfl.runs.records import RoundRecord, advance
 from hsfl.training.aggregate import Diverged
 
 
@@ -67,8 +66,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
         clock.round(0, clock.chosen(0))  # what no round can be made of leaves no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
-    task, bench = parts.bench.task, parts.bench
-    parts.engine.attach(parts.framework, Exam(task.model, task.initial, bench.test, bench.num_classes))
+    parts.engine.attach(parts.framework, parts.bench.exam)
     status = "finished"
     with Interruptible() as interruptible:
         here = begin(parts, going_on)
@@ -83,7 +81,9 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
-                here = Position(after, advance(here.standing, record), record.sim_time_s)
+                here = Position(
+                    after, advance(here.standing, record, parts.bench.task.goal.row.metric), record.sim_time_s
+                )
                 write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
@@ -132,7 +132,7 @@ def _round(
         quality = assess(parts.engine, framework, after)
     wall_s = time.perf_counter() - began
     record = make_record(framework, task, round_index, here.now_s, line, says, result, quality, wall_s)
-    losses = [loss for loss in (record.train_loss, record.test_loss) if loss is not None]
+    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
     return after, record
@@ -148,11 +148,3 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     if line.dropped.any():
         return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
-
-
-def advance(standing: Standing, record: RoundRecord) -> Standing:
-    """Where a run stands after a round."""
-    accuracy = record.test_accuracy
-    if accuracy is not None and (standing.best_accuracy is None or accuracy > standing.best_accuracy):
-        return Standing(record.round, accuracy, record.round)
-    return Standing(record.round, standing.best_accuracy, standing.best_round)

@@ -15,6 +15,7 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
 from hsfl.data.holdings import Holdings
+from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.frameworks import find_framework
@@ -31,7 +32,9 @@ from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
+from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
+from hsfl.training.goal import Goal
 
 MOST_LEFT = 0.1  # of BatchNorm's first statistics
 
@@ -43,14 +46,15 @@ class Bench:
     task: Task
     test: Images
     class_names: tuple[str, ...]
+    num_outputs: int  # that the model gives for a sample (or token)
     world: World
     num_samples: np.ndarray  # [K] training samples, as the clock charges them
     notes: tuple[str, ...] = ()  # what a person should know before the run
     plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
     @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
+    def exam(self) -> Exam:
+        return Exam(self.task.model, self.task.initial, self.test, self.num_outputs, self.task.goal)
 
 
 def prepare(
@@ -71,15 +75,17 @@ def prepare(
     indices = divide(config, dataset)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
     fitted = fitted.to(find_device(config.device)).eval()
-    check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes)
+    goal = find_goal(config, dataset)
+    check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes, goal.row.targets)
+    _check_loss(goal, fitted, train)
     _check_smallest_batch(config, fitted, train, indices)
     world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
     cuts, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
-    task = _make_task(config, fitted, feed, world, num_samples, cuts)
+    task = _make_task(config, fitted, feed, world, num_samples, cuts, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
-    return Bench(task, test, dataset.classes, world, num_samples, notes, plan_note)
+    return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note)
 
 
 def _cuts(
@@ -93,13 +99,37 @@ def _cuts(
 
 
 def _make_task(
-    config: RunConfig, model: SplitModel, feed: Feed, world: World, num_samples: np.ndarray, cuts: tuple[int, ...]
+    config: RunConfig,
+    model: SplitModel,
+    feed: Feed,
+    world: World,
+    num_samples: np.ndarray,
+    cuts: tuple[int, ...],
+    goal: Goal,
 ) -> Task:
     """The task, with what the framework settles before a run."""
     batch_size, num_batches = config.train.batch_size, count_batches(config, num_samples)
     one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
-    return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged)
+    return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged, goal)
+
+
+def find_goal(config: RunConfig, dataset: Dataset) -> Goal:
+    """What is learned: `train.task` and `train.loss` where they are given, else as the data have it."""
+    row = find_task(config.train.task or dataset.task)
+    if row.targets != dataset.targets:
+        raise InputError(
+            f"train.task is {row.name!r} but {dataset.name} has targets for {dataset.task}; leave it out, or change the data"
+        )
+    check_loss(row, config.train.loss)
+    return Goal(row.name, config.train.loss)
+
+
+def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
+    """Try a plugin's loss on two samples: what is no number is told before anything is written."""
+    if callable(goal.row.loss) and goal.loss is None:
+        with torch.no_grad():
+            goal(copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2])
 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:

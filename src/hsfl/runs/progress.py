@@ -10,7 +10,7 @@ from rich.progress import Progress as RichBars
 from rich.text import Text
 
 from hsfl.config import RunConfig
-from hsfl.formats import duration, percent, seconds
+from hsfl.formats import duration, percent, seconds, significant
 from hsfl.methods import method
 from hsfl.runs.observer import Observer
 from hsfl.runs.records import RoundRecord
@@ -24,6 +24,8 @@ def describe(record: RoundRecord, rounds: int) -> str:
     words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
     if record.test_accuracy is not None:
         words.append(f"accuracy {percent(record.test_accuracy):>6}")
+    for name, value in list(record.metrics.items())[:1]:  # the one that is shown first
+        words.append(f"{name.replace('_', ' ')} {significant(value, 4)}")
     if record.num_kept < record.num_clients:
         words.append(f"{record.num_kept} of {record.num_clients} clients")
     words += [f"{seconds(record.sim_time_s)} simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]

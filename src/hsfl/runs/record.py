@@ -17,7 +17,7 @@ from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times, best_round
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -39,30 +39,34 @@ class Summary:
     num_samples: int  # trained on, over all rounds
     drops: int  # clients past tau, over all rounds
     bytes: dict[str, int]  # by link, over all rounds
+    metric: str  # the task's first metric
+    best: float | None  # of this metric
+    metrics: dict[str, float]  # of the last evaluated round, where they are no fields here
 
 
 def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
     feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
-    labels = feed.images.y.cpu().numpy()
+    names = list(bench.class_names) if bench.task.goal.row.targets == "classes" else []
+    labels = feed.images.y.cpu().numpy() if names else np.zeros(len(feed.images), np.int64)
     max_cut = fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut
     shape, main_flops_per_s = list(feed.images.shape), servers.main_hz * servers.flops_per_cycle
     redrawn = with_replacement(bench.task.config, len(labels))
     if is_many(fleet.num_clients):
-        crowd = clients_crowd(feed.indices, labels, bench.num_classes, fleet, cuts, max_cut)
-        names = list(bench.class_names)
+        crowd = clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
         return ClientsRecord(
-            [], [], names, [], [], [], [], shape, main_flops_per_s=main_flops_per_s, crowd=crowd, redrawn=redrawn
-        )
+            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd, redrawn=redrawn
+        )  # fmt: skip
     return ClientsRecord(
         num_samples=feed.sizes.tolist(),
-        class_counts=class_counts(feed.indices, labels, bench.num_classes).tolist(),
-        class_names=list(bench.class_names),
+        class_counts=class_counts(feed.indices, labels, max(len(names), 1))[:, : len(names)].tolist(),
+        class_names=names,
         cuts=list(cuts),
         max_cut=max_cut.tolist(),
         cpu_hz=fleet.cpu_hz.tolist(),
         max_power_w=[None if np.isnan(power_w) else power_w for power_w in fleet.max_power_w.tolist()],
         input_shape=shape,
+        num_outputs=bench.num_outputs,
         unit_names=list(bench.task.model.unit_names),
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
@@ -94,7 +98,7 @@ def make_record(
         test_loss=quality.loss if quality else None,
         test_accuracy=quality.accuracy if quality else None,
         balanced_accuracy=quality.balanced_accuracy if quality else None,
-        recall=list(quality.recall) if quality else None,
+        recall=list(quality.recall) if quality and quality.recall else None,
         lr=task.lr(round_index),
         cuts=[] if many else list(framework.cuts),
         started=[] if many else np.flatnonzero(line.started).tolist(),
@@ -105,6 +109,7 @@ def make_record(
         phases={} if many else phase_times(line),
         allocation=cast(Says, told(says, len(line.kept)) if many else says),
         bytes=asdict(result.bytes),
+        metrics=dict(quality.metrics) if quality else {},
         crowd=round_crowd(line, framework.cuts) if many else None,
     )
 
@@ -119,10 +124,9 @@ def phase_times(line: Timeline) -> dict[str, Times]:
 
 
 def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
-    records = folder.rounds()
-    evaluated = [record for record in records if record.test_accuracy is not None]
-    last = evaluated[-1] if evaluated else None
-    best = max(evaluated, key=lambda record: record.test_accuracy or 0.0, default=None)  # the first of equals
+    records, metric = folder.rounds(), folder.metrics()[0]
+    evaluated = [record for record in records if record.test_loss is not None]
+    last, best = evaluated[-1] if evaluated else None, best_round(records, metric)
     links = records[-1].bytes if records else {}
     return Summary(
         status=status,
@@ -137,6 +141,9 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         num_samples=sum(record.num_samples for record in records),
         drops=sum(len(record.dropped) for record in records),
         bytes={link: sum(record.bytes.get(link, 0) for record in records) for link in links},
+        metric=metric.name,
+        best=best.value(metric.name) if best else None,
+        metrics=dict(last.metrics) if last else {},
     )
 
 
@@ -156,6 +163,8 @@ class TensorBoard:
         for name in ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "lr"):
             if (value := getattr(record, name)) is not None:
                 self._writer.add_scalar(name, value, record.round)
+        for name, value in record.metrics.items():
+            self._writer.add_scalar(f"metrics/{name}", value, record.round)
         for link, count in record.bytes.items():
             self._writer.add_scalar(f"bytes/{link}", count, record.round)
         self._writer.flush()

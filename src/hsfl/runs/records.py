@@ -16,6 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
 from hsfl.formats import QUANTILES
+from hsfl.tasks import ACCURACY, Metric
 
 MOST = 1e300  # sums of a few such numbers are still numbers
 
@@ -115,6 +116,9 @@ class RoundRecord:
     why: Held | None = (
         None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
     )
+    metrics: dict[str, Number] = field(
+        default_factory=dict
+    )  # of tasks other than classification, and of plugins, by name
     crowd: RoundCrowd | None = None  # of a large fleet, whose lists over clients are empty, but for those dropped
     measured: dict[str, list[Positive | None]] | None = (
         None  # on real machines: seconds of each phase that clients took, [K], None where a client did not finish; `phases` is the model's
@@ -131,6 +135,24 @@ class RoundRecord:
     @property
     def num_kept(self) -> int:
         return len(self.kept) if self.crowd is None else self.crowd["num_kept"]
+
+    def value(self, quantity: str) -> float | None:
+        """A loss, an accuracy or a metric by its name; None where the round was not evaluated or has no such metric."""
+        found: float | None = getattr(self, quantity) if quantity in RECORDED else self.metrics.get(quantity)
+        return found
+
+
+RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
+
+
+def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
+    """The first of the rounds with the best value of a metric; None where it is known of none."""
+    best: tuple[float, RoundRecord] | None = None
+    for record in records:
+        value = record.value(metric.name)
+        if value is not None and (best is None or metric.is_better(value, best[0])):
+            best = value, record
+    return None if best is None else best[1]
 
 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
@@ -188,13 +210,16 @@ class ClientsRecord:
     """clients.json, who takes part: data and device of each of the K clients."""
 
     num_samples: list[Count]  # [K] of training
-    class_counts: list[list[Count]]  # [K][C]
+    class_counts: list[list[Count]]  # [K][C]; nothing for each client where there are no classes
     class_names: list[str]  # [C]
     cuts: list[Index]  # [K] as the framework uses them
     max_cut: list[Index]  # [K] as deep as the device can hold
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
+    num_outputs: Count | None = (
+        None  # that the model gives for a sample (or token); None in older folders: a number for each class
+    )
     unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty in older folders
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
@@ -280,5 +305,36 @@ class Standing:
     """Where a run stands, the note `progress` of a checkpoint: how many rounds it has done, and which gave the best model."""
 
     rounds_done: Count
-    best_accuracy: Fraction | None = None
+    best: Number | None = None  # of the task's first metric
     best_round: Count | None = None
+    best_accuracy: Fraction | None = None  # what older versions called the best of classification
+
+    @property
+    def best_so_far(self) -> float | None:
+        return self.best_accuracy if self.best is None else self.best
+
+
+def advance(standing: Standing, record: RoundRecord, metric: Metric = ACCURACY) -> Standing:
+    """Where a run stands after a round."""
+    value, best = record.value(metric.name), standing.best_so_far
+    if value is not None and (best is None or metric.is_better(value, best)):
+        return Standing(record.round, value, record.round)
+    return Standing(record.round, best, standing.best_round)
+
+
+@dataclass(frozen=True)
+class MetricRecord:
+    """A metric of a task, as `hsfl.tasks.Metric` has it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    title: Annotated[str, Field(max_length=60)]
+    higher_is_better: bool = True
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """task.json: what the model learned, where that is not classification; the metric that is shown first comes first."""
+
+    name: str
+    metrics: Annotated[list[MetricRecord], Field(min_length=1)]

@@ -30,14 +30,22 @@ PHASE_FIELDS = (
 def round_row(record: RoundRecord) -> dict[str, Any]:
     """A round as plain numbers; kept and dropped are numbers of clients, bytes are those of all links."""
     counts = {"kept": record.num_kept, "dropped": len(record.dropped), "bytes": sum(record.bytes.values())}
-    return {name: counts[name] if name in counts else getattr(record, name) for name in ROUND_FIELDS}
+    row = {name: counts[name] if name in counts else getattr(record, name) for name in ROUND_FIELDS}
+    return row | record.metrics
+
+
+def metric_names(records: Sequence[RoundRecord]) -> list[str]:
+    """The metrics that some of the rounds have besides the fields of every round."""
+    return list(dict.fromkeys(name for record in records for name in record.metrics))
 
 
 def round_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:
     """A row for each round, with the bytes of every link."""
     links = dict.fromkeys(link for record in records for link in record.bytes)
+    blank: dict[str, Any] = dict.fromkeys((*ROUND_FIELDS, *metric_names(records)))
     return [
-        round_row(record)
+        blank
+        | round_row(record)
         | {name: getattr(record, name) for name in MORE_ROUND_FIELDS}
         | {f"bytes_{link}": record.bytes.get(link, 0) for link in links}
         for record in records

@@ -90,6 +90,7 @@ def take_over(
         records, status = _timed(bench, framework, source)
         folder.create(config)
         folder.write_cuts(bench.task.cuts, bench.plan_note)
+        folder.write_task(bench.task.goal.row)
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
         write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
         observer.run_starts(config, framework.cuts, 0)
@@ -118,8 +119,9 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         assert row.num_kept == len(kept), "the same clients, and nobody dropped"
         assert row.crowd is not None or row.kept == kept, "the same clients, and nobody dropped"
         quality = None
-        if row.test_accuracy is not None:
-            quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
+        if row.test_loss is not None:
+            recall = tuple(row.recall or ())
+            quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, recall, row.metrics)
         result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, kept, chosen))
         record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
         records.append(replace(record, why=why_record(clock, index, chosen)))

@@ -36,10 +36,10 @@ def batch_positions(num_samples: int, batch_size: int, epochs: int, rng: np.rand
 
 @dataclass(frozen=True)
 class Images:
-    """Samples with their labels: images as bytes, or numbers of any shape. `floats` normalises one batch at a time."""
+    """Samples with their targets: images as bytes, numbers of any shape, or tokens. `floats` normalises one batch at a time."""
 
-    x: Tensor  # uint8 [n, C, H, W], or floats [n, ...]
-    y: Tensor  # int64 [n]
+    x: Tensor  # uint8 [n, C, H, W], floats [n, ...], or tokens int64 [n, T]
+    y: Tensor  # of classes int64 [n], of labels or numbers floats [n, L], of tokens int64 [n, T]
     mean: tuple[
         float, ...
     ]  # of pixels in 0..1, per channel; of floats, per place in their first axis; empty: as they are
@@ -64,7 +64,9 @@ class Images:
         return columns[0].view(-1, *others), columns[1].view(-1, *others)
 
     def floats(self, x: Tensor) -> Tensor:
-        """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std."""
+        """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std. Tokens stay as they are."""
+        if x.dtype == torch.int64:
+            return x
         if not self.mean:
             return x.to(self.dtype)
         scale, shift = self._affine

@@ -1,81 +1,118 @@
-"""How good a model is on the test images."""
+"""How good a model is on the test samples."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.training.batches import Images
+from hsfl.training.goal import CLASSIFY, Goal
 
 TEST_BATCH = 500
+MOST_NUMBERS = 2**25  # that a model gives for a batch of blocks of tokens
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What a model achieves on test samples; accuracies and recalls are fractions."""
+    """What a model achieves on test samples; accuracies and recalls are fractions, and of classification alone."""
 
     loss: float
-    accuracy: float
-    balanced_accuracy: float  # mean recall over the classes that occur
+    accuracy: float | None
+    balanced_accuracy: float | None  # mean recall over the classes that occur
     recall: tuple[float | None, ...]  # of each class; None where the test samples have none of the class
+    metrics: dict[str, float] = field(default_factory=dict)  # by name: what other tasks have, and metrics of a plugin
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What a model did on one batch of test images."""
+    """What a model did on some test samples."""
 
-    loss: float  # summed over the images
-    hits: tuple[int, ...]  # [classes]
-    counts: tuple[int, ...]  # [classes]
+    loss: float  # summed over the samples
+    num_samples: int
+    sums: tuple[float, ...]  # what the task's metrics need
+
+
+def batch_of(images: Images, num_outputs: int) -> int:
+    """How many test samples go through a model at once: fewer where it gives a number for each token of a large vocabulary."""
+    tokens = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
+    return max(1, min(TEST_BATCH, MOST_NUMBERS // (tokens * num_outputs)))
 
 
 def num_batches(images: Images, batch_size: int = TEST_BATCH) -> int:
-    """How many batches the images make."""
+    """How many batches the samples make."""
     return -(-len(images) // batch_size)
 
 
 @torch.inference_mode()
 def tally(
-    model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch: int, batch_size: int = TEST_BATCH
+    model: Callable[[Tensor], Tensor],
+    images: Images,
+    num_outputs: int,
+    batch: int,
+    batch_size: int = TEST_BATCH,
+    goal: Goal = CLASSIFY,
 ) -> Tally:
-    """Losses and hits on the batch of this number, by a model in evaluation mode."""
+    """Loss and sums on the batch of this number, by a model in evaluation mode."""
     here = slice(batch * batch_size, (batch + 1) * batch_size)
     y = images.y[here]
-    logits = model(images.floats(images.x[here]))
-    loss = float(F.cross_entropy(logits, y, reduction="sum"))
-    hits, counts = (torch.bincount(some.cpu(), minlength=num_classes) for some in (y[logits.argmax(dim=1) == y], y))
-    return Tally(loss, tuple(hits.tolist()), tuple(counts.tolist()))
+    return tally_output(model(images.floats(images.x[here])), y, num_outputs, goal)
 
 
-def quality(tallies: Sequence[Tally]) -> Quality:
-    """Loss, accuracy and recall over all batches, in the order of the batches."""
-    hits, counts = ([sum(column) for column in zip(*rows)] for rows in zip(*((t.hits, t.counts) for t in tallies)))
+@torch.inference_mode()
+def tally_output(output: Tensor, y: Tensor, num_outputs: int, goal: Goal = CLASSIFY) -> Tally:
+    """Loss and sums of what a model gave for one batch."""
+    return Tally(float(goal.total(output, y)), len(y), goal.sums(output, y, num_outputs))
+
+
+def merged(tallies: Sequence[Tally]) -> Tally:
+    """One tally of several batches. A batch's loss is a float32 number and the sum a float64, which has room for all their digits."""
+    sums = tuple(sum(column) for column in zip(*(t.sums for t in tallies)))
+    return Tally(sum(t.loss for t in tallies), sum(t.num_samples for t in tallies), sums)
+
+
+def quality(tallies: Sequence[Tally], goal: Goal = CLASSIFY) -> Quality:
+    """Loss and metrics over all batches, in the order of the batches."""
+    whole = merged(tallies)
+    num_samples, sums = whole.num_samples, whole.sums
+    loss = whole.loss / num_samples
+    metrics = goal.metrics(sums, num_samples)
+    if goal.row.targets != "classes":
+        return Quality(loss, None, None, (), metrics)
+    num_classes = (len(sums) - len(metrics)) // 2
+    hits, counts = sums[:num_classes], sums[num_classes : 2 * num_classes]
     recall = tuple(h / n if n else None for h, n in zip(hits, counts))
-    known, num_images = [r for r in recall if r is not None], sum(counts)
-    loss = sum(t.loss for t in tallies) / num_images
-    return Quality(loss, sum(hits) / num_images, sum(known) / len(known), recall)
+    known = [r for r in recall if r is not None]
+    return Quality(loss, sum(hits) / num_samples, sum(known) / len(known), recall, metrics)
 
 
 def evaluate(
-    model: Callable[[Tensor], Tensor], images: Images, num_classes: int, batch_size: int = TEST_BATCH
+    model: Callable[[Tensor], Tensor],
+    images: Images,
+    num_outputs: int,
+    batch_size: int | None = None,
+    goal: Goal = CLASSIFY,
 ) -> Quality:
-    """Loss, accuracy and recall of a model in evaluation mode."""
-    batches = range(num_batches(images, batch_size))
-    return quality([tally(model, images, num_classes, batch, batch_size) for batch in batches])
+    """Loss and metrics of a model in evaluation mode."""
+    size = batch_size or batch_of(images, num_outputs)
+    batches = range(num_batches(images, size))
+    return quality([tally(model, images, num_outputs, batch, size, goal) for batch in batches], goal)
 
 
 def mean_quality(qualities: list[Quality]) -> Quality:
     """The mean over several models, for frameworks where every client ends with its own."""
 
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
+    def mean(values: Sequence[float | None]) -> float | None:
+        numbers = [value for value in values if value is not None]
+        return sum(numbers) / len(numbers) if len(numbers) == len(values) else None
 
-    recalls = zip(*(q.recall for q in qualities))
+    loss = sum(q.loss for q in qualities) / len(qualities)
+    names = [name for name in qualities[0].metrics if all(name in q.metrics for q in qualities)]
     return Quality(
-        mean([q.loss for q in qualities]),
+        loss,
         mean([q.accuracy for q in qualities]),
         mean([q.balanced_accuracy for q in qualities]),
-        tuple(None if None in column else mean([r for r in column if r is not None]) for column in recalls),
+        tuple(mean(column) for column in zip(*(q.recall for q in qualities))),
+        {name: sum(q.metrics[name] for q in qualities) / len(qualities) for name in names},
     )

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.models.state import UnitState
@@ -29,8 +28,8 @@ class Session:
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
         """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): the loss on the labels `y`, and the gradient of the
         smashed data, which is empty where it is not needed."""
-        smashed = smashed.detach().requires_grad_(need_gradient)
-        loss = F.cross_entropy(self.part.forward(smashed, key), y)
+        smashed = smashed.detach().requires_grad_(need_gradient and smashed.is_floating_point())
+        loss = self.part.goal(self.part.forward(smashed, key), y)
         loss.backward()
         self.part.update()
         gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)

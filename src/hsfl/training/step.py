@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hsfl.config import TrainConfig
@@ -19,6 +18,7 @@ from hsfl.models.graph_unit import GraphUnit
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
+from hsfl.training.goal import CLASSIFY, Goal
 from hsfl.training.optimizer import MOMENTS, Memory, Optimizer
 
 DRAWING = (
@@ -71,9 +71,11 @@ class Part:
     fresh optimiser, so memory does not grow with the number of clients.
     """
 
-    def __init__(self, model: SplitModel, layout: Layout, start: int, stop: int, train: TrainConfig) -> None:
+    def __init__(
+        self, model: SplitModel, layout: Layout, start: int, stop: int, train: TrainConfig, goal: Goal = CLASSIFY
+    ) -> None:
         self.start, self.stop = start, stop
-        self.train = train
+        self.train, self.goal = train, goal
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
         self._moments = Memory(self.parameters(), MOMENTS[train.optimizer])
@@ -177,7 +179,7 @@ def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
 
 def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
     """One step of a party that holds the whole model: a client whose cut is num_units, or the server of CL. Returns the loss."""
-    loss = F.cross_entropy(part.forward(x, key), y)
+    loss = part.goal(part.forward(x, key), y)
     loss.backward()
     part.update()
     return loss.detach()

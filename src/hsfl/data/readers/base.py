@@ -10,6 +10,7 @@ import numpy as np
 
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
+from hsfl.tasks import DEFAULT, find_task
 
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0  # fixed: the test images of a set are the same in every run
@@ -19,19 +20,28 @@ SPLIT_SEED = 0  # fixed: the test images of a set are the same in every run
 class FileSettings:
     """What a config says of files of one's own; the fields are those of `data` with the same names."""
 
-    target_column: str | None = None
+    target_column: str | tuple[str, ...] | None = None
     feature_columns: tuple[str, ...] | None = None
     client_column: str | None = None
     client_file: str | None = None
     test_file: str | None = None
     test_fraction: float | None = None
     normalise: bool = False
+    block: int | None = None
+    tokenizer: str | None = None
+    text_split: str | None = None
+    task: str | None = None  # train.task
+
+    @property
+    def targets(self) -> str:
+        """What the targets are: classes, labels, numbers or tokens."""
+        return find_task(self.task).targets
 
     def check(self, kind: str) -> None:
         """A setting that this kind of data set does not look at is an error."""
         for field, kinds in FILE_FIELDS.items():
             if (value := getattr(self, field)) not in (None, False) and kind not in kinds:
-                alone = " and ".join(f"{name}:PATH" for name in kinds)
+                alone = " and ".join(name if name == "pydoc" else f"{name}:PATH" for name in kinds)
                 raise InputError(f"data.{field} is {value!r} but the data are {kind}; it is for {alone}, leave it out")
 
 
@@ -40,7 +50,10 @@ FILE_FIELDS = {  # which data sets look at a setting; any of them has a client_f
     "feature_columns": ("csv",),
     "client_column": ("csv",),
     "test_file": ("csv",),
-    "test_fraction": ("csv", "npz"),
+    "test_fraction": ("csv", "npz", "text", "pydoc"),
+    "block": ("text", "pydoc"),
+    "tokenizer": ("text", "pydoc"),
+    "text_split": ("text", "pydoc"),
     "normalise": ("csv", "npz"),
 }
 
@@ -50,7 +63,7 @@ class Request:
     """What `load` asks of a reader."""
 
     data_dir: Path
-    path: str = ""  # of idx:PATH, folder:PATH, npz:PATH and csv:PATH
+    path: str = ""  # of idx:PATH, folder:PATH, npz:PATH, csv:PATH and text:PATH
     image_size: int | None = None
     split: str = "lesion"
     options: Any = None  # of a data set of one's own: what stands under options.<name>
@@ -97,6 +110,8 @@ class Arrays(NamedTuple):
     normalise: bool = False  # floats: each feature (or channel) to mean 0 and std 1 over the training samples
     clients: np.ndarray | None = None  # [n] which client holds each training sample, where the data say so
     client_names: tuple[str, ...] = ()
+    task: str = DEFAULT  # which decides what y is: an index [n], labels or numbers as floats [n, L], tokens [n, T]
+    vocabulary: int | None = None  # of tokens, which x holds as int64 [n, T]; None where x holds none
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Your own table in a CSV file: a row for each sample, a header, one column with the class, numbers in the others.
+"""Your own table in a CSV file: a row for each sample, a header, one column with the class (or columns with labels or numbers, as
+`train.task` has it), numbers in the others.
 
 `data.target_column` names the class's column, `data.client_column` one that says which client holds the row (it is never a
 feature), `data.feature_columns` the others, if not all. Columns are divided by commas, semicolons or tabs.
@@ -13,6 +14,7 @@ import numpy as np
 from hsfl.data.checks import Side, checked
 from hsfl.data.readers.base import Arrays, Request, reading
 from hsfl.errors import InputError, known
+from hsfl.tasks import find_task
 
 DELIMITERS = (",", ";", "\t")
 WAY_OUT = "save it as text in UTF-8, a row for each sample under a header"
@@ -31,11 +33,11 @@ class Table:
         place = self.header.index(known(f"{self.path}: data.{setting}", name, self.header))
         return [row[place].strip() for row in self.rows]
 
-    def numbers(self, names: list[str]) -> np.ndarray:
+    def numbers(self, names: list[str], setting: str = "feature_columns") -> np.ndarray:
         """float64 [rows, columns]; a cell that is no number is told with its line."""
         values = np.empty((len(self.rows), len(names)))
         for column, name in enumerate(names):
-            cells = self.column("feature_columns", name)
+            cells = self.column(setting, name)
             try:
                 values[:, column] = np.array(cells, dtype=float)
                 bad = ~np.isfinite(values[:, column])
@@ -45,7 +47,7 @@ class Table:
                 row = int(bad.argmax())
                 raise InputError(
                     f"{self.path}, line {self.lines[row]}: {name} is {cells[row][:40]!r}; put a number there, or choose "
-                    "the columns of numbers with data.feature_columns"
+                    f"the columns of numbers with data.{setting}"
                 )
         return values
 
@@ -58,9 +60,17 @@ def read(request: Request) -> Arrays:
         raise InputError(
             f"{table.path} needs data.target_column, the column of the class; its columns are {', '.join(table.header)}"
         )
-    special = [name for name in (files.target_column, files.client_column) if name is not None]
+    targets = [files.target_column] if isinstance(files.target_column, str) else list(files.target_column)
+    by_class = files.targets == "classes"
+    if files.targets == "tokens" or (by_class and len(targets) != 1):
+        way_out = "name one column" if by_class else "tokens are read from npz:PATH and text:PATH"
+        raise InputError(
+            f"data.target_column is {', '.join(targets)} but the task is {find_task(files.task).name}; {way_out}"
+        )
+    special = [*targets, *([] if files.client_column is None else [files.client_column])]
     if len(set(special)) < len(special):
-        raise InputError(f"data.client_column and data.target_column are both {special[0]!r}; name two columns")
+        twice = next(name for name in special if special.count(name) > 1)
+        raise InputError(f"data.client_column and data.target_column are both {twice!r}; name different columns")
     features = list(files.feature_columns or (name for name in table.header if name not in special))
     if both := [name for name in special if name in features] or [n for n in features if features.count(n) > 1]:
         raise InputError(f"data.feature_columns holds {both[0]!r}, which has another use; leave it out")
@@ -71,24 +81,30 @@ def read(request: Request) -> Arrays:
         if listed is not None:
             raise InputError("data.client_column and data.client_file both say who holds a sample; leave one out")
         listed = table.column("client_column", files.client_column)
-    train, test = _side(table, features, files.target_column), None
+    train, test = _side(table, features, targets, by_class), None
     if files.test_file is not None:
         if files.test_fraction is not None:
             raise InputError(f"data.test_fraction is {files.test_fraction} beside data.test_file; leave one out")
-        test = _side(_table(request.file(files.test_file)), features, files.target_column)
-    classes = _in_order(train.y)
+        test = _side(_table(request.file(files.test_file)), features, targets, by_class)
+    classes = _in_order(train.y) if by_class else targets
     return checked(
         f"{table.path}: ",
         train,
         test,
         test_fraction=files.test_fraction,
-        classes=classes if len(classes) > 1 else None,  # one class alone is told by name
+        classes=classes if len(classes) > 1 or not by_class else None,  # one class alone is told by name
         clients=listed,
         normalise=files.normalise,
+        task=files.task,
     )
 
 
-def _side(table: Table, features: list[str], target: str) -> Side:
+def _side(table: Table, features: list[str], targets: list[str], by_class: bool) -> Side:
+    target = targets[0]
+    if not by_class:
+        return Side(
+            "the features", table.numbers(features), ", ".join(targets), table.numbers(targets, "target_column")
+        )
     labels = table.column("target_column", target)
     if "" in labels:
         line = table.lines[labels.index("")]

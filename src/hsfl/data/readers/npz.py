@@ -1,4 +1,4 @@
-"""Your own arrays in an .npz file: train_x, train_y, test_x, test_y, or x and y of which a part is held out.
+"""Your own arrays in an .npz file: train_x, train_y, test_x, test_y, or x and y of which a part is held out; y as `train.task` has it.
 
 `classes` (names) and `clients` (who holds each training sample) may stand beside them. Pickled objects are never read.
 """
@@ -48,6 +48,7 @@ def read(request: Request) -> Arrays:
         classes=_class_names(path, stored),
         clients=stored.get("clients", listed),
         normalise=files.normalise,
+        task=files.task,
     )
 
 

@@ -5,6 +5,12 @@ const QUANTITY_NAMES = {
   test_accuracy: "test accuracy", balanced_accuracy: "balanced accuracy", train_loss: "training loss", test_loss: "test loss",
 };
 
+// A metric of the page's tasks: its name in words, and whether it is a fraction.
+const metricOf = (name) => DATA.metrics.find((one) => one.name === name);
+const inWords = (quantity) => QUANTITY_NAMES[quantity] || (metricOf(quantity) || { title: quantity }).title;
+const isFraction = (quantity) => quantity.endsWith("accuracy") || Boolean((metricOf(quantity) || {}).percent);
+const said = (metric, value) => (metric.percent ? percent(value) : value === null ? "–" : digits(value));
+
 const SHAPES = [];  // of places beyond the page's own ten
 
 // A framework that is not built in brings its colour, dashes and shape along.
@@ -46,7 +52,7 @@ function curveSample(slot) {
 
 // The points of a series that can be drawn: [{x, y, low, high}], x and y in units of the axes.
 function pointsOf(series, quantity, over, xUnit, yScale) {
-  const curve = series.curves[quantity][over];
+  const curve = (series.curves[quantity] || {})[over];
   if (!curve) return [];
   return curve.x.map((x, i) => ({
     x: x / xUnit, y: curve.mean[i] === null ? null : curve.mean[i] * yScale,
@@ -118,22 +124,22 @@ function sharedWords(firsts, names) {
 }
 
 // From the lowest to the highest value; wide intervals may stick out, so that two seeds do not flatten the curves.
-function yRange(points, accuracy, target) {
+function yRange(points, fraction, target) {
   const means = points.map((point) => point.y).concat(target ?? []), low = Math.min(...means), high = Math.max(...means);
   const room = (high - low || Math.abs(high) || 1) * 0.5, slack = room * 0.12;
   const from = Math.max(low - room, Math.min(low, ...points.map((point) => point.low ?? point.y))) - slack;
   const to = Math.min(high + room, Math.max(high, ...points.map((point) => point.high ?? point.y))) + slack;
-  return [Math.max(0, from), accuracy ? Math.min(100, to) : to];
+  return [low < 0 ? from : Math.max(0, from), fraction ? Math.min(100, to) : to];
 }
 
 function curveChart(holder, quantity, over, allSeries, target) {
-  const accuracy = quantity.endsWith("accuracy"), yScale = accuracy ? 100 : 1;
-  const ends = allSeries.map((one) => one.curves[quantity][over]).filter(Boolean).map((curve) => curve.x[curve.x.length - 1]);
+  const fraction = isFraction(quantity), yScale = fraction ? 100 : 1, aim = target !== null && DATA.metrics.length && quantity === DATA.metrics[0].name ? yScale * target : null;
+  const ends = allSeries.map((one) => (one.curves[quantity] || {})[over]).filter(Boolean).map((curve) => curve.x[curve.x.length - 1]);
   const [xUnit, unit] = over === "time" ? timeUnit(Math.max(0, ...ends)) : [1, ""];
   const lines = allSeries.map((one) => ({ one, points: pointsOf(one, quantity, over, xUnit, yScale) })).filter((line) => line.points.length);
   const width = Math.max(280, holder.clientWidth - 26), height = 236, left = 46, right = 10, top = 10, bottom = 40;
-  const name = `${QUANTITY_NAMES[quantity]} over ${over === "time" ? "simulated time" : "rounds"}`;
-  const [low, high] = yRange(lines.flatMap(({ points }) => points), accuracy, accuracy && target ? 100 * target : null);
+  const name = `${inWords(quantity)} over ${over === "time" ? "simulated time" : "rounds"}`;
+  const [low, high] = yRange(lines.flatMap(({ points }) => points), fraction, aim);
   const farthest = Math.max(...lines.map(({ points }) => points[points.length - 1].x));
   const px = scale(over === "time" ? 0 : Math.min(1, farthest - 1), farthest, left, width - right), py = scale(low, high, height - bottom, top);
 
@@ -147,8 +153,8 @@ function curveChart(holder, quantity, over, allSeries, target) {
   for (const x of steps) svg.append(s("text", { x: px(x), y: height - bottom + 17, "text-anchor": "middle" }, digits(x, 4)));
   svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
     s("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, over === "time" ? `simulated time (${unit})` : "round"));
-  if (accuracy && target) svg.append(s("line", { class: "target", x1: left, x2: width - right, y1: py(100 * target), y2: py(100 * target) }),
-    s("text", { x: left + 4, y: py(100 * target) - 4 }, `target ${digits(100 * target)} %`));
+  if (aim !== null) svg.append(s("line", { class: "target", x1: left, x2: width - right, y1: py(aim), y2: py(aim) }),
+    s("text", { x: left + 4, y: py(aim) - 4 }, `target ${digits(aim)}${fraction ? " %" : ""}`));
   const clip = `plot-${quantity}-${over}`;
   svg.append(s("defs", {}, s("clipPath", { id: clip }, s("rect", { x: left, y: top, width: width - right - left, height: height - top - bottom }))));
   lines.sort((a, b) => DASHES[a.one.slot].length - DASHES[b.one.slot].length);  // solid below dashed
@@ -162,7 +168,7 @@ function curveChart(holder, quantity, over, allSeries, target) {
     points.forEach((point, i) => { if (i % every === first || points.length === 1) svg.append(marker(one.slot, px(point.x), py(point.y), Math.max(3, 5 - place))); });
   });
   svg.note = sharedWords(firsts, lines.map(({ one }) => one.name));
-  const say = (value) => (accuracy ? `${value.toFixed(2)} %` : digits(value));
+  const say = (value) => (fraction ? `${value.toFixed(2)} %` : digits(value));
   const ended = lines.map(({ one, points }) => `${one.name} ${say(points[points.length - 1].y)}`).join(", ");
   svg.setAttribute("aria-label", `${name}; at the end ${ended}. Arrow keys read the values.`);
   followCurve(svg, lines, { px, py, left, width, right, top, bottom, height, unit, over, say });

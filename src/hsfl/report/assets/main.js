@@ -1,11 +1,11 @@
 // Puts the page together, keeps what is chosen, and follows a run under way where a server is there to ask.
 
 let DATA = JSON.parse($("data").textContent);
-const chosen = { run: 0, round: 0, hidden: new Set(), accuracy: "test_accuracy", loss: "train_loss", followed: true };
+const chosen = { run: 0, round: 0, hidden: new Set(), metric: null, loss: "train_loss", followed: true };
 const planCharts = [];
 let gantt = null;
 
-const has = (quantity) => DATA.series.some((one) => one.curves[quantity].rounds);
+const has = (quantity) => DATA.series.some((one) => one.curves[quantity] && one.curves[quantity].rounds);
 const run = () => DATA.runs[chosen.run];
 const drawn = () => run().rounds.rows.flatMap((rows, r) => (rows ? [r] : []));  // rounds with a Gantt chart
 
@@ -15,9 +15,11 @@ function choice(label, options, value, act) {
 }
 
 function drawCurveControls() {
-  const body = clear($("curve-controls")), options = (names) => names.filter(has).map((name) => [name, QUANTITY_NAMES[name]]);
-  const accuracies = options(["test_accuracy", "balanced_accuracy"]), losses = options(["train_loss", "test_loss"]);
-  if (accuracies.length > 1) body.append(choice("Accuracy", accuracies, chosen.accuracy, (name) => { chosen.accuracy = name; drawCurves(); }));
+  const body = clear($("curve-controls")), options = (names) => names.filter(has).map((name) => [name, inWords(name)]);
+  const metrics = options(DATA.metrics.map((one) => one.name)), losses = options(["train_loss", "test_loss"]);
+  if (!metrics.some(([name]) => name === chosen.metric)) chosen.metric = metrics.length ? metrics[0][0] : null;
+  const word = DATA.metrics.every((one) => one.name.endsWith("accuracy")) ? "Accuracy" : "Metric";
+  if (metrics.length > 1) body.append(choice(word, metrics, chosen.metric, (name) => { chosen.metric = name; drawCurves(); }));
   if (losses.length > 1) body.append(choice("Loss", losses, chosen.loss, (name) => { chosen.loss = name; drawCurves(); }));
   const legend = clear($("curve-legend"));
   for (const one of DATA.series) {
@@ -32,10 +34,10 @@ function drawCurveControls() {
 
 function drawCurves() {
   const body = clear($("curves")), shown = DATA.series.filter((one) => !chosen.hidden.has(one.label));
-  const quantities = [chosen.accuracy, chosen.loss].filter(has);
+  const quantities = [chosen.metric, chosen.loss].filter((name) => name && has(name));
   for (const quantity of quantities) {
     for (const over of ["time", "rounds"]) {
-      const words = QUANTITY_NAMES[quantity], unit = quantity.endsWith("accuracy") ? " (%)" : "";
+      const words = inWords(quantity), unit = isFraction(quantity) ? " (%)" : "";
       const figure = h("figure", {}, h("figcaption", {}, `${words[0].toUpperCase()}${words.slice(1)}${unit} over ${over === "time" ? "simulated time" : "rounds"}`));
       body.append(figure);
       const chart = curveChart(figure, quantity, over, shown, DATA.target);
@@ -95,7 +97,8 @@ function drawRound() {
   if (of.away[r].length) parts.push(`${of.away[r].length} left out`);
   if (of.together[r] && !model.pooled) parts.push("all finish together");
   if (of.straggler[r] !== null && !model.pooled) parts.push(`the straggler was ${nameOf(one.clients, of.straggler[r])}`);
-  if (of.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(of.test_accuracy[r])}`);
+  const [first] = one.metrics, value = (of[first.name] || [])[r] ?? null;
+  if (value !== null) parts.push(`${first.title} ${said(first, value)}`);
   $("round-words").textContent = `${parts.join("; ")}.${of.why[r] ? ` ${of.why[r]}` : ""}`;
   gantt = gantt || new Gantt($("gantt"), "Gantt chart");
   gantt.show(model, parts.join("; "));

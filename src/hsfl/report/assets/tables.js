@@ -32,6 +32,8 @@ function openings(runs) {
   });
 }
 
+const metricWord = (run) => (run.metrics[0].name === "test_accuracy" ? "accuracy" : run.metrics[0].title);
+
 function drawOverview(data) {
   const words = clear($("words")), headline = clear($("headline")), first = data.runs[0];
   if (!first) return;
@@ -50,8 +52,8 @@ function drawOverview(data) {
   }
   const total = Object.values(first.bytes).reduce((a, b) => a + b, 0);
   headline.append(h("dl", { class: "cards" },
-    card("Best accuracy", percent(first.best_accuracy), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
-    card("Last accuracy", percent(first.last_accuracy), "on the test samples", "last_accuracy"),
+    card(`Best ${metricWord(first)}`, said(first.metrics[0], first.best), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
+    card(`Last ${metricWord(first)}`, said(first.metrics[0], first.last), "on the test samples", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
     card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
     card("Data sent", sized(total), first.subset ? "training on a subset" : null, "bytes"),
@@ -253,14 +255,14 @@ function drawClients(run) {
   if (clients) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
-      { head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) });
+      ...(clients.class_names.length ? [{ head: "classes", left: true, cell: (k) => histogram(clients.class_counts[k], clients.class_names, highest) }] : []));
     columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
   columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },
     { head: "straggler", cell: of("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
   if (!clients) body.append(h("p", { class: "note" }, "Samples, classes and devices of the clients were not recorded by this run."));
-  else body.append(h("p", { class: "note" }, `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. Counts are rounds.${clients.cuts.some((cut, k) => cut > clients.max_cut[k]) ? " A cut deeper than the deepest that was drawn for the device was given, and taken at its word." : ""}`));
+  else body.append(h("p", { class: "note" }, `${clients.class_names.length ? `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. ` : ""}Counts are rounds.${clients.cuts.some((cut, k) => cut > clients.max_cut[k]) ? " A cut deeper than the deepest that was drawn for the device was given, and taken at its word." : ""}`));
   body.append(table(null, columns, [...Array(num).keys()]));
   if (num < run.num_clients) body.append(h("p", { class: "note" }, `The first ${num} of ${whole(run.num_clients)} clients.`));
   if (clients && run.recall.length) {

@@ -1,0 +1,126 @@
+"""The main server's door for test samples: each client runs the averaged head on its own, the tail runs here, and only counts are kept."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import torch
+
+from hsfl.deploy.client_messages import Batch, Ended, Enter, Evaluated, Tallied
+from hsfl.deploy.desk import Desk
+from hsfl.deploy.evaluation import Evaluation
+from hsfl.deploy.fields import MOST_SAMPLES
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import caller
+from hsfl.deploy.kit import Kit
+from hsfl.deploy.main_round import MainRound
+from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.server_messages import Seat
+from hsfl.deploy.serving import must_hear
+from hsfl.deploy.settings import TAU_S
+from hsfl.deploy.tails import check_batch
+from hsfl.models.state import UnitState, load_state
+from hsfl.training.evaluate import Quality, Tally, merged, tally_output
+
+
+class Evaluating:
+    """Asks the clients of a round to judge its model, and is the handler of the stream Evaluate."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def quality(self, now: MainRound, whole: UnitState) -> Quality | None:
+        """How good a round's model is on the test samples of the clients that the round kept; tau limits this, too."""
+        desk, kept = self.desk, now.kept()
+        seats = {seat.name: seat for seat in now.seats() if seat.seat in kept and seat.seat in desk.roster.members}
+        if not seats:
+            return None
+        await desk.compute.run(partial(_load, desk.kit, whole))
+        held = Evaluation(now.round + 1, seats)
+        answer = await desk.edge.open(held.round, held.attempt, list(seats.values()), evaluates=True)
+        desk.evaluation = held
+        try:
+            for seat, token in zip(seats.values(), answer.fetch):
+                if not desk.roster.send(seat.seat, pack(held.order(seat, token))):
+                    held.leave(seat.seat)
+            await asyncio.wait_for(held.over.wait(), desk.kit.config.train.tau_s or TAU_S)
+        except TimeoutError:
+            pass  # the line below says how many were counted
+        finally:
+            desk.evaluation = None
+        found = held.quality()
+        level = "info" if len(held.tallies) == len(seats) else "warning"
+        desk.log.event(
+            "evaluated by clients", level, round=held.round, clients=len(held.tallies), of=len(seats), samples=held.num_samples
+        )  # fmt: skip
+        return found
+
+    async def evaluate(self, messages: Any, context: Any) -> None:
+        """A client's test samples."""
+        enter, _ = expect(await must_hear(context), Enter)
+        held, seat = self._entered(enter)
+        try:
+            tally = await self._tally(seat, context)
+            if held is not self.desk.evaluation:
+                raise WireError("stale", "the evaluation is over")
+            held.finish(seat.seat, tally)
+            await context.write(pack(Ended()))
+        finally:
+            held.leave(seat.seat)
+
+    def _entered(self, enter: Enter) -> tuple[Evaluation, Seat]:
+        """The evaluation and the seat of the client that calls."""
+        held, name = self.desk.evaluation, caller().name
+        if held is None or enter.attempt != held.attempt or name not in held.seats:
+            raise WireError("stale", f"{name} has no part in an evaluation now")
+        held.tokens.use(name, held.round, token_bytes(enter.token))
+        return held, held.seats[name]
+
+    async def _tally(self, seat: Seat, context: Any) -> Tally:
+        """What all batches of a client give. Every batch but the last is full, as the client's samples in their order make them."""
+        kit = self.desk.kit
+        full, step = kit.config.train.batch_size, 0
+        found = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
+        while True:
+            message, tensors = expect_any(await must_hear(context), Batch, Tallied, Evaluated)
+            if isinstance(message, Evaluated):
+                if message.steps != step:
+                    raise WireError("order", f"the end after {message.steps} batches, where {step} came")
+                return found
+            if message.step != step or found.num_samples != step * full or found.num_samples >= MOST_SAMPLES:
+                raise WireError("order", f"batch {message.step} where {step} comes next, or after the last")
+            found, step = merged((found, await self._batch(seat, message, tensors))), step + 1
+
+    async def _batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
+        """One batch: the tail runs here, unless the client has all units and has counted itself."""
+        kit, whole = self.desk.kit, seat.cut == self.desk.kit.num_units
+        if isinstance(message, Tallied) != whole or tensors.keys() != (set() if whole else {"smashed", "labels"}):
+            raise WireError("protocol", f"{type(message).__name__} with tensors {sorted(tensors)} at cut {seat.cut}")
+        if isinstance(message, Tallied):
+            return checked_tally(kit, message)
+        num_samples = tensors["labels"].numel()
+        if not 0 < num_samples <= kit.config.train.batch_size:
+            raise WireError("shape", f"a batch of {num_samples} test samples")
+        cost = num_samples * float(self.desk.planner.cost.server_flops[seat.cut])
+        self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
+        return await self.desk.compute.run(partial(_count, kit, seat.cut, tensors), seat.seat, cost)
+
+
+def checked_tally(kit: Kit, message: Tallied) -> Tally:
+    """What a client counted, if it can be: a number for each class, no more hits than samples, no more samples than a batch."""
+    sizes = {len(message.hits), len(message.counts)}
+    fits = all(hits <= counts for hits, counts in zip(message.hits, message.counts))
+    if sizes != {kit.num_classes} or not fits or not 0 < sum(message.counts) <= kit.config.train.batch_size:
+        raise WireError("protocol", "a tally that no batch of test samples can have")
+    return Tally(message.loss, sum(message.counts), (*message.hits, *message.counts))
+
+
+def _load(kit: Kit, whole: UnitState) -> None:
+    load_state(whole, kit.model)
+    kit.model.eval()
+
+
+@torch.inference_mode()
+def _count(kit: Kit, cut: int, tensors: dict[str, Any]) -> Tally:
+    check_batch(kit, cut, tensors["labels"].numel(), tensors)
+    return tally_output(kit.model.tail(cut)(tensors["smashed"]), tensors["labels"], kit.num_classes)

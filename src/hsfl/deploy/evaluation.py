@@ -1,0 +1,50 @@
+"""An evaluation by the clients' own test samples, as the main server holds it while it lasts."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+
+from hsfl.deploy.client_messages import Evaluate
+from hsfl.deploy.server_messages import Seat
+from hsfl.deploy.tokens import Tokens
+from hsfl.training.evaluate import Quality, Tally, quality
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """Who takes part, and what was counted."""
+
+    round: int  # rounds that the model has seen
+    seats: dict[str, Seat]  # by name
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    tokens: Tokens = field(default_factory=Tokens)
+    tallies: dict[int, Tally] = field(default_factory=dict)  # of clients that are complete, by seat
+    gone: set[int] = field(default_factory=set)  # whose stream or connection ended early
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def order(self, seat: Seat, fetch_token: str) -> Evaluate:
+        """What a client is told."""
+        token = self.tokens.give(seat.name, self.round).hex()
+        return Evaluate(self.round, self.attempt, seat.cut, token, fetch_token)
+
+    def finish(self, seat: int, tally: Tally) -> None:
+        """All test samples of a client are counted."""
+        self.tallies[seat] = tally
+        self._look()
+
+    def leave(self, seat: int) -> None:
+        """A client is not waited for any longer; what was counted of its samples stays only if it is complete."""
+        self.gone.add(seat)
+        self._look()
+
+    def _look(self) -> None:
+        if all(seat.seat in self.tallies or seat.seat in self.gone for seat in self.seats.values()):
+            self.over.set()
+
+    @property
+    def num_samples(self) -> int:
+        return sum(tally.num_samples for tally in self.tallies.values())
+
+    def quality(self) -> Quality | None:
+        """Over the samples of all clients that are complete; None where they have none."""
+        return quality([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None

@@ -1,0 +1,125 @@
+"""`hf:PATH`: a model of the library `transformers`, built from a config of its, with first weights from safetensors where there are some.
+
+PATH is a JSON config, or a folder with `config.json` and any `*.safetensors`. Nothing is fetched, no code of a folder is run, and no
+pickle is read. The config's `architectures` choose the class; without them images are classified, and of tokens the next is guessed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hsfl.errors import InputError
+from hsfl.files import read_object
+from hsfl.models.split import split
+from hsfl.models.units import SplitModel
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+CLASSES = {3: "AutoModelForImageClassification", 1: "AutoModelForCausalLM"}  # by the axes of a sample
+POSITIONS = ("n_positions", "max_position_embeddings")
+REFUSED = {  # what a config may ask for, and why it is not done
+    "auto_map": "code of its folder, which is never run; take a built-in model_type",
+    "quantization_config": "quantised weights, which cannot be trained; take those of floats",
+}
+DROPPED = (
+    "attn_implementation",
+    "_attn_implementation",
+    "dtype",
+    "torch_dtype",
+)  # kernels and types are ours to choose
+
+
+def from_config(input_shape: tuple[int, ...], num_classes: int, *, stem: str, dropout: float, path: str) -> SplitModel:
+    """The model of a config, split for samples of this shape; weights that no file holds are drawn."""
+    where = Path(path).expanduser()
+    file = where / "config.json" if where.is_dir() else where
+    if not file.is_file():
+        raise InputError(
+            f"{file} is no file; give model.name=hf:PATH, a folder with config.json, or such a file itself"
+        )
+    if len(input_shape) not in CLASSES:
+        raise InputError(f"hf:{file} takes images or tokens, not samples of {input_shape}; choose another model")
+    module = _module(file, where if where.is_dir() and _has_weights(where) else None, input_shape, num_classes)
+    tokens = len(input_shape) == 1
+    return split(module.float(), torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether there are safetensors; pickles alone are refused, and so is an adapter, which names another model."""
+    if (folder / "adapter_config.json").exists():
+        raise InputError(f"{folder} holds an adapter of another model; merge the two, and save the result there")
+    if any(folder.glob("*.safetensors")):
+        return True
+    if pickles := [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]:
+        raise InputError(
+            f"{folder} holds {pickles[0]} and no safetensors; a pickle is never read: save the model as safetensors"
+        )
+    return False
+
+
+def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The module of a config file. weights: the folder of its first weights."""
+    try:
+        import transformers  # here, because it is an extra and takes seconds to load
+    except ImportError:
+        raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    tree: dict[str, Any] = read_object(file)
+    for name, why in REFUSED.items():
+        if name in tree:
+            raise InputError(f"{file} asks by {name} for {why}")
+    tree = {name: value for name, value in tree.items() if name not in DROPPED}
+    kind, named = tree.pop("model_type", None), tree.pop("architectures", None)
+    try:
+        config = transformers.AutoConfig.for_model(kind, **_fitted(tree, file, input_shape, num_classes))
+        made = getattr(transformers, str(named[0]) if named else CLASSES[len(input_shape)])
+        if weights is not None:
+            return _loaded(made, config, weights)
+        return made.from_config(config) if not named else made(config)
+    except InputError:
+        raise
+    except Exception as error:  # a config may ask for anything, and a file may hold anything
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise InputError(f"{weights or file} holds no model that can be built ({reason}); correct it") from None
+
+
+def _loaded(made: Any, config: Any, folder: Path) -> nn.Module:
+    """The module with the weights of a folder; a head for other classes keeps the weights that were drawn."""
+    module, found = made.from_pretrained(
+        folder,
+        config=config,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    other = {str(entry if isinstance(entry, str) else entry[0]) for entry in found["mismatched_keys"]}
+    strange = [
+        name for name in sorted({*found["missing_keys"], *other}) if name.startswith(f"{module.base_model_prefix}.")
+    ]
+    if strange:
+        raise InputError(
+            f"{folder}: {strange[0]} is missing or of another size; its weights are not those of its config"
+        )
+    if "lm_head.weight" in found["missing_keys"]:  # they were saved tied to the embedding
+        module.get_output_embeddings().weight.data.copy_(module.get_input_embeddings().weight.data)
+    return module
+
+
+def _fitted(tree: dict[str, Any], file: Path, input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
+    """The config's fields for these samples: images of this size and classes, or blocks of tokens that are no longer than it takes."""
+    fixed = {"use_cache": False, "tie_word_embeddings": False}  # tied weights could not be cut apart
+    if len(input_shape) == 3:
+        channels, height, width = input_shape
+        if height != width:
+            raise InputError(f"hf:{file} takes square images, not {height}x{width}; set model.input")
+        sized = {"num_channels": channels, "image_size": height, "num_labels": num_classes}
+        return tree | fixed | sized
+    for name in POSITIONS:
+        if isinstance(tree.get(name), int) and tree[name] < input_shape[0]:
+            raise InputError(
+                f"{file}: {name} is {tree[name]} but a block has {input_shape[0]} tokens; lower data.block"
+            )
+    return {"vocab_size": num_classes, "num_labels": num_classes, "pad_token_id": 0} | tree | fixed

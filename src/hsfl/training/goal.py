@@ -1,0 +1,167 @@
+"""The loss that is trained and the metrics that are told, as the task has them. Every loss is chosen here.
+
+What a model gives, and the targets: classes [b, C] and [b]; labels [b, L] and [b, L] of 0 and 1; numbers [b, D] and [b, D];
+tokens [b, T, V] and [b, T]. Legend: b samples, C classes, L labels, D columns, T tokens in a block, V tokens of the vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hsfl.errors import InputError
+from hsfl.tasks import DEFAULT, LearningTask, find_task
+
+MOST_NATS = 600.0  # beyond it a perplexity is no number that a record holds
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Of classes; of tokens the mean over all of them."""
+    return (
+        F.cross_entropy(output.flatten(0, -2), target.flatten()) if target.ndim > 1 else F.cross_entropy(output, target)
+    )
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "bce": F.binary_cross_entropy_with_logits,
+    "mse": F.mse_loss,
+    "mae": F.l1_loss,
+    "huber": F.huber_loss,
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is learned, by names, so that it can be sent to another process: the task, and its loss where it is not the task's own."""
+
+    task: str = DEFAULT
+    loss: str | None = None
+
+    @property
+    def row(self) -> LearningTask:
+        return find_task(self.task)
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch: the mean over its samples."""
+        loss = self.loss or self.row.loss
+        if isinstance(loss, str):
+            return FUNCTIONS[loss](output, target)
+        return checked(self.task, loss(output, target))
+
+    def total(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss summed over the samples of a batch."""
+        if (self.loss or self.row.loss) == "cross_entropy" and target.ndim == 1:
+            return F.cross_entropy(output, target, reduction="sum")
+        return self(output, target) * len(target)
+
+    def sums(self, output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+        """What the metrics need of a batch; it adds up over batches."""
+        own = [metric.function for metric in self.row.metrics if metric.function is not None]
+        return (
+            *_SUMS[self.row.targets](output, target, num_outputs),
+            *(_own_sum(self.task, f, output, target) for f in own),
+        )
+
+    def metrics(self, sums: Sequence[float], num_samples: int) -> dict[str, float]:
+        """The metrics by name, in the task's order, from sums over all batches. Classification has fields of its own (`Quality`)."""
+        own = [metric.name for metric in self.row.metrics if metric.function is not None]
+        split = len(sums) - len(own)
+        found = {name: value / num_samples for name, value in zip(own, sums[split:])}
+        found |= _METRICS[self.row.targets](sums[:split], num_samples)
+        return {metric.name: found[metric.name] for metric in self.row.metrics if metric.name in found}
+
+
+CLASSIFY = Goal()
+
+
+def checked(task: str, loss: object) -> Tensor:
+    """What a plugin's loss gave, or an error that says what it should give."""
+    if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.is_floating_point():
+        what = (
+            f"a tensor of {tuple(loss.shape)} ({loss.dtype})"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
+        raise InputError(
+            f"the loss of task {task!r} gives {what}; give the mean over the batch, one float: loss.mean()"
+        )
+    return loss
+
+
+def _own_sum(task: str, metric: Callable[[Tensor, Tensor], Tensor], output: Tensor, target: Tensor) -> float:
+    value = metric(output, target)
+    if not isinstance(value, Tensor) or value.shape != (len(target),):
+        shape = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        name = getattr(metric, "__name__", "metric")
+        raise InputError(
+            f"metric {name} of task {task!r} gives {shape} for {len(target)} samples; give one number each"
+        )
+    return float(value.double().sum())
+
+
+def _class_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+    """Hits of each class, then samples of each class."""
+    hits = target[output.argmax(dim=1) == target]
+    both = [torch.bincount(some.cpu(), minlength=num_outputs).tolist() for some in (hits, target)]
+    return (*both[0], *both[1])
+
+
+def _label_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+    """Labels rightly and wrongly given, labels missed, and samples without any mistake."""
+    said, true = output > 0, target > 0.5
+    counts = ((said & true).sum(), (said & ~true).sum(), (~said & true).sum(), (said == true).all(dim=1).sum())
+    return tuple(int(count) for count in counts)
+
+
+def _number_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+    """For each column: absolute errors, squared errors, targets, squared targets."""
+    y, error = target.double(), output.double() - target.double()
+    rows = torch.stack([error.abs().sum(0), error.square().sum(0), y.sum(0), y.square().sum(0)], dim=1)
+    return tuple(rows.flatten().tolist())
+
+
+def _token_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+    """Nats, tokens, and tokens that were guessed."""
+    flat, y = output.flatten(0, 1), target.flatten()
+    nats = F.cross_entropy(flat, y, reduction="sum")
+    return float(nats), len(y), int((flat.argmax(dim=1) == y).sum())
+
+
+def _label_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
+    right, wrong, missed, exact = sums
+    of = 2 * right + wrong + missed
+    return {"micro_f1": 2 * right / of if of else 1.0, "exact_match": exact / num_samples}
+
+
+def _number_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
+    columns = [sums[place : place + 4] for place in range(0, len(sums), 4)]
+    spreads = [squares - total**2 / num_samples for _, _, total, squares in columns]
+    explained = [1 - column[1] / spread for column, spread in zip(columns, spreads) if spread > 0]
+    found = {
+        "mean_absolute_error": sum(column[0] for column in columns) / (num_samples * len(columns)),
+        "mean_squared_error": sum(column[1] for column in columns) / (num_samples * len(columns)),
+    }
+    return found | ({"r2": sum(explained) / len(explained)} if explained else {})  # none of constant targets
+
+
+def _token_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
+    nats, num_tokens, hits = sums
+    each = nats / num_tokens
+    return {
+        "perplexity": math.exp(min(each, MOST_NATS)) if math.isfinite(each) else math.nan,
+        "bits_per_token": each / math.log(2),
+        "token_accuracy": hits / num_tokens,
+    }
+
+
+_SUMS = {"classes": _class_sums, "labels": _label_sums, "numbers": _number_sums, "tokens": _token_sums}
+_METRICS: dict[str, Callable[[Sequence[float], int], dict[str, float]]] = {
+    "classes": lambda sums, num_samples: {},
+    "labels": _label_metrics,
+    "numbers": _number_metrics,
+    "tokens": _token_metrics,
+}

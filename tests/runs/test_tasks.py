@@ -1,0 +1,238 @@
+"""Runs that learn something else than classes: tokens, numbers, labels; in every framework, with records and pages of their metric."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.small_runs import hsfl as command
+from tests.small_runs import refused
+from torch import nn
+
+import hsfl
+from hsfl import plugins
+from hsfl.config import read_config
+from hsfl.deploy.kit import make_kit
+from hsfl.errors import InputError
+from hsfl.methods import METHODS
+from hsfl.report.comparing import read_comparison
+from hsfl.report.gained import gained
+from hsfl.runs.effects import check_effects
+from hsfl.runs.export import evaluate_folder, export_folder
+from hsfl.runs.folder import RunFolder
+
+TEXT = [
+    *("model.name=gpt", "options.gpt.width=8", "options.gpt.depth=1", "options.gpt.heads=2", "data.name=pydoc"),
+    *(
+        "data.block=8",
+        "data.limit=24",
+        "data.limit_test=10",
+        "fleet.num_clients=3",
+        "fleet.max_cut=3",
+        "fleet.cuts=[1, 2, 3]",
+    ),
+    *("train.rounds=1", "train.batch_size=4", "train.lr=0.01"),
+]
+TABLE = [
+    *("model.name=mlp", "fleet.num_clients=3", "fleet.cuts=[1, 2, 3]", "train.rounds=2", "train.batch_size=8"),
+    "train.lr=0.02",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_plugins():
+    yield
+    plugins.unload()
+
+
+def table(task: str = "regression", num: int = 80):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num, 4))
+    y = x @ np.array([1.0, -2.0, 3.0, 0.5])
+    targets = {"regression": y, "multi_label": np.stack([y > 0, x[:, 0] > 0], axis=1)}
+    return hsfl.dataset(x, targets[task], task=task, clients=rng.integers(0, 3, num))
+
+
+def run(folder, words, framework="hsfl", **more):
+    """A run of a framework; one that does not cut the model is given no cuts."""
+    cuts = METHODS[framework].timing.cut == "any"
+    words = [word for word in words if cuts or not word.startswith("fleet.cuts")]
+    return hsfl.run(None, folder, [*words, f"framework={framework}"], report=False, **more)
+
+
+def test_hsfl_fl_and_splitfed_v1_learn_the_same_text(tmp_path):
+    """A cut changes no number, whatever is learned."""
+    frameworks = {"hsfl": [], "fl": [], "splitfed_v1": ["fleet.one_cut=2"]}
+    states = {}
+    for name, words in frameworks.items():
+        result = run(tmp_path / name, [*TEXT, "train.rounds=2", "model.dropout=0.1", *words], name)
+        states[name] = load_file(result.folder / "model.safetensors")
+        assert result.metric == "perplexity"
+    for name in ("fl", "splitfed_v1"):
+        for key, tensor in states["hsfl"].items():
+            assert torch.allclose(tensor, states[name][key], atol=1e-6), (name, key)
+
+
+@pytest.mark.parametrize("framework", METHODS)
+def test_every_framework_trains_on_tokens_or_says_why_not(framework, tmp_path):
+    if framework == "locfedmix_sl":
+        with pytest.raises(InputError, match="rebuilds the numbers of its samples, and pydoc holds tokens"):
+            run(tmp_path / "run", TEXT, framework)
+        return
+    result = run(tmp_path / "run", TEXT, framework)
+    assert result.metrics["perplexity"] < 256 * 1.1
+    assert result.test_accuracy is None
+
+
+@pytest.mark.parametrize("framework", ["splitfed_v2", "psl", "sl", "hsfl"])
+def test_raw_tokens_travel_at_a_cut_of_0(framework, tmp_path):
+    sent = run(tmp_path / "run", [*TEXT, "fleet.min_cut=0", "fleet.cuts=[0, 0, 0]"], framework).bytes
+    assert sent["client_main_up"] == 24 * 8 * 8  # tokens of eight bytes
+    assert sent["client_main_down"] == 0
+
+
+@pytest.mark.parametrize("framework", ["hsfl", "locfedmix_sl", "cl"])
+def test_a_table_of_numbers(framework, tmp_path):
+    result = run(tmp_path / "run", [*TABLE, "data.partition=quantity_skew"], framework, data=table())
+    assert list(result.metrics) == ["mean_absolute_error", "mean_squared_error", "r2"]
+    assert result.best == min(record.metrics["mean_absolute_error"] for record in result.records())
+
+
+def test_labels_and_another_loss(tmp_path):
+    result = run(tmp_path / "run", [*TABLE, "data.partition=given"], data=table("multi_label"))
+    assert result.metrics["micro_f1"] > 0.5
+    mae = run(tmp_path / "mae", [*TABLE, "train.loss=mae"], data=table())
+    assert mae.records()[-1].test_loss == pytest.approx(mae.metrics["mean_absolute_error"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_workers_compute_the_same(tmp_path):
+    inline, workers = (run(tmp_path / engine, [*TEXT, f"engine.name={engine}"]) for engine in ("inline", "workers"))
+    assert inline.metrics == workers.metrics
+
+
+def test_folder_export_and_evaluation(tmp_path):
+    result = run(tmp_path / "run", TEXT)
+    again, classes = evaluate_folder(tmp_path / "run")
+    assert (again.metrics, classes) == (result.metrics, ())
+    assert "last model: perplexity" in command("evaluate", tmp_path / "run").out
+    path = export_folder(tmp_path / "run", "torchscript")
+    assert torch.jit.load(str(path))(torch.zeros(5, 8, dtype=torch.int64)).shape == (5, 8, 256)
+    assert RunFolder(tmp_path / "run").metrics()[0].name == "perplexity"
+    (tmp_path / "run" / "task.json").write_text('{"name": "x", "metrics": []}')
+    with pytest.raises(InputError, match=r"task\.json"):
+        RunFolder(tmp_path / "run").metrics()
+
+
+def test_a_run_goes_on_with_its_best_round(tmp_path):
+    whole = run(tmp_path / "whole", [*TABLE, "train.rounds=3", "train.eval_every=1"], data=table())
+    run(tmp_path / "parts", [*TABLE, "train.rounds=1"], data=table())
+    parts = hsfl.run(None, tmp_path / "parts", [*TABLE, "train.rounds=3"], data=table(), resume=True, report=False)
+    assert (parts.best, parts.best_round, parts.metrics) == (whole.best, whole.best_round, whole.metrics)
+
+
+def test_the_page_and_the_tables_show_the_metric(tmp_path):
+    comparison = hsfl.compare(
+        None, ["hsfl", "fl"], tmp_path / "out", [*TABLE, "train.budget_s=1e9"], data=table(), target=2.0
+    )
+    first = comparison.to_markdown()
+    assert "**Mean absolute error" in first
+    assert "seconds to mean absolute error 2" in first
+    assert "mean absolute error (less is better)" in first
+    result = comparison.results[0]
+    assert (result.final_accuracy.mean, result.metric) == (None, "mean_absolute_error")
+    assert result.best.mean <= result.final.mean
+    assert any("has a mean absolute error of" in line for line in gained(read_comparison(tmp_path / "out")))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert '"title":"mean absolute error"' in page.replace('": "', '":"')
+    with (tmp_path / "out" / "rounds.csv").open() as file:
+        assert float(next(csv.DictReader(file))["r2"]) < 1
+
+
+def test_a_sweep_takes_the_metric_of_the_task(tmp_path):
+    few = [word for change in TEXT for word in ("--set", change)]
+    answer = command("sweep", "train.lr=0.001,0.01", *few, "--out", tmp_path / "out", "--json", "--quiet")
+    assert answer.code == 0, answer.err
+    assert {"final_perplexity", "best_token_accuracy"} <= answer.json()["runs"][0].keys()
+
+
+def test_a_plugin_brings_a_task(tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "import hsfl\n"
+        "def over(output, target):\n    return ((output - target).clamp(min=0) + 0.1 * (target - output).clamp(min=0)).mean()\n"
+        "def above(output, target):\n    return (output > target).float().mean(dim=1)\n"
+        "hsfl.register_task('over', like='regression', loss=over, metrics={'above': above}, less_is_better=['above'])\n"
+    )
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).normal(size=(40, 3)), y=np.arange(40.0))
+    words = [*TABLE, f"data.name=npz:{tmp_path / 'own.npz'}", "train.task=over"]
+    result = run(tmp_path / "run", words, plugins=[plugin])
+    assert result.metric == "above"
+    plugins.unload()
+    assert not RunFolder(tmp_path / "run").metrics()[0].higher_is_better  # told without the plugin
+    assert json.loads((tmp_path / "run" / "plugins.json").read_text())["plugins"][0]["gives"] == ["task over"]
+
+
+def test_wrong_settings_are_one_line(tmp_path):
+    few = [word for change in TEXT for word in ("--set", change)]
+    for changes, message in [
+        (
+            ["data.partition=dirichlet"],
+            "data.partition is 'dirichlet', by class, but next_token has no classes; choose one of iid",
+        ),
+        (["train.task=regression"], "train.task is 'regression' but the data are text"),
+        (["train.loss=mse"], "train.loss is 'mse' but the task is next_token; choose cross_entropy"),
+        (["train.task=next"], "task 'next' is unknown"),
+        (["model.name=mlp", "options.gpt={}"], "the model does not take samples of (8,)"),
+        (["data.augment=flip_crop"], "data.augment is 'flip_crop' but the samples have shape (8,)"),
+        (["data.image_size=32"], "holds numbers, not images"),
+        (["options.gpt.heads=3"], "options.gpt.width is 8 but there are 3 heads"),
+    ]:
+        words = [word for change in changes for word in ("--set", change)]
+        assert message in refused("run", *few, *words, "--out", tmp_path / "run", "--quiet"), changes
+    assert "target is 60.0; it is a test accuracy" in refused("compare", "--target", "60", "--out", tmp_path / "c")
+    with pytest.raises(InputError, match="next_token is for simulated fleets yet; real machines train classification"):
+        make_kit(read_config(None, TEXT), (8,), 256)
+    with pytest.raises(InputError, match="options of the model gpt but the model is resnet18"):
+        check_effects(None, ["options.gpt.width=8"], [read_config(None, ["options.gpt.width=8"])])
+
+
+def test_a_model_that_gives_too_few_numbers(tmp_path):
+    ids = np.arange(48).reshape(12, 4)
+    small = [nn.Embedding(40, 4), nn.Linear(4, 40)]
+    with pytest.raises(InputError, match="the model knows 40 tokens but the text has 49; take the tokenizer"):
+        run(tmp_path / "a", TABLE[1:], data=hsfl.dataset(ids, ids + 1, task="next_token"), model=small)
+    with pytest.raises(InputError, match=r"gives \(2,\) numbers for a sample, but there are 1 columns of targets"):
+        run(tmp_path / "b", TABLE[1:], data=table(), model=[nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)])
+    hsfl.register_task("rows", like="regression", loss=lambda output, target: (output - target).abs().mean(dim=1))
+    with pytest.raises(InputError, match="the loss of task 'rows' gives a tensor"):
+        run(tmp_path / "c", [*TABLE, "train.task=rows"], data=table())
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_text_is_learned(tmp_path):
+    """Bytes of Python's help texts: far below 256, and below what the frequencies of bytes alone would give (27.6)."""
+    result = hsfl.run("gpt-text", tmp_path / "run", ["data.limit=2000", "train.rounds=4"], report=False)
+    assert result.best < 20
+
+
+@pytest.mark.slow
+def test_a_table_is_learned(tmp_path):
+    result = run(tmp_path / "run", [*TABLE, "train.rounds=20"], data=table(num=400))
+    assert result.metrics["r2"] > 0.95
+
+
+@pytest.mark.slow
+def test_images_are_learned_by_a_transformer(tmp_path):
+    words = [
+        "model.name=vit",
+        "options.vit.width=32",
+        "options.vit.depth=2",
+        "data.image_size=16",
+        "train.batch_size=16",
+    ]
+    words += ["fleet.num_clients=3", "fleet.max_cut=4", "fleet.cuts=[1, 2, 4]", "train.rounds=6", "train.lr=0.003"]
+    assert run(tmp_path / "run", words).best > 0.7
