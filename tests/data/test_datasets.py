@@ -139,7 +139,7 @@ def test_bad_words(name: str, options: dict, message: str, tmp_path: Path) -> No
         load(name, tmp_path, **options)
 
 
-@pytest.mark.parametrize("name", sorted(READERS.keys() - {"digits", "idx", "folder", "npz", "csv"}))
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"digits", "idx", "folder", "npz", "csv", "text", "pydoc"}))
 def test_a_missing_set_says_what_to_do_in_one_line(name: str, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError) as caught:

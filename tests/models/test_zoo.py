@@ -13,7 +13,8 @@ from hsfl.models.layers import num_groups, swap_norm
 from hsfl.models.split import split
 from hsfl.models.units import SplitModel
 
-NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 20}
+NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 20, "vit": 6}
+OF_IMAGES = [name for name in zoo.MODELS if name != "gpt"]  # gpt takes tokens: tests/runs/test_tasks.py
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
@@ -119,14 +120,14 @@ def test_shrinking_is_as_published():
             assert tuple(x.shape[2:]) == (side, side), name
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_a_recipe_says_what_is_built(name: str) -> None:
     built, recipe = zoo.build(name, (3, 32, 32), 10), zoo.MODELS[name]
-    assert len(built.units) == recipe.num_units
-    assert any("Norm" in type(layer).__name__ for layer in built.modules()) == recipe.has_norm
+    assert recipe.num_units in (None, len(built.units))
+    assert any("BatchNorm" in type(layer).__name__ for layer in built.modules()) == recipe.has_norm
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 @pytest.mark.parametrize("training", [False, True])
 def test_every_cut_gives_the_whole_to_the_bit(name, training):
     """Tail of head is the whole, dropout and BatchNorm's statistics included, at every cut."""
@@ -148,7 +149,7 @@ def test_every_cut_gives_the_whole_to_the_bit(name, training):
                 assert torch.equal(tensor, after[key]), (cut, key)
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_a_unit_takes_a_leaf_and_returns_its_gradient(name):
     """A tail starts from received data, a leaf: nothing may change it in place."""
     model = small(name).train()
@@ -162,7 +163,7 @@ def test_a_unit_takes_a_leaf_and_returns_its_gradient(name):
         assert leaf.grad is not None
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_unit_states_are_a_partition_of_the_state(name):
     model = small(name)
     names = [key for unit in range(model.num_units) for key in model.unit_state(unit)]
@@ -170,7 +171,7 @@ def test_unit_states_are_a_partition_of_the_state(name):
     assert set(names) == set(model.state_dict())
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_unit_states_carry_a_model_over(name):
     model, other = small(name), zoo.build(name, (3, 32, 32), 10, seed=8)
     twin = copy.deepcopy(model)
@@ -183,7 +184,7 @@ def test_unit_states_carry_a_model_over(name):
     assert all(p.dtype == torch.float64 for unit in twin.units for p in unit.parameters())
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_the_seed_gives_the_bits_and_nothing_else_does(name):
     torch.manual_seed(123)
     before = torch.get_rng_state()
@@ -243,7 +244,7 @@ def test_cifar_stem_keeps_images_large(name):
     assert small(name).head(1)(x).shape[2:] == ((8, 8) if name == "resnet18" else (16, 16))
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_group_norm_leaves_no_batch_norm(name):
     model = zoo.build(name, (3, 32, 32), 10, norm="group", seed=7)
     batch = small(name)

@@ -20,7 +20,7 @@ class Recipe:
 
     code: "str | Callable[..., SplitModel]"  # "module:function", which is imported when it is needed, or the function
     norms: tuple[str, ...] = ("batch", "group")
-    has_norm: bool = True  # else no layer normalises, and the choice of a norm changes nothing
+    has_norm: bool = True  # whether it has BatchNorm, which another norm may replace
     num_units: int | None = None  # None where it depends on the input or on options
     dropout: float | None = None  # as published; None where the model has no dropout
     stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
@@ -44,11 +44,11 @@ MODELS = {
     "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
+    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
     "gpt": Recipe(
         "hsfl.models.transformer:gpt", norms=NORMS, has_norm=False, dropout=0.0, any_shape=True, has_options=True
     ),
     "vit": Recipe("hsfl.models.transformer:vit", norms=NORMS, has_norm=False, dropout=0.0, has_options=True),
-    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
 }
 
 BY_PATH = {  # name:PATH
