@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent, at which many clients are shown
 ENDLESS = 1e15  # no clock counts so many seconds
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hsfl.experiments import tau_row
 from hsfl.experiments.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
 from hsfl.runs.many import Piece, Show
 from hsfl.runs.observer import Observer
@@ -37,3 +38,18 @@ def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
     again = Seen()
     train_ahead(WANTED, "smoke", tmp_path / "beside", None, None, Together(2, again))
     assert again.ended == []
+
+
+@pytest.mark.slow
+def test_two_jobs_train_the_same_rows_with_tau(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tau so short that columns drop clients, there are several trainings to be made at a time."""
+    monkeypatch.setattr(tau_row, "TAU_ROUNDS", 0.5)
+    torch.set_num_threads(1)
+    seen, rows = Seen(), []
+    for name, together in (("apart", ONE_BY_ONE), ("beside", Together(2, seen))):
+        words = (tmp_path / name, "smoke", [1, 2], lambda text: None, None, None, lambda words: Observer(), "digits")
+        rows.append(tau_row.run(*words, together=together))
+    assert rows[0] == rows[1]
+    own = [f"digits, {row.column} with tau, seed {row.seed}" for row in rows[0] if row.first_drop is not None]
+    assert sorted(seen.ended) == sorted(own)
+    assert len(own) > 1

@@ -199,6 +199,16 @@ def test_the_same_folder_gives_the_same_page(finished, tmp_path):
     assert pages[0] == pages[1]
 
 
+def test_words_say_how_the_data_were_divided():
+    assert " dealt out evenly among 3 clients" in describe(tiny())[0]
+    assert " divided by class (2 classes each) among" in describe(tiny("data.partition=shards"))[0]
+    assert " drawn evenly and with replacement among" in describe(tiny(), redrawn=True)[0]
+    assert (
+        " drawn by class (2 classes each) and with replacement among"
+        in describe(tiny("data.partition=shards"), redrawn=True)[0]
+    )
+
+
 def test_words_say_when_the_clock_charges_more_than_was_trained():
     config = tiny("network.sample_scale=10")
     assert "each sample as 10" in " ".join(describe(config))

@@ -18,6 +18,7 @@ from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import count_batches, world_of
 from hsfl.report.page import write_page
+from hsfl.report.page_words import say
 from hsfl.runs import crowds
 from hsfl.runs.folder import RunFolder, record_line
 from hsfl.runs.loop import run
@@ -78,6 +79,7 @@ def test_the_page_is_small_and_shows_quantiles(folder: RunFolder, tmp_path: Path
     assert len(text) < 300_000
     assert "too many for a row each" in text
     assert f'"num_clients":{MANY}' in text.replace(": ", ":")
+    assert f"on digits (60 images of it), drawn evenly and with replacement among {MANY:,} clients" in text
 
 
 def test_damaged_crowds_are_told(folder: RunFolder, tmp_path: Path) -> None:
@@ -89,6 +91,12 @@ def test_damaged_crowds_are_told(folder: RunFolder, tmp_path: Path) -> None:
         copy.rounds_path.write_text(json.dumps(row) + "\n")
         with pytest.raises(InputError, match=words):
             copy.rounds()
+
+
+def test_a_page_shows_the_first_of_many_given_cuts() -> None:
+    said = say(list(range(5000)))
+    assert said.startswith("0, 1, 2, ")
+    assert said.endswith("199, ... (5,000 in all)")
 
 
 def test_lists_of_a_policy_become_quantiles() -> None:

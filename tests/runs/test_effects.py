@@ -11,7 +11,8 @@ from torch import nn
 import hsfl
 from hsfl.config import RunConfig, flatten, read_config
 from hsfl.errors import InputError
-from hsfl.runs.effects import RULES, check_effects
+from hsfl.runs.effect_rules import RULES
+from hsfl.runs.effects import check_effects
 
 SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("train.momentum=0.5", [], "train.optimizer=momentum"),
@@ -117,6 +118,14 @@ def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> Non
     )  # a default
     own = refused("compare", *tiny_words(), "-f", "fl", "-f", "hsfl,train.momentum=0.5", "--out", tmp_path / "c")
     assert own.startswith("error: train.momentum = 0.5 has no effect")
+
+
+def test_a_plan_of_cells_samples_rounds_and_searches_no_cuts() -> None:
+    words = ["allocation.samples=3", "allocation.patience=3"]
+    config = tiny("network.cells=2", *words)
+    check_effects(None, words[:1], [config], planning=True)
+    with pytest.raises(InputError, match=r"allocation.patience = 3 has no effect: .* answer to prices"):
+        check_effects(None, words, [config], planning=True)
 
 
 def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given(tmp_path: Path) -> None:

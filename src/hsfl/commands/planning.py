@@ -3,13 +3,13 @@
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hsfl.commands.allocations import show_table
 from hsfl.commands.devices import device_assumptions, read_device, show_device
 from hsfl.commands.models import read_shape
+from hsfl.commands.plan_tables import show_plan
 from hsfl.commands.reports import page_beside, say_page
 from hsfl.commands.shared import (
     Changes,
@@ -19,13 +19,12 @@ from hsfl.commands.shared import (
     err_console,
     need_plan_extra,
     one_line_errors,
-    out_console,
     print_json,
     quoted,
     say_compiling,
 )
 from hsfl.errors import InputError
-from hsfl.formats import giga, percent, seconds, significant, took
+from hsfl.formats import seconds
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -150,7 +149,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
     if as_json:
         print_json(asdict(answer))
         return
-    _show_plan(answer)
+    show_plan(answer)
     say_page(page)
 
 
@@ -208,6 +207,10 @@ def _check_cost(saved: Path | None, shape: str | None, classes: int | None) -> N
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
     """Refuse exclusive subchannels for more clients than subchannels, as `Scenario.checked` does, in the names of a config."""
+    from hsfl.planning.choice import is_crowd
+
+    if is_crowd(world):
+        return  # only who takes part in a round shares the subchannels of a cell
     subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
     num_clients = world.fleet.num_clients
     if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
@@ -231,63 +234,3 @@ def _check_folder(out: Path | None) -> None:
         )
     if not os.access(out, os.W_OK):
         raise InputError(f"--out {out} cannot be written to; choose another folder")
-
-
-def _show_plan(answer: Any) -> None:
-    """The plan for people: what it assumes, a table of clients, one of policies, and what is proven."""
-    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
-    out_console.print()
-    _show_clients(answer)
-    out_console.print()
-    means = answer.baselines_s
-    longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
-    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
-    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
-    out_console.print()
-    out_console.print(
-        f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {answer.num_samples} samples; no cuts and no "
-        f"allocation can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); found in {took(answer.seconds)}",
-        soft_wrap=True,
-        highlight=False,
-    )
-    for note in answer.notes:
-        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
-
-
-def _show_clients(answer: Any) -> None:
-    """A row for each client: its cut, what it gets, and what holds it up."""
-    radio = answer.clients[0].main_up_power_w is not None
-    band = "share" if answer.clients[0].share is not None else "subchannels"
-    which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
-    out_console.print(
-        f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
-        "and upload",
-        highlight=False,
-    )
-    rows = []
-    for client in answer.clients:
-        total_s = sum(client.seconds.values()) - client.seconds["model_down"]
-        held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
-        weight = "-" if client.weight is None else percent(client.weight, 1)
-        first = (client.name.removeprefix("client "), str(client.cut), giga(client.server_hz))
-        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
-    show_table(
-        out_console,
-        ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
-        rows,
-    )
-    if any(client.weight is not None for client in answer.clients):
-        out_console.print(
-            "weight: how much of the round hangs on the client; a second less for it saves that part of one"
-        )
-    if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
-
-
-def _radio_cells(client: Any) -> tuple[str, str, str]:
-    """Subchannels, or a share of the band, and the powers towards and from the main server."""
-    if client.share is not None:
-        band = percent(sum(client.share) / len(client.share), 1)
-    else:
-        band = " ".join(map(str, client.subchannels))
-    return band, significant(client.main_up_power_w), significant(client.main_down_power_w)

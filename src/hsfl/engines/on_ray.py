@@ -29,7 +29,10 @@ from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
-ANSWER_S = 12.0  # that a cluster has to answer
+SAID_S = 15.0  # after which, at most, somebody reads that an address does not answer; the three below are parts of it
+KNOCK_S = 3.0  # for a connection, with looking up the name and trying all its addresses
+LOAD_S = 2.0  # for loading Ray, which no limit cuts short
+ANSWER_S = 10.0  # for the cluster's answer
 START_S = 120.0  # that a worker has to start
 NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -200,11 +203,14 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
         import ray  # here, because Ray takes seconds to load
     except ImportError:
         raise InputError(NO_RAY) from None
-    _within(
-        None if address is None else ANSWER_S,
-        lambda: ray.init(**how, configure_logging=False, log_to_driver=False),
-        address,
-    )
+    try:
+        _within(ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False))
+    except TooLate:
+        raise InputError(
+            f"engine.address {address} takes connections but is no Ray cluster that answers; check it"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise InputError(_unusable(address, error)) from error
     return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
 
 
@@ -214,15 +220,22 @@ def _knock(address: str) -> None:
     if not host or not port.isdigit():
         raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S / 2).close()
+        _within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
     except (OSError, OverflowError) as error:
         raise InputError(
             f"nothing answers at engine.address {address} ({error}); start the head node: ray start --head --port={port}"
         ) from None
 
 
-def _within(seconds: float | None, call: Callable[[], Any], address: str | None) -> None:
-    """Call Ray, which may wait for minutes, and give up after so many seconds; its errors become one line."""
+class TooLate(TimeoutError):
+    """A call took longer than it may."""
+
+
+def _within(seconds: float | None, call: Callable[[], Any]) -> None:
+    """Make a call that may wait for minutes, and give up after so many seconds. None: wait for as long as it takes."""
+    if seconds is None:
+        call()
+        return
     caught: list[BaseException] = []
 
     def guarded() -> None:
@@ -231,22 +244,22 @@ def _within(seconds: float | None, call: Callable[[], Any], address: str | None)
         except BaseException as error:
             caught.append(error)
 
-    if seconds is None:
-        guarded()
-    else:
-        thread = threading.Thread(target=guarded, daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
-            raise InputError(f"engine.address {address} takes connections but is no Ray cluster that answers; check it")
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TooLate(f"no answer in {seconds:g} s")
     if caught:
-        where = f"the Ray cluster at {address}" if address else "Ray"
-        hint = (
-            "; every node needs the same Python and Ray, and the token of the cluster (docs/scale.md)"
-            if address
-            else ""
-        )
-        raise InputError(f"{where} cannot be used: {_first_line(caught[0])}{hint}") from caught[0]
+        raise caught[0]
+
+
+def _unusable(address: str | None, error: BaseException) -> str:
+    if address is None:
+        return f"Ray cannot be used: {_first_line(error)}"
+    return (
+        f"the Ray cluster at {address} cannot be used: {_first_line(error)}; every node needs the same Python and Ray, and the "
+        "token of the cluster (docs/scale.md)"
+    )
 
 
 def _end() -> None:

@@ -44,7 +44,9 @@ def run(
     same = check_twins(out, scale, study, data_dir, shipped, say, make_observer)
     rows = []
     if TAU_DATA in datasets and scale != "smoke":
-        rows = tau_row.run(out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer)
+        rows = tau_row.run(
+            out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer, together=together
+        )
     return draw(out, scale, study, rows, same)
 
 

@@ -8,6 +8,7 @@ that the twins had and is trained on its own. Fleet and training share their see
 import csv
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from hsfl.experiments.fleets import (
 )
 from hsfl.experiments.reclock import at_budget, budget_s
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
-from hsfl.experiments.traces import MakeObserver, Trace, find_trace
+from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, Trace, find_trace
 from hsfl.files import write_csv, write_json
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import RoundResult
@@ -38,9 +39,11 @@ from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.world import world_of
 from hsfl.runs.checkpoint import save_checkpoint
-from hsfl.runs.compare import run_or_resume
+from hsfl.runs.compare import has_ended, run_or_resume
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
+from hsfl.runs.many import Piece, run_all
+from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
 from hsfl.runs.records import Standing
@@ -49,6 +52,7 @@ from hsfl.training.link import LinkBytes
 
 COLUMNS_WITH_TAU = (PROPOSED, PUBLISHED, "fl")
 TAU_FILE = "tau.csv"
+TAU_ROUNDS = 2.0  # tau, in median rounds of SplitFed V1 as published
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,32 @@ class Row:
     balanced_accuracy: float | None
 
 
+@dataclass(frozen=True)
+class Own:
+    """A column that is trained on its own from its first drop on."""
+
+    row: Row  # without the accuracies, which its training gives
+    config: RunConfig
+    path: Path
+    trace: Trace  # of the twins
+    num_shared: int  # rounds before the first drop
+
+    @property
+    def words(self) -> str:
+        return f"{self.row.data}, {self.row.column} with tau, seed {self.row.seed}"
+
+    def trained(self) -> Row:
+        last = RunFolder(self.path).rounds()[-1]
+        return replace(self.row, accuracy=last.test_accuracy, balanced_accuracy=last.balanced_accuracy)
+
+
 def run(
     out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
-    make_observer: MakeObserver, data: str = TAU_DATA,
+    make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
 ) -> list[Row]:  # fmt: skip
-    """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now."""
+    """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
     known = read_rows(shipped / TAU_FILE) if shipped is not None else {}
-    rows = []
+    found: list[Row | Own] = []
     for seed in seeds:
         missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
         trace = (
@@ -81,7 +104,9 @@ def run(
         )
         for column in COLUMNS_WITH_TAU:
             row = known.get((data, seed, column))
-            rows.append(row or _row(out, scale, column, trace, data_dir, shipped, say, make_observer))
+            found.append(row or _timed(out, scale, column, trace, data_dir, shipped, say))
+    _train([each for each in found if isinstance(each, Own)], out, together, say)
+    rows = [each.trained() if isinstance(each, Own) else each for each in found]
     write_csv(
         out / TAU_FILE,
         [field.name for field in fields(Row)],
@@ -90,13 +115,13 @@ def run(
     return rows
 
 
-def _row(
-    out: Path, scale: str, column: str, trace: Trace | None, data_dir: Path | None, shipped: Path | None, say: Say,
-    make_observer: MakeObserver,
-) -> Row:  # fmt: skip
+def _timed(
+    out: Path, scale: str, column: str, trace: Trace | None, data_dir: Path | None, shipped: Path | None, say: Say
+) -> Row | Own:
+    """A column's rounds by the clock: its row where nobody is dropped, so that the twins' training is its own; else what to train."""
     assert trace is not None
     answer = _answer(out, scale, trace, shipped, say)
-    tau_s = 2 * float(np.median(answer.round_s[PUBLISHED]))
+    tau_s = TAU_ROUNDS * float(np.median(answer.round_s[PUBLISHED]))
     whole_s = budget_s(answer.round_s[PUBLISHED], max(1, len(trace.rounds) // 2))
     config = _config(scale, column, trace, answer, tau_s, whole_s, data_dir)
     lines = _lines(config, column, answer)
@@ -108,12 +133,23 @@ def _row(
         plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
         return Row(*said, None, plain.value, balanced.value)
     folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
-    words = f"{trace.data}, {column} with tau, seed {trace.seed}"
-    say(f"{words}: trained on its own from round {first + 1}")
-    fork(config, folder, trace, first, out)
-    run_or_resume(config, folder, make_observer(words))
-    last = RunFolder(folder).rounds()[-1]
-    return Row(*said, first + 1, last.test_accuracy, last.balanced_accuracy)
+    return Own(Row(*said, first + 1, None, None), config, folder, trace, first)
+
+
+def _train(own: Sequence[Own], out: Path, together: Together, say: Say) -> None:
+    """Train every column from its first drop on, several at a time where `together` says so."""
+    for each in own:
+        say(f"{each.words}: trained on its own from round {each.num_shared + 1}")
+    pieces = [Piece(each.words, each.row.column, each.config, each.path) for each in own]
+    work = partial(_fork_and_run, own={each.path: each for each in own}, out=out)
+    run_all(pieces, work, has_ended, together.jobs, together.show)
+
+
+def _fork_and_run(piece: Piece, observer: Observer, own: dict[Path, Own], out: Path) -> None:
+    """Begin where the twins were, and train the rest."""
+    one = own[piece.path]
+    fork(one.config, one.path, one.trace, one.num_shared, out)
+    run_or_resume(one.config, one.path, observer)
 
 
 def _answer(out: Path, scale: str, trace: Trace, shipped: Path | None, say: Say) -> Answer:

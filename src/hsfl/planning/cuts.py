@@ -2,17 +2,28 @@
 
 import numpy as np
 
-from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig
+from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.planning.choice import Sampled
+from hsfl.planning.choice import Sampled, is_crowd, sampled_rounds_of
 from hsfl.planning.crowds import own_fastest_cuts
-from hsfl.planning.world import World, sample_draws
+from hsfl.planning.world import World, count_batches, sample_draws
 
 Array = np.ndarray
 SAMPLES = 50  # rounds that a search averages over; they are drawn apart from the rounds of the run
+
+
+def run_cuts(config: RunConfig, world: World, num_samples: Array) -> tuple[tuple[int, ...], str | None]:
+    """The cuts of a run [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped.
+
+    num_samples: [K] training samples, as the clock charges them.
+    """
+    num_batches = count_batches(config, num_samples)
+    sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
+    return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
 
 
 def choose_cuts(

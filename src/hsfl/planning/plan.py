@@ -12,7 +12,6 @@ import numpy as np
 from hsfl.allocation.cut_methods import OnProgress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
-from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
@@ -20,6 +19,7 @@ from hsfl.planning.choice import is_crowd
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.optimised import limit_note, plan_cuts
 from hsfl.planning.plan_clients import ClientPlan
+from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches
@@ -44,6 +44,9 @@ class Plan:
     notes: list[str]  # settings that a plan leaves aside, and warnings
     why: dict[str, Any] | None = None  # the client on which the round hangs most (planning.straggler.Why)
     assumed: list[str] = field(default_factory=list)  # sentences: what the plan takes for granted
+    crowd: PlanCrowd | None = (
+        None  # of many clients or several cells: then `clients` is empty, and the bound is for these cuts
+    )
 
 
 def planned_policy(config: RunConfig) -> str:
@@ -56,10 +59,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     """The cuts that are proposed or that the policy's rule gives, the allocation of the first sample, and the mean round of all
     policies over the samples. num_samples: [K] training samples of each client."""
     if is_crowd(world):
-        raise InputError(
-            f"a plan lists every client and tries cuts one by one, and {world.fleet.num_clients:,} clients in "
-            f"{config.network.cells} cells are too many for that; hsfl run plans them by prices: set fleet.cuts=planned"
-        )
+        return _plan_crowd(config, world, num_samples, progress)
     num_batches, name = count_batches(config, num_samples), planned_policy(config)
     settings = config.allocation.model_copy(update={"policy": "proposed"})
     proposed = plan_cuts(world, settings, config.train.batch_size, num_batches, config.fleet.min_cut, progress)
@@ -82,6 +82,31 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
         seconds=proposed.seconds,
         notes=[note for note in notes if note],
         why=hangs.record(),
+    )
+
+
+def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None) -> Plan:
+    """The plan of many clients or several cells. Every policy is timed with the cuts that a run plans for it."""
+    config_as_hsfl, name = config.model_copy(update={"framework": _planned_framework(config)}), planned_policy(config)
+    samples = CrowdSamples(config, world, num_samples)
+    under = {each: samples.under(config_as_hsfl, each, progress) for each in dict.fromkeys((name, "proposed", "even"))}
+    planned, means = under[name], {each: under[each].mean_s for each in dict.fromkeys(("proposed", name, "even"))}
+    crowd = samples.record(planned)
+    round_s, bound_s = planned.mean_s, float(np.mean(crowd.bounds_s))
+    notes = [*fleet_notes(config), *_run_note(config), *crowd_notes(config, crowd), planned.note]
+    return Plan(
+        policy=name,
+        cuts=list(planned.cuts),
+        round_s=round_s,
+        lower_bound_s=bound_s,
+        gap=(round_s - bound_s) / round_s if round_s > 0 else 0.0,
+        clients=[],
+        baselines_s=means,
+        num_samples=len(planned.rounds),
+        seconds=planned.seconds,
+        notes=[note for note in notes if note],
+        why=samples.why(planned),
+        crowd=crowd,
     )
 
 
@@ -175,11 +200,11 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
 
 def _run_note(config: RunConfig) -> list[str]:
     """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
-    row, policy_name = method(config.framework), planned_policy(config)
-    as_hsfl = row.own_cuts and row.copy_per_client and row.timeline is None
+    framework = _planned_framework(config)
+    as_hsfl = framework == config.framework
     rows = (
-        ("framework", config.framework, config.framework if as_hsfl else PROPOSED),
-        ("allocation.policy", config.allocation.policy, policy_name),
+        ("framework", config.framework, framework),
+        ("allocation.policy", config.allocation.policy, planned_policy(config)),
         ("fleet.cuts", config.fleet.cuts, "planned"),
     )
     others = [(name, has, planned) for name, has, planned in rows if has != planned]
@@ -191,6 +216,12 @@ def _run_note(config: RunConfig) -> list[str]:
     return [
         f"a run of this config is not the run that is planned, since its {is_now}; to run as planned, {keep}set {wanted}"
     ]
+
+
+def _planned_framework(config: RunConfig) -> str:
+    """The config's framework where its clients have cuts and copies of their own, as in HSFL; else HSFL."""
+    row = method(config.framework)
+    return config.framework if row.own_cuts and row.copy_per_client and row.timeline is None else PROPOSED
 
 
 def device_table(

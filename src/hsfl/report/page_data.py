@@ -7,6 +7,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
+from hsfl.formats import QUANTILES
 from hsfl.report.comparing import compare
 from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
@@ -18,7 +19,7 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import QUANTILES, ClientsRecord, best_round
+from hsfl.runs.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve
@@ -97,6 +98,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     evaluated = [record for record in records if record.recall is not None]
     best = best_round(records, run.metric)
     main = None if one.clients is None else one.clients.main_flops_per_s
+    redrawn = one.clients is not None and one.clients.redrawn
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
@@ -106,7 +108,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look, main) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
+        "words": describe(config, run.look, main, redrawn) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,

@@ -64,7 +64,9 @@ def round_columns(
     columns["allocation"] = [allocation(record.allocation) for record in records]
     rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
-    columns["why"] = [None if row is None else why(record) for record, row in zip(records, rows)]
+    columns["why"] = [
+        None if row is None and record.crowd is None else why(record) for record, row in zip(records, rows)
+    ]
     columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
     if any(record.measured is not None for record in records):

@@ -7,13 +7,19 @@ from hsfl.config import NetworkConfig, RunConfig, flatten
 from hsfl.formats import count, si
 from hsfl.report.runs import Look, built_in, display_name
 
+MOST_VALUES = 200  # of one setting, that are shown
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
-def describe(config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None) -> list[str]:
-    """A run's config as a few sentences, each about one thing. main_flops_per_s: of the main server, where the run kept it."""
+def describe(
+    config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None, redrawn: bool = False
+) -> list[str]:
+    """A run's config as a few sentences, each about one thing.
+
+    main_flops_per_s: of the main server, where the run kept it. redrawn: whether samples were drawn with replacement.
+    """
     network = _network(config, main_flops_per_s)
-    sentences = [_learning(config, look), _training(config), _fleet(config), network, _allocation(config)]
+    sentences = [_learning(config, look, redrawn), _training(config), _fleet(config), network, _allocation(config)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -28,15 +34,17 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
     return [f"{work}.", f"{_devices(config)}.", _network(config)]
 
 
-def _learning(config: RunConfig, look: Look | None) -> str:
+def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
     data, model = config.data, config.model
-    how = {
-        "iid": "dealt out evenly",
-        "dirichlet": f"divided unevenly by class (Dirichlet, alpha {data.alpha:g})",
-        "shards": f"divided by class ({data.classes_per_client} classes each)",
-        "quantity_skew": f"divided in unequal amounts (alpha {data.alpha:g})",
-        "given": "divided as the data say",
+    way = {
+        "iid": "evenly",
+        "dirichlet": f"unevenly by class (Dirichlet, alpha {data.alpha:g})",
+        "shards": f"by class ({data.classes_per_client} classes each)",
+        "quantity_skew": f"in unequal amounts (alpha {data.alpha:g})",
+        "given": "as the data say",
     }[data.partition]
+    dealt = "dealt out" if data.partition == "iid" else "divided"
+    how = f"drawn {way} and with replacement" if redrawn else f"{dealt} {way}"
     some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
     start = ", from given weights," if model.init_weights is not None else ""
     clients = "one client" if config.fleet.num_clients == 1 else f"{config.fleet.num_clients:,} clients"
@@ -86,6 +94,7 @@ def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:
         links = "Links of measured speed"
     else:
         links = f"A radio of {count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
+        links += f" in each of {network.cells} cells" if network.cells > 1 else ""
     back = f", played back from {network.history}" if network.history is not None else ""
     scaled = ""
     if network.sample_scale != 1:
@@ -174,5 +183,6 @@ def say(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(say, value))
+        shown = ", ".join(map(say, value[:MOST_VALUES]))
+        return shown if len(value) <= MOST_VALUES else f"{shown}, ... ({len(value):,} in all)"
     return str(value)

@@ -43,6 +43,23 @@ class ClientPlan:
 
 
 @dataclass(frozen=True)
+class CrowdPlan:
+    """Many clients in plan.json, in a few numbers (`planning.plan_crowd.PlanCrowd`)."""
+
+    num_clients: Count
+    num_cells: Count
+    cuts: dict[str, Count]
+    num_chosen: Annotated[list[Count], Field(min_length=1)]
+    num_kept: list[Count]
+    rounds_s: list[Number]
+    bounds_s: list[Number]
+    quantiles: list[Count]
+    seconds: dict[str, list[Number]]
+    finish_s: list[Number]
+    cell_hz: list[Number]
+
+
+@dataclass(frozen=True)
 class PlanRecord:
     """plan.json of `hsfl plan --out`."""
 
@@ -50,7 +67,7 @@ class PlanRecord:
     round_s: Number
     lower_bound_s: Number
     gap: Number
-    clients: Annotated[list[ClientPlan], Field(min_length=1)]
+    clients: list[ClientPlan]
     baselines_s: dict[str, Number]
     num_samples: Count
     seconds: Number
@@ -58,10 +75,17 @@ class PlanRecord:
     words: str = ""
     why: Held | None = None
     config: dict[str, Any] | None = None
+    crowd: CrowdPlan | None = None  # of many clients, or several cells, in place of the clients
 
 
 def _with_phases(plan: PlanRecord) -> PlanRecord:
-    """A page draws the phases of every client, and sets the policies against the proposed one."""
+    """A page draws the phases of every client, or quantiles, and sets the policies against the proposed one."""
+    if not plan.clients and plan.crowd is None:
+        raise ValueError("clients is empty, and there is no crowd")
+    if plan.crowd is not None:
+        for name, values in {**plan.crowd.seconds, "finish_s": plan.crowd.finish_s}.items():
+            if len(values) != len(plan.crowd.quantiles):
+                raise ValueError(f"crowd.{name} has {len(values)} entries, not {len(plan.crowd.quantiles)} quantiles")
     for place, client in enumerate(plan.clients):
         if client.bottleneck not in client.seconds or "model_down" not in client.seconds:
             raise ValueError(f"clients[{place}].seconds lacks model_down or the bottleneck {client.bottleneck!r}")

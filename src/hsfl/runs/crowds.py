@@ -9,29 +9,17 @@ from typing import Any
 import numpy as np
 
 from hsfl.data.holdings import class_counts, sizes_of
-from hsfl.formats import all_rounded
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet
-from hsfl.runs.records import QUANTILES, ClientsCrowd, RoundCrowd
+from hsfl.planning.quantiles import counted, quantiles
+from hsfl.runs.records import ClientsCrowd, RoundCrowd
 
 Array = np.ndarray
-DIGITS = 7
 
 
 def is_many(num_clients: int) -> bool:
     """Whether a file lists no single clients."""
     return num_clients > MANY_CLIENTS
-
-
-def quantiles(values: Array) -> list[float]:
-    """The quantiles of values [n], from the least to the largest, [Q]; zeros where there are no values."""
-    return all_rounded(np.percentile(values, QUANTILES) if len(values) else np.zeros(len(QUANTILES)), DIGITS)
-
-
-def counted(values: Array) -> dict[str, int]:
-    """How often each whole number occurs, by the number."""
-    found, counts = np.unique(np.asarray(values, int), return_counts=True)
-    return {str(value): int(count) for value, count in zip(found, counts)}
 
 
 def round_crowd(line: Timeline, cuts: Sequence[int]) -> RoundCrowd:

@@ -117,10 +117,16 @@ def divide(config: RunConfig, dataset: Dataset) -> Holdings:
     )
 
 
+def with_replacement(config: RunConfig, num_samples: int) -> bool:
+    """Whether the training samples do not suffice for the clients, so that each client's are drawn with replacement."""
+    data = config.data
+    return data.partition != "given" and is_redrawn(num_samples, config.fleet.num_clients, data.min_samples)
+
+
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
     """What a person should know: of samples that are drawn with replacement, and who has said who holds what."""
     num_clients, num_samples, each = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
-    if config.data.partition != "given" and is_redrawn(num_samples, num_clients, each):
+    if with_replacement(config, num_samples):
         return [
             f"{num_clients:,} clients of at least {each} samples need more than the {num_samples:,} that there are, so every "
             "client's samples are drawn with replacement: clients share samples"

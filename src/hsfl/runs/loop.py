@@ -2,67 +2,34 @@
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hsfl import plugins
-from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
+from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
-from hsfl.engines.base import Engine
 from hsfl.engines.start import start
-from hsfl.errors import InputError
-from hsfl.files import write_json
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State, checked_round
-from hsfl.methods import method
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.planning.described import fleet_notes
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.straggler import why_record
-from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
-from hsfl.runs.environment import check_inputs
-from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.runs.beginning import begin, goes_on, settled
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.interrupt import Interruptible
-from hsfl.runs.joined import assess, exported
+from hsfl.runs.joined import assess
+from hsfl.runs.keeping import finish, write_round
 from hsfl.runs.observer import Observer
+from hsfl.runs.parts import Parts, Position
 from hsfl.runs.prepare import Bench, prepare
-from hsfl.runs.provenance import check_plugins
-from hsfl.runs.record import Summary, TensorBoard, clients_record, make_record, summarise
-from hsfl.runs.records import RoundRecord, Standing, advance
-from hsfl.runs.tables import write_tables
+from hsfl.runs.record import Summary, TensorBoard, make_record
+from hsfl.runs.records import RoundRecord, advance
 from hsfl.training.aggregate import Diverged
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What the rounds of a run work with."""
-
-    bench: Bench
-    engine: Engine
-    framework: Framework
-    clock: RoundClock
-    folder: RunFolder
-    observer: Observer
-
-    @property
-    def config(self) -> RunConfig:
-        return self.bench.task.config
-
-
-@dataclass(frozen=True)
-class _Position:
-    """Where a run stands between two rounds."""
-
-    state: State
-    standing: Standing
-    now_s: float  # simulated seconds since the run began
 
 
 def run(
@@ -81,49 +48,18 @@ def run(
     dataset, model: given from Python, instead of those that the config names.
     """
     observer, folder = observer or Observer(), RunFolder(out)
-    config = _settled(config, folder, resume, model)
+    config = settled(config, folder, resume, model)
     with folder.locked():
-        going_on = _going_on(folder, config, resume, observer)
+        going_on = goes_on(folder, config, resume, observer)
         folder.clear_scratch()
         with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
-            return _train(_Parts(bench, engine, framework, clock, folder, observer), going_on)
+            return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
 
 
-def _settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
-    """The config with its plugins loaded, checked against the folder's where the run may go on."""
-    plugins.load_all(config.plugins)
-    if resume is not False:
-        check_plugins(folder.path, config)
-    method(config.framework)
-    config = resolved(config)
-    if model is not None:  # so that the folder says which commands cannot build it
-        config = with_changes(config, [f"model.name={OWN_MODEL}"])
-    return config
-
-
-def _going_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
-    """Whether the run goes on from a checkpoint. A run that stopped before its first checkpoint is cleared."""
-    if resume is False:
-        folder.check_free()
-        return False
-    if folder.config_path.exists() or resume:
-        check_same_run(folder.config(), config, folder.path)
-        check_inputs(folder.environment().inputs, config, folder.path)
-    ended = (folder.summary_path, folder.last_model_path)  # a run that ended had a checkpoint, so it never begins anew
-    if any(path.exists() for path in (folder.checkpoint_path, *ended)):
-        return True
-    if folder.config_path.exists():
-        observer.warns(f"the run in {folder.path} had stopped before its first checkpoint; it begins anew")
-        folder.begin_anew()
-    else:
-        folder.check_free()
-    return False
-
-
-def _train(parts: _Parts, going_on: bool) -> Summary:
+def _train(parts: Parts, going_on: bool) -> Summary:
     """All rounds, then the last model and the summary."""
     config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
     if not going_on:
@@ -133,7 +69,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
     parts.engine.attach(parts.framework, parts.bench.exam)
     status = "finished"
     with Interruptible() as interruptible:
-        here = _begin(parts, going_on)
+        here = begin(parts, going_on)
         try:
             for round_index in range(here.standing.rounds_done, config.train.rounds):
                 line, says = clock.round(round_index, clock.chosen(round_index))
@@ -145,10 +81,10 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
-                here = _Position(
+                here = Position(
                     after, advance(here.standing, record, parts.bench.task.goal.row.metric), record.sim_time_s
                 )
-                _write_round(parts, here, record)
+                write_round(parts, here, record)
                 if log is not None:
                     log.write(record)
                 observer.round_ends(record)
@@ -159,69 +95,7 @@ def _train(parts: _Parts, going_on: bool) -> Summary:
             status = "diverged"
         finally:
             observer.run_ends()
-        return _finish(parts, here, status)
-
-
-def _begin(parts: _Parts, going_on: bool) -> _Position:
-    """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
-    config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
-    _warn_of_threads(folder, parts.engine, going_on, observer)
-    state, standing = _start(parts, going_on)
-    if not folder.cuts_path.exists():
-        folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
-    folder.write_task(parts.bench.task.goal.row)
-    write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
-    now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
-    observer.run_starts(config, framework.cuts, standing.rounds_done)
-    planned = parts.bench.plan_note
-    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config), *([planned] if planned else [])]:
-        observer.warns(note)
-    return _Position(state, standing, now_s)
-
-
-def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
-    """Sums depend on how torch divides them among threads."""
-    before = folder.environment().num_threads if resume else None
-    if before is not None and before != engine.num_threads:
-        observer.warns(
-            f"the run began with {before} threads and goes on with {engine.num_threads}: last digits may differ"
-        )
-
-
-def _start(parts: _Parts, resume: bool) -> tuple[State, Standing]:
-    """The state to begin with, and the folder's rounds cut to those that the state has seen."""
-    folder, config = parts.folder, parts.config
-    state, standing = parts.framework.init(), Standing(0)
-    if resume:
-        state, standing = load_checkpoint(folder.checkpoint_path, state, config)
-        if config.train.rounds < standing.rounds_done:
-            raise InputError(
-                f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
-            )
-        folder.keep_rounds(standing.rounds_done)
-        _check_cuts(folder, parts.framework.cuts)
-        folder.write_config(config)
-    else:
-        folder.create(config, parts.engine.num_threads)
-    return state, standing
-
-
-def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
-    """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
-    were searched again."""
-    if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
-        raise InputError(
-            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
-            f"{folder.cuts_path.name} of then back, or run again into a new folder"
-        )
-
-
-def _policy_notes(config: RunConfig) -> list[str]:
-    if config.allocation.policy == "even":
-        return []
-    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
-
-    return policy_notes(config)
+        return finish(parts, here, status)
 
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
@@ -240,7 +114,7 @@ def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: floa
 
 
 def _round(
-    parts: _Parts, here: _Position, round_index: int, line: Timeline, says: dict[str, Any]
+    parts: Parts, here: Position, round_index: int, line: Timeline, says: dict[str, Any]
 ) -> tuple[State, RoundRecord]:
     """Train one round with the clients that the clock keeps, and look how good the model is now."""
     config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
@@ -274,30 +148,3 @@ def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
     if line.dropped.any():
         return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
     return f"nobody took part in round {round_index + 1}; the model stays as it is"
-
-
-def _write_round(parts: _Parts, here: _Position, record: RoundRecord) -> None:
-    """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
-    folder, log = parts.folder, parts.config.log
-    folder.append(record)
-    folder.log_placed(record.round, parts.engine.placed())
-    if here.standing.best_round == record.round:
-        _save_model(parts, here, folder.best_model_path)
-    if log.model_every is not None and record.round % log.model_every == 0:
-        _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
-    if record.round % log.checkpoint_every == 0:
-        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
-
-
-def _save_model(parts: _Parts, here: _Position, path: Path) -> None:
-    save_tensors(path, exported(parts.framework, here.state).named())
-
-
-def _finish(parts: _Parts, here: _Position, status: str) -> Summary:
-    """The last checkpoint and model, and how the run ended."""
-    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
-    _save_model(parts, here, parts.folder.last_model_path)
-    summary = summarise(parts.folder, parts.config, status)
-    write_tables(parts.folder.path, parts.folder.rounds())
-    write_json(parts.folder.summary_path, asdict(summary))
-    return summary

@@ -27,8 +27,7 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.choice import is_crowd, sampled_rounds_of
-from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut, planned_cuts
+from hsfl.planning.cuts import check_cuts, choose_one_cut, run_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
@@ -96,10 +95,7 @@ def _cuts(
     if given is not None:
         check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
         return given, None
-    num_batches = count_batches(config, num_samples)
-    sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
-    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
-    return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
+    return run_cuts(config, world, num_samples)
 
 
 def _make_task(

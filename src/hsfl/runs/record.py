@@ -14,6 +14,7 @@ from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
+from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times, best_round
@@ -50,10 +51,11 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     labels = feed.images.y.cpu().numpy() if names else np.zeros(len(feed.images), np.int64)
     max_cut = fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut
     shape, main_flops_per_s = list(feed.images.shape), servers.main_hz * servers.flops_per_cycle
+    redrawn = with_replacement(bench.task.config, len(labels))
     if is_many(fleet.num_clients):
         crowd = clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
         return ClientsRecord(
-            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd
+            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd, redrawn=redrawn
         )  # fmt: skip
     return ClientsRecord(
         num_samples=feed.sizes.tolist(),
@@ -69,6 +71,7 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
         main_flops_per_s=main_flops_per_s,
+        redrawn=redrawn,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.formats import QUANTILES
 from hsfl.tasks import ACCURACY, Metric
 
 MOST = 1e300  # sums of a few such numbers are still numbers
@@ -48,9 +49,6 @@ class Says(TypedDict, total=False):
     up_power_w: list[Number]  # [K]
     down_power_w: list[Number]  # [K]
     owner: list[int]  # [I] -1: nobody
-
-
-QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent of the clients
 
 
 class RoundCrowd(TypedDict):
@@ -229,6 +227,7 @@ class ClientsRecord:
         None  # of the main server, as the config or the fleet file says; None in older folders
     )
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
+    redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:

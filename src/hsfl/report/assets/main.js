@@ -69,7 +69,7 @@ function drawRoundControls() {
   if (run().gantt_every > 1) body.append(h("span", { class: "note" }, `Every ${run().gantt_every}th round is on this page.`));
 }
 
-const lastDrawn = () => { const rounds = drawn(); return rounds.length ? rounds[rounds.length - 1] : 0; };
+const lastDrawn = () => { const rounds = drawn(); return rounds.length ? rounds[rounds.length - 1] : Math.max(0, run().num_rounds - 1); };
 
 // A round of a fleet too large for a row each: how many took part, and what held the last one up.
 function crowdWords(one, r, crowd) {

@@ -128,31 +128,46 @@ function drawPlans(plans, charts) {
   for (const plan of plans) {
     if (plans.length > 1) body.append(h("h3", {}, plan.folder));
     if (plan.words) body.append(h("p", {}, plan.words));
-    body.append(h("dl", { class: "cards" }, card("A round", seconds(plan.round_s), `mean of ${plan.num_samples} samples`, "plan_round_s"),
-      card("Nothing can beat", seconds(plan.lower_bound_s), "whatever the cuts", "plan_bound_s"), card("Proven gap", percent(plan.gap), null, "plan_gap"),
+    body.append(h("dl", { class: "cards" }, card("A round", seconds(plan.round_s), `mean of ${plan.num_samples} ${plan.crowd ? "sampled rounds" : "samples"}`, "plan_round_s"),
+      card("Nothing can beat", seconds(plan.lower_bound_s), plan.crowd ? "with these cuts" : "whatever the cuts", "plan_bound_s"), card("Proven gap", percent(plan.gap), null, "plan_gap"),
       card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)), ...plan.notes.map((note) => h("p", { class: "note" }, note)));
-    const holder = h("div", {}), most = Math.max(...plan.clients.map((client) => client.server_hz));
-    body.append(h("h3", {}, "The planned round, each phase over all mini-batches together"), holder);
-    const chart = new Gantt(holder, `plan ${charts.length + 1}`), model = planModel(plan);
-    chart.show(model, `${plan.clients.length} clients, ${seconds(model.roundS)}`);
-    charts.push(chart);
-    const watts = (name) => (client) => scaled(client[name], "W", []);
-    body.append(table("What each client gets (first sample)", [
-      { head: "client", cell: called }, { head: "cut", cell: (client) => `${client.cut}` },
-      { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
-      ...(plan.clients[0].main_up_power_w === null ? [] : [ // links of measured speed have no radio
-        { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
-        { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") }]),
-      { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
-    ], plan.clients.slice(0, DATA.max_clients)));
+    if (plan.crowd) drawPlannedCrowd(plan.crowd, body);
+    else drawPlannedClients(plan, body, charts);
     if (plan.why) body.append(h("p", { "data-key": "plan_why" }, plan.why.words));
-    body.append(h("p", { class: "note" }, HELD_UP));
+    if (!plan.crowd) body.append(h("p", { class: "note" }, HELD_UP));
     const best = plan.baselines_s.proposed;
-    body.append(table("Policies on the same samples", [
+    body.append(table(plan.crowd ? "Policies in the same rounds, each with the cuts that a run plans for it" : "Policies on the same samples", [
       { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },
       { head: "longer than proposed", cell: ([, mean]) => (best ? longer(mean / best - 1) : "–") },
     ], Object.entries(plan.baselines_s)));
   }
+}
+
+function drawPlannedClients(plan, body, charts) {
+  const holder = h("div", {}), most = Math.max(...plan.clients.map((client) => client.server_hz));
+  body.append(h("h3", {}, "The planned round, each phase over all mini-batches together"), holder);
+  const chart = new Gantt(holder, `plan ${charts.length + 1}`), model = planModel(plan);
+  chart.show(model, `${plan.clients.length} clients, ${seconds(model.roundS)}`);
+  charts.push(chart);
+  const watts = (name) => (client) => scaled(client[name], "W", []);
+  body.append(table("What each client gets (first sample)", [
+    { head: "client", cell: called }, { head: "cut", cell: (client) => `${client.cut}` },
+    { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
+    ...(plan.clients[0].main_up_power_w === null ? [] : [ // links of measured speed have no radio
+      { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
+      { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") }]),
+    { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
+  ], plan.clients.slice(0, DATA.max_clients)));
+}
+
+function drawPlannedCrowd(crowd, body) {
+  const chosen = crowd.num_chosen.reduce((a, b) => a + b, 0) / crowd.num_chosen.length, cells = crowd.num_cells > 1 ? ` in ${whole(crowd.num_cells)} cells` : "";
+  body.append(h("p", { "data-key": "plan_crowd" }, `${whole(crowd.num_clients)} clients${cells}, of whom ${whole(Math.round(chosen))} take part in a round. Clients by cut: ${byCut(crowd.cuts)}.`),
+    h("p", { class: "note" }, "The last of the sampled rounds: so many per cent of its clients take at most the seconds shown, each phase over all mini-batches together."));
+  const rows = Object.entries(crowd.seconds).map(([name, values]) => [PHASE_NAMES[name] || name.replaceAll("_", " "), seconds, values]);
+  rows.push(["training and upload end", seconds, crowd.finish_s]);
+  if (crowd.cell_hz.length) rows.push(["main server's cycles/s for a cell", (v) => scaled(v, ""), crowd.cell_hz]);
+  body.append(quantileTable(crowd.quantiles, rows));
 }
 
 // ---- data sent
@@ -209,13 +224,18 @@ function histogram(counts, names, highest) {
   return svg;
 }
 
-// Quantiles over a large fleet: a row for each quantity, a column for each quantile.
+// Quantiles over a large fleet: a row for each quantity [name, how to say it, its quantiles], a column for each quantile.
+function quantileTable(quantiles, rows) {
+  return table(null, [{ head: "", left: true, cell: (row) => row[0] },
+    ...quantiles.map((q, i) => ({ head: q === 0 ? "least" : q === 100 ? "most" : `${q} %`, cell: (row) => row[1](row[2][i]) }))], rows);
+}
+
+const byCut = (counts) => Object.entries(counts).map(([cut, count]) => `${cut}: ${whole(count)}`).join(", ");
+
 function drawCrowd(run, body) {
   const { crowd, quantiles } = run, last = run.num_rounds ? run.rounds.crowd[run.num_rounds - 1] : null;
-  const at = (rows) => table(null, [{ head: "", left: true, cell: (row) => row[0] },
-    ...quantiles.map((q, i) => ({ head: q === 0 ? "least" : q === 100 ? "most" : `${q} %`, cell: (row) => row[1](row[2][i]) }))], rows);
-  const counts = (of) => Object.entries(of).map(([cut, count]) => `${cut}: ${whole(count)}`).join(", ");
-  body.append(h("p", { class: "note" }, `${whole(crowd.num_clients)} clients, too many for a row each: so many per cent of them have at most the number shown. Clients by cut: ${counts(crowd.cuts)}; by the deepest cut that they can hold: ${counts(crowd.max_cut)}.`));
+  const at = (rows) => quantileTable(quantiles, rows);
+  body.append(h("p", { class: "note" }, `${whole(crowd.num_clients)} clients, too many for a row each: so many per cent of them have at most the number shown. Clients by cut: ${byCut(crowd.cuts)}; by the deepest cut that they can hold: ${byCut(crowd.max_cut)}.`));
   body.append(at([["samples", whole, crowd.num_samples], ["speed", (v) => scaled(v, "FLOP/s"), crowd.flops_per_s], ["power up", (v) => scaled(v, "W"), crowd.max_power_w]]));
   if (!last) return;
   body.append(h("p", { class: "note" }, `The last round, over the ${whole(last.num_started)} clients that took part:`));

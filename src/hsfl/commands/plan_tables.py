@@ -1,0 +1,103 @@
+"""The plan of `hsfl plan` for people: clients or quantiles over them, policies, and what is proven."""
+
+from typing import Any
+
+from hsfl.commands.allocations import show_table
+from hsfl.commands.shared import out_console
+from hsfl.formats import giga, percent, seconds, significant, took
+
+
+def show_plan(answer: Any) -> None:
+    """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
+    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
+    out_console.print()
+    if answer.crowd is None:
+        _show_clients(answer)
+        rounds, cuts = f"{answer.num_samples} samples", "no cuts and no allocation"
+    else:
+        _show_crowd(answer)
+        rounds, cuts = f"{answer.num_samples} sampled rounds", "no allocation with these cuts"
+    out_console.print()
+    means = answer.baselines_s
+    longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
+    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    out_console.print()
+    out_console.print(
+        f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "
+        f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); found in {took(answer.seconds)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for note in answer.notes:
+        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+
+
+def _show_crowd(answer: Any) -> None:
+    """Many clients in a few rows: how many have each cut, and quantiles over those of one round."""
+    crowd = answer.crowd
+    cuts = ", ".join(f"{number:,} at cut {cut}" for cut, number in crowd.cuts.items())
+    chosen = round(sum(crowd.num_chosen) / len(crowd.num_chosen))
+    cells = f" in {crowd.num_cells:,} cells" if crowd.num_cells > 1 else ""
+    out_console.print(
+        f"{crowd.num_clients:,} clients{cells}, of whom {chosen:,} take part in a round: {cuts}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if crowd.cell_hz:
+        least, middle, most = (giga(crowd.cell_hz[crowd.quantiles.index(per_cent)]) for per_cent in (0, 50, 100))
+        out_console.print(f"the main server gives a cell {least} to {most} G/s, half of the cells at most {middle}")
+    out_console.print(
+        "seconds of the last sampled round: so many per cent of its clients take at most; end: of training and upload",
+        soft_wrap=True,
+        highlight=False,
+    )
+    rows = [(name.replace("_", " "), values) for name, values in {**crowd.seconds, "end": crowd.finish_s}.items()]
+    shown = [(name, *(significant(value, 3) for value in values)) for name, values in rows]
+    show_table(out_console, ("phase", *map(_quantile_head, crowd.quantiles)), shown)
+    if answer.why is not None:
+        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
+
+
+def _quantile_head(per_cent: int) -> str:
+    """The head of a column: least, 5%, ..., most."""
+    return {0: "least", 100: "most"}.get(per_cent, f"{per_cent}%")
+
+
+def _show_clients(answer: Any) -> None:
+    """A row for each client: its cut, what it gets, and what holds it up."""
+    radio = answer.clients[0].main_up_power_w is not None
+    band = "share" if answer.clients[0].share is not None else "subchannels"
+    which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
+    out_console.print(
+        f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
+        "and upload",
+        highlight=False,
+    )
+    rows = []
+    for client in answer.clients:
+        total_s = sum(client.seconds.values()) - client.seconds["model_down"]
+        held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
+        weight = "-" if client.weight is None else percent(client.weight, 1)
+        first = (client.name.removeprefix("client "), str(client.cut), giga(client.server_hz))
+        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
+    show_table(
+        out_console,
+        ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
+        rows,
+    )
+    if any(client.weight is not None for client in answer.clients):
+        out_console.print(
+            "weight: how much of the round hangs on the client; a second less for it saves that part of one"
+        )
+    if answer.why is not None:
+        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
+
+
+def _radio_cells(client: Any) -> tuple[str, str, str]:
+    """Subchannels, or a share of the band, and the powers towards and from the main server."""
+    if client.share is not None:
+        band = percent(sum(client.share) / len(client.share), 1)
+    else:
+        band = " ".join(map(str, client.subchannels))
+    return band, significant(client.main_up_power_w), significant(client.main_down_power_w)

@@ -1,0 +1,115 @@
+"""How a run begins: anew in an empty folder, or from the checkpoint of a run that stopped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from hsfl import plugins
+from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
+from hsfl.engines.base import Engine
+from hsfl.errors import InputError
+from hsfl.files import write_json
+from hsfl.frameworks.base import State
+from hsfl.methods import method
+from hsfl.models.units import SplitModel
+from hsfl.planning.described import fleet_notes
+from hsfl.runs.checkpoint import load_checkpoint
+from hsfl.runs.environment import check_inputs
+from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.runs.observer import Observer
+from hsfl.runs.parts import Parts, Position
+from hsfl.runs.provenance import check_plugins
+from hsfl.runs.record import clients_record
+from hsfl.runs.records import Standing
+
+
+def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
+    """The config with its plugins loaded, checked against the folder's where the run may go on."""
+    plugins.load_all(config.plugins)
+    if resume is not False:
+        check_plugins(folder.path, config)
+    method(config.framework)
+    config = resolved(config)
+    if model is not None:  # so that the folder says which commands cannot build it
+        config = with_changes(config, [f"model.name={OWN_MODEL}"])
+    return config
+
+
+def goes_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
+    """Whether the run goes on from a checkpoint. A run that stopped before its first checkpoint is cleared."""
+    if resume is False:
+        folder.check_free()
+        return False
+    if folder.config_path.exists() or resume:
+        check_same_run(folder.config(), config, folder.path)
+        check_inputs(folder.environment().inputs, config, folder.path)
+    ended = (folder.summary_path, folder.last_model_path)  # a run that ended had a checkpoint, so it never begins anew
+    if any(path.exists() for path in (folder.checkpoint_path, *ended)):
+        return True
+    if folder.config_path.exists():
+        observer.warns(f"the run in {folder.path} had stopped before its first checkpoint; it begins anew")
+        folder.begin_anew()
+    else:
+        folder.check_free()
+    return False
+
+
+def begin(parts: Parts, going_on: bool) -> Position:
+    """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
+    config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
+    _warn_of_threads(folder, parts.engine, going_on, observer)
+    state, standing = _start(parts, going_on)
+    if not folder.cuts_path.exists():
+        folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
+    folder.write_task(parts.bench.task.goal.row)
+    write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
+    now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
+    observer.run_starts(config, framework.cuts, standing.rounds_done)
+    planned = parts.bench.plan_note
+    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config), *([planned] if planned else [])]:
+        observer.warns(note)
+    return Position(state, standing, now_s)
+
+
+def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
+    """Sums depend on how torch divides them among threads."""
+    before = folder.environment().num_threads if resume else None
+    if before is not None and before != engine.num_threads:
+        observer.warns(
+            f"the run began with {before} threads and goes on with {engine.num_threads}: last digits may differ"
+        )
+
+
+def _start(parts: Parts, resume: bool) -> tuple[State, Standing]:
+    """The state to begin with, and the folder's rounds cut to those that the state has seen."""
+    folder, config = parts.folder, parts.config
+    state, standing = parts.framework.init(), Standing(0)
+    if resume:
+        state, standing = load_checkpoint(folder.checkpoint_path, state, config)
+        if config.train.rounds < standing.rounds_done:
+            raise InputError(
+                f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
+            )
+        folder.keep_rounds(standing.rounds_done)
+        _check_cuts(folder, parts.framework.cuts)
+        folder.write_config(config)
+    else:
+        folder.create(config, parts.engine.num_threads)
+    return state, standing
+
+
+def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
+    """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
+    were searched again."""
+    if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
+        raise InputError(
+            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
+            f"{folder.cuts_path.name} of then back, or run again into a new folder"
+        )
+
+
+def _policy_notes(config: RunConfig) -> list[str]:
+    if config.allocation.policy == "even":
+        return []
+    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
+
+    return policy_notes(config)

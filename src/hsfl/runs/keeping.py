@@ -1,0 +1,39 @@
+"""What a run keeps: records, models and checkpoints of its rounds, and how it ended."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from hsfl.files import write_json
+from hsfl.runs.checkpoint import save_checkpoint, save_tensors
+from hsfl.runs.joined import exported
+from hsfl.runs.parts import Parts, Position
+from hsfl.runs.record import Summary, summarise
+from hsfl.runs.records import RoundRecord
+from hsfl.runs.tables import write_tables
+
+
+def write_round(parts: Parts, here: Position, record: RoundRecord) -> None:
+    """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
+    folder, log = parts.folder, parts.config.log
+    folder.append(record)
+    folder.log_placed(record.round, parts.engine.placed())
+    if here.standing.best_round == record.round:
+        _save_model(parts, here, folder.best_model_path)
+    if log.model_every is not None and record.round % log.model_every == 0:
+        _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
+    if record.round % log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
+
+
+def _save_model(parts: Parts, here: Position, path: Path) -> None:
+    save_tensors(path, exported(parts.framework, here.state).named())
+
+
+def finish(parts: Parts, here: Position, status: str) -> Summary:
+    """The last checkpoint and model, and how the run ended."""
+    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
+    _save_model(parts, here, parts.folder.last_model_path)
+    summary = summarise(parts.folder, parts.config, status)
+    write_tables(parts.folder.path, parts.folder.rounds())
+    write_json(parts.folder.summary_path, asdict(summary))
+    return summary

@@ -1,0 +1,37 @@
+"""What the rounds of a run work with, and where a run stands between two rounds."""
+
+from dataclasses import dataclass
+
+from hsfl.config import RunConfig
+from hsfl.engines.base import Engine
+from hsfl.frameworks.base import Framework, State
+from hsfl.planning.round_clock import RoundClock
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.observer import Observer
+from hsfl.runs.prepare import Bench
+from hsfl.runs.records import Standing
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the rounds of a run work with."""
+
+    bench: Bench
+    engine: Engine
+    framework: Framework
+    clock: RoundClock
+    folder: RunFolder
+    observer: Observer
+
+    @property
+    def config(self) -> RunConfig:
+        return self.bench.task.config
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands between two rounds."""
+
+    state: State
+    standing: Standing
+    now_s: float  # simulated seconds since the run began

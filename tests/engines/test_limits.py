@@ -1,0 +1,62 @@
+"""An address that does not answer is said within 15 s: the limits of all that is waited for add up to that. No Ray is needed."""
+
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hsfl.engines import on_ray
+from hsfl.errors import InputError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+def test_the_limits_add_up_to_what_the_guide_says() -> None:
+    assert on_ray.KNOCK_S + on_ray.LOAD_S + on_ray.ANSWER_S <= on_ray.SAID_S == 15
+    assert f"within {on_ray.SAID_S:g} s" in GUIDE.read_text()
+
+
+def test_whatever_is_waited_for_at_an_address_has_one_of_these_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection and Ray's own call are made within limits, each once, and nothing else reaches for the address."""
+    waited: list[float | None] = []
+    monkeypatch.setattr(on_ray, "_within", lambda seconds, call: waited.append(seconds))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 3.0}}]))
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, _never)
+    assert on_ray._connect("head.example:6379", 1) == [3.0]
+    assert waited == [on_ray.KNOCK_S, on_ray.ANSWER_S]
+
+
+def _never(*words: Any, **more: Any) -> None:
+    raise AssertionError(f"reached for {words} outside of a limit")
+
+
+def test_a_call_that_hangs_is_given_up_and_an_error_comes_through() -> None:
+    hangs = threading.Event()
+    with pytest.raises(on_ray.TooLate, match=r"no answer in 0.01 s"):
+        on_ray._within(0.01, hangs.wait)
+    hangs.set()
+    with pytest.raises(ZeroDivisionError):
+        on_ray._within(5.0, lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [(on_ray.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
+     (on_ray.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
+)  # fmt: skip
+def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def within(seconds: float, call: Callable[[], Any]) -> None:
+        if seconds == slow:
+            raise on_ray.TooLate(f"no answer in {seconds:g} s")
+
+    monkeypatch.setattr(on_ray, "_within", within)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    with pytest.raises(InputError) as error:
+        on_ray._connect("head.example:6379", 1)
+    assert words in str(error.value)
