@@ -56,6 +56,7 @@ def test_the_mean_round_of_a_plan_is_that_of_the_run(policy: str, tmp_path: Path
     assert json.dumps(plan["crowd"]["cuts"], separators=(",", ":")) in page
 
 
+@pytest.mark.slow
 def test_many_clients_are_planned_as_a_run_plans_them() -> None:
     words = unlisted(*CROWD, "fleet.cuts=planned", "allocation.policy=proposed")
     plan, bench = package.plan(None, words), prepare(tiny(*words[len(TINY) - 1 :]))

@@ -64,7 +64,7 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
         import transformers  # here, because it is an extra and takes seconds to load
     except ImportError:
         raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     tree: dict[str, Any] = read_object(file)
     for name, why in REFUSED.items():
         if name in tree:
