@@ -189,7 +189,9 @@ def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: b
         raise InputError(_explain(error, plugin, file)) from error
     finally:
         _loading.pop()
-    LOADED[plugin.spec] = FILES[file] = plugin
+    FILES[file] = plugin
+    if REGISTERED.keys() != before:  # what registers nothing is nothing that another process must load
+        LOADED[plugin.spec] = plugin
 
 
 def explain(error: BaseException) -> str | None:

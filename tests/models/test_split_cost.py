@@ -50,6 +50,7 @@ def test_the_table_of_a_module_in_a_file(file: Path) -> None:
     assert "stem" in rows
     assert "head" in rows
     assert len(hsfl("cost", f"{file}:plain", "--input", "1,8,8", "--json").json()["model_bits"]) == 3
+    assert not plugins.LOADED  # the file registers nothing that processes started later must load
 
 
 def test_mistakes_in_the_file_are_one_line(file: Path) -> None:
