@@ -209,6 +209,12 @@ def test_words_say_how_the_data_were_divided():
     )
 
 
+def test_real_machines_are_not_described_by_the_settings_of_a_radio():
+    words = " ".join(describe(tiny(), on_machines=True))
+    assert "on real machines, up to 3 devices, each with data of its own" in words
+    assert not any(word in words for word in ("radio", "cycles", "evenly"))
+
+
 def test_words_say_when_the_clock_charges_more_than_was_trained():
     config = tiny("network.sample_scale=10")
     assert "each sample as 10" in " ".join(describe(config))

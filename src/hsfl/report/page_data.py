@@ -99,6 +99,8 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     best = best_round(records, run.metric)
     main = None if one.clients is None else one.clients.main_flops_per_s
     redrawn = one.clients is not None and one.clients.redrawn
+    on_machines = any(record.measured is not None for record in records)
+    words = describe(config, run.look, main, redrawn, on_machines)
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
@@ -108,12 +110,12 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": describe(config, run.look, main, redrawn) + ([f"Note: {one.plan_note}."] if one.plan_note else []),
+        "words": words + ([f"Note: {one.plan_note}."] if one.plan_note else []),
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,
         "main_hz": config.network.main_hz,
-        "measured": config.network.kind == "measured",
+        "measured": config.network.kind == "measured" or on_machines,
         "tau_s": config.train.tau_s,
         "num_clients": config.fleet.num_clients,
         "planned_rounds": config.train.rounds,

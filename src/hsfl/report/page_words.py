@@ -12,12 +12,21 @@ OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
 def describe(
-    config: RunConfig, look: Look | None = None, main_flops_per_s: float | None = None, redrawn: bool = False
+    config: RunConfig,
+    look: Look | None = None,
+    main_flops_per_s: float | None = None,
+    redrawn: bool = False,
+    on_machines: bool = False,
 ) -> list[str]:
     """A run's config as a few sentences, each about one thing.
 
     main_flops_per_s: of the main server, where the run kept it. redrawn: whether samples were drawn with replacement.
+    on_machines: whether real machines trained, whose data, devices and links no config describes.
     """
+    if on_machines:
+        what = f"{display_name(config.framework, look)} trains {config.model.name} on real machines"
+        seats = count(config.fleet.num_clients, "device")
+        return [f"{what}, up to {seats}, each with data of its own.", _training(config), _real_fleet(config)]
     network = _network(config, main_flops_per_s)
     sentences = [_learning(config, look, redrawn), _training(config), _fleet(config), network, _allocation(config)]
     return [sentence for sentence in sentences if sentence]
@@ -86,6 +95,11 @@ def _fleet(config: RunConfig) -> str:
     }
     chosen = cuts[fleet.cuts] if isinstance(fleet.cuts, str) else "the cuts were given"
     return f"{devices}; {chosen}."
+
+
+def _real_fleet(config: RunConfig) -> str:
+    chosen = "are planned from what they measured" if isinstance(config.fleet.cuts, str) else "were given"
+    return f"The devices' cuts {chosen}. Simulated time is modelled from the devices' measurements."
 
 
 def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:

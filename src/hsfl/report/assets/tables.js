@@ -96,7 +96,8 @@ function drawPlan(run, r, model) {
       if (says[name]) columns.push({ head, cell: (row) => scaled(says[name][row.client], "W", []) }); // links of measured speed have none
     }
   } else {
-    const shared = "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have.";
+    const shared = run.rounds.measured ? "The main server takes the clients' steps in turn, by a fair queue."
+      : "Server cycles, subchannels and power are shared evenly among the clients of a turn; clients send with all they have.";
     body.append(h("p", {}, run.policy === "even" ? shared : `Policy ${run.policy}: this framework keeps no record of who got what; the bars above show its effect.`));
     if (run.clients && run.clients.max_power_w.some((power) => power !== null) && !run.measured) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
   }
