@@ -1,5 +1,6 @@
 """The clocks of columns on fleets: as a run would take them, with cuts that are right for each column's own allocation."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +11,18 @@ from hsfl.allocation.cuts import exact_rounds
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import ALL, COLUMNS, GAINS, trace_config
-from hsfl.experiments.fleets import cost_of, make_point, read_answer, read_cuts, solve, solve_points, write_cuts
+from hsfl.experiments.fleets import (
+    CUTS_FILE,
+    GAINS_CUTS_FILE,
+    cost_of,
+    make_point,
+    read_answer,
+    read_cuts,
+    shipped_cuts,
+    solve,
+    solve_points,
+    write_cuts,
+)
 from hsfl.experiments.gains import find_gains
 from hsfl.experiments.traces import Trace, find_trace
 from hsfl.planning.cuts import _phases
@@ -132,6 +144,16 @@ def test_known_cuts_are_not_searched_again(answer, trace: Trace, tmp_path: Path)
     again = solve(point, cost_of(point.config), cuts, known_gap)
     assert again.round_s["hsfl"] == answer.round_s["hsfl"]
     assert again.gap == pytest.approx(answer.gap, rel=1e-3)
+
+
+def test_table_1_takes_the_cuts_that_the_gains_have_searched(answer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Both files of a folder of results count; where both know a column, Table 1's own file is taken."""
+    gains = replace(answer, cuts={"rcls": [2] * 10, "hsfl": [3] * 10})
+    write_cuts(tmp_path / GAINS_CUTS_FILE, [gains])
+    write_cuts(tmp_path / CUTS_FILE, [replace(answer, cuts={"hsfl": [1] * 10})])
+    ((_, cuts),) = shipped_cuts(tmp_path).values()
+    assert cuts == {"rcls": [2] * 10, "hsfl": [1] * 10}
+    assert shipped_cuts(None) == {}
 
 
 def test_max_cut_from_memory() -> None:

@@ -40,6 +40,7 @@ STORAGES = {  # how max_cut comes about
 }
 PAPER_BATCH = 256  # whose memory counts, whatever the batches of a training on a subset
 CUTS_FILE = "cuts.csv"
+GAINS_CUTS_FILE = f"gains-{CUTS_FILE}"
 CUTS_FIELDS = ("data", "seed", "fleet", "storage", "gap", "column", "cuts")
 
 
@@ -182,6 +183,17 @@ def write_cuts(path: Path, answers: Iterable[Answer]) -> Path:
         for name, cuts in a.cuts.items()
     ]
     return write_csv(path, CUTS_FIELDS, rows)
+
+
+def shipped_cuts(folder: Path | None) -> dict[tuple[Any, ...], tuple[float, Cuts]]:
+    """Gap and cuts that a folder of results holds: those of Table 1, and those of the gains, which have the first seed's
+    fleets in common with it."""
+    if folder is None:
+        return {}
+    found = dict(read_cuts(folder / GAINS_CUTS_FILE))
+    for key, (gap, cuts) in read_cuts(folder / CUTS_FILE).items():
+        found[key] = (gap, {**found.get(key, (gap, {}))[1], **cuts})
+    return found
 
 
 def read_cuts(path: Path) -> dict[tuple[Any, ...], tuple[float, Cuts]]:

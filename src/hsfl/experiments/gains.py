@@ -22,12 +22,12 @@ from hsfl.experiments.columns import (
     fleets_of,
 )
 from hsfl.experiments.fleets import (
-    CUTS_FILE,
+    GAINS_CUTS_FILE,
     STORAGES,
     Answer,
     make_point,
     read_answer,
-    read_cuts,
+    shipped_cuts,
     solve_points,
     write_cuts,
 )
@@ -82,8 +82,7 @@ def run(
         for data in datasets
         for fleet in fleets_of(scale)
     ]
-    known = read_cuts(shipped / f"gains-{CUTS_FILE}") if shipped is not None else {}
-    solve_points(points, out / "fleets", known, say)
+    solve_points(points, out / "fleets", shipped_cuts(shipped), say)
     return draw(out, [read_answer(out / "fleets", point) for point in points])
 
 
@@ -123,7 +122,7 @@ def draw(out: Path, answers: Sequence[Answer]) -> Outcome:
         for a in answers
         for name in GAINS
     ]
-    files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / f"gains-{CUTS_FILE}", answers)]
+    files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / GAINS_CUTS_FILE, answers)]
     files += save(dependence_figure(answers), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
     for storage in dict.fromkeys(a.storage for a in answers):

@@ -14,7 +14,7 @@ from hsfl.experiments.columns import (
     seeds_of,
     traces_of,
 )
-from hsfl.experiments.fleets import CUTS_FILE, Answer, make_point, read_answer, read_cuts, solve_points
+from hsfl.experiments.fleets import Answer, make_point, read_answer, shipped_cuts, solve_points
 from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
 from hsfl.experiments.shared import Say, claim, claim_plugins
 from hsfl.experiments.traces import MakeObserver, Together, Trace, find_trace, train_ahead
@@ -102,8 +102,7 @@ def make_study(
         for seed in seeds_of(scale, num_seeds)
         for fleet in fleets_of(scale)
     ]
-    known = read_cuts(shipped / CUTS_FILE) if shipped is not None else {}
-    solve_points(points, out / "fleets", known, say)
+    solve_points(points, out / "fleets", shipped_cuts(shipped), say)
     return Study(tuple(columns), traces, [read_answer(out / "fleets", point) for point in points])
 
 

@@ -19,15 +19,7 @@ from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.column_clock import column_clock
 from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
-from hsfl.experiments.fleets import (
-    CUTS_FILE,
-    Answer,
-    cost_of,
-    make_point,
-    read_answer,
-    read_cuts,
-    solve_points,
-)
+from hsfl.experiments.fleets import Answer, cost_of, make_point, read_answer, shipped_cuts, solve_points
 from hsfl.experiments.reclock import at_budget, budget_s
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, Trace, find_trace
@@ -155,8 +147,7 @@ def _fork_and_run(piece: Piece, observer: Observer, own: dict[Path, Own], out: P
 def _answer(out: Path, scale: str, trace: Trace, shipped: Path | None, say: Say) -> Answer:
     """The clocks without tau on the fleet of the trace's own seed."""
     point = make_point(trace.data, scale, trace.seed, trace.seed, trace.num_samples, COLUMNS_WITH_TAU)
-    known = read_cuts(shipped / CUTS_FILE) if shipped is not None else {}
-    solve_points([point], out / "fleets", known, say)
+    solve_points([point], out / "fleets", shipped_cuts(shipped), say)
     return read_answer(out / "fleets", point)
 
 
