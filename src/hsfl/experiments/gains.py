@@ -21,17 +21,18 @@ from hsfl.experiments.columns import (
     base_config,
     fleets_of,
 )
+from hsfl.experiments.dependence import Costs, dependence_figure, dependence_table
 from hsfl.experiments.fleets import (
     GAINS_CUTS_FILE,
     STORAGES,
     Answer,
+    cost_of,
     make_point,
     read_answer,
     shipped_cuts,
     solve_points,
     write_cuts,
 )
-from hsfl.experiments.gains_figure import dependence_figure
 from hsfl.experiments.shared import Outcome, Say, Trend, claim, machine, table, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
@@ -83,7 +84,8 @@ def run(
         for fleet in fleets_of(scale)
     ]
     solve_points(points, out / "fleets", shipped_cuts(shipped), say)
-    return draw(out, [read_answer(out / "fleets", point) for point in points])
+    costs = {data: cost_of(base_config(data, scale, FIRST_SEED)) for data in datasets}
+    return draw(out, [read_answer(out / "fleets", point) for point in points], costs)
 
 
 def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
@@ -115,7 +117,7 @@ def find_gains(answers: Sequence[Answer]) -> Gains:
     )
 
 
-def draw(out: Path, answers: Sequence[Answer]) -> Outcome:
+def draw(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
     """CSV, a table for each kind of storage, and figures of what the gain depends on."""
     rows = [
         [a.data, a.storage, a.fleet, name, a.mean_s(name), " ".join(map(str, a.cuts[name])), a.gap]
@@ -123,10 +125,11 @@ def draw(out: Path, answers: Sequence[Answer]) -> Outcome:
         for name in GAINS
     ]
     files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / GAINS_CUTS_FILE, answers)]
-    files += save(dependence_figure(answers), out / "gains")
+    files += save(dependence_figure(answers, costs), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
     for storage in dict.fromkeys(a.storage for a in answers):
-        parts.append(_section(storage, [a for a in answers if a.storage == storage]))
+        own = [a for a in answers if a.storage == storage]
+        parts += [_section(storage, own), dependence_table(own, costs)]
     parts.append(machine() + "\n")
     return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, find_trends(answers))
 
