@@ -26,7 +26,7 @@ COLOURS = {"ham10000": "#0072B2", "cifar10": "#D55E00", "mnist": "#009E73"}
 MARKERS = {"drawn": "o", "memory": "^"}
 STORAGE_WORDS = {"drawn": "drawn", "memory": "from memory"}
 ALL, LARGEST, NOT_LARGEST = (
-    "every client can hold them",
+    "every client can hold the deep cut",
     "the client with the most samples can, another cannot",
     "the client with the most samples cannot",
 )
@@ -83,7 +83,7 @@ def dependence_table(answers: Sequence[Answer], costs: Costs) -> str:
         rows.append([words, *(_correlation(each, value) for each in own)])
     deep = sorted({deep_cut(costs[data]) for data in data_sets})
     return (
-        f"Own cuts over the best single cut, proposed, by who can hold the {' or '.join(map(str, deep))} units from which on less is "
+        f"Own cuts over the best single cut, proposed, by who can hold the deep cut, the {' or '.join(map(str, deep))} units from which on less is "
         "sent than at cut 1; geometric mean (range; number of fleets):\n\n"
         + table(["", *map(name_of, data_sets)], rows)
     )
