@@ -33,13 +33,13 @@ from hsfl.allocation.subsets import few
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
-PRICED_SAMPLES = 3  # whose prices propose cuts
-LEAST_S = 0.02  # for a sample's bound; in less time, the bound is that of each client alone in the cell
+PRICED_SAMPLES = 3  # samples whose prices propose cuts
+LEAST_S = 0.02  # seconds for a sample's bound; in less time, the bound is that of each client alone in the cell
 MATCHINGS, PROGRAMMES, PRICE_STEPS = (
     12,
     8,
     150,
-)  # for one deadline: prices lam of two oracles, steps of subchannel prices
+)  # tried for one deadline: prices lam with matchings and with programmes, and steps of subchannel prices
 ROUNDS = 200  # of one programme over subsets
 
 

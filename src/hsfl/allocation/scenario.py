@@ -28,7 +28,7 @@ class Scenario:
     server_flops: Array  # [C]
     smashed_bits: Array  # [C]
     gradient_bits: Array  # [C]
-    model_bits: Array  # [C] whole
+    model_bits: Array  # [C] of all the client's units, once a round
     cpu_hz: Array  # [K]
     client_flops_per_cycle: Array  # [K]
     max_power_w: Array  # [K]
@@ -149,7 +149,7 @@ class Scenario:
         return self._plain()
 
     def _plain(self) -> "Scenario":
-        """With arrays that lie in memory in order and may be written to: for others numba would compile everything again."""
+        """The scenario with arrays that lie in memory in order and may be written to: numba would compile everything again for others."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         odd: dict[str, Any] = {
             name: np.array(value, order="C") for name, value in arrays.items() if not value.flags.carray
@@ -157,7 +157,7 @@ class Scenario:
         return replace(self, **odd) if odd else self
 
     def feasible_cuts(self, client: int) -> Array:
-        """The cuts that C1 allows a client: from min_cut to the largest that it can hold."""
+        """The cuts that C1 allows a client: from min_cut to the largest cut that the client can hold."""
         return np.arange(self.min_cut, self.max_cut[client] + 1)
 
     def check_cuts(self, cuts: Any) -> Array:
@@ -176,7 +176,7 @@ class Scenario:
             k = int(bad.argmax())
             raise InputError(
                 f"cuts[{k}] is {array[k]} but client {k} can take {self.min_cut} to {self.max_cut[k]} "
-                "(min_cut, clients.max_cut); choose one of those"
+                "(min_cut, clients.max_cut); choose a cut in this range"
             )
         return array.astype(np.int64)
 

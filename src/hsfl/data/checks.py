@@ -42,7 +42,7 @@ def checked(
     task: str | None = None,
     tokens: bool = False,
 ) -> Arrays:
-    """Everything checked; without `test`, a part of each class (and of each client's share) is held out for testing.
+    """The arrays, with everything checked; without `test`, a part of each class (and of each client's samples) is held out for testing.
 
     where: how errors begin. clients: for each training sample the name or number of the client that holds it; before the
     split, where there is one. task: what is learned, which decides what y is. tokens: whether x holds tokens.

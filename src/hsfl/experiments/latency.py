@@ -18,6 +18,7 @@ from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
+from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
 from hsfl.runs.processes import in_processes, worthwhile
 from hsfl.runs.records import Index, Number, Positive
 
@@ -123,8 +124,6 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
 
 
 def _cost(base: RunConfig) -> CostTable:
-    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
-
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
 
 
@@ -139,11 +138,10 @@ def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
 
 def solve(point: Point, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
-    from hsfl.allocation.cuts import choose_cuts
+    from hsfl.allocation.cuts import choose_cuts  # here, because numba takes seconds to load
     from hsfl.allocation.policies import policy
     from hsfl.planning.optimised import samples
     from hsfl.planning.scenarios import scenario
-    from hsfl.planning.world import world_of
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
@@ -171,7 +169,7 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
 
 def cut_settings(config: RunConfig) -> "CutSettings":
     """How the config says that cuts are searched."""
-    from hsfl.allocation.cut_methods import CutSettings
+    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
 
     settings = config.allocation
     return CutSettings(
@@ -185,14 +183,14 @@ def cut_settings(config: RunConfig) -> "CutSettings":
 
 def shares_cuts(name: str) -> bool:
     """Whether a policy has no cuts of its own and takes the proposed ones."""
-    from hsfl.allocation.policies import policy
+    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
 
     return name == PAPER or policy(name).cuts == "optimised"
 
 
 def _solver(name: str, settings: AllocationConfig) -> Any:
     """The function that gives the length of a round in seconds from a scenario and the cuts."""
-    from hsfl.allocation.solvers import solver_named
+    from hsfl.allocation.solvers import solver_named  # here, because numba takes seconds to load
 
     solve_one = solver_named("exact" if name == "proposed" else name)
     words = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}

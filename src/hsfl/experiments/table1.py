@@ -1,8 +1,8 @@
 """Table 1: accuracy at one budget of simulated seconds, over many fleets from few trainings.
 
 Every trace (one training of one seed) is timed on every fleet for every column that shares it. The budget of a fleet is what
-SplitFed V1 as published needs there for R rounds, R being half of the rounds that were trained; a half and a quarter of
-it beside. Nobody is dropped (tau none). Folder: `traces/` (CSV), `runs/` (run folders of what was trained here), `fleets/`.
+SplitFed V1 as published needs there for R rounds; R is half of the rounds that were trained. The table also has a half and a
+quarter of the budget. Nobody is dropped (tau none). Folder: `traces/` (CSV), `runs/` (run folders of what was trained here), `fleets/`.
 """
 
 from collections.abc import Sequence

@@ -111,7 +111,8 @@ def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
 
 
 def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
-    """A framework has its own style, with settings too if it stands for itself; other labels take what is left."""
+    """A colour, marker and dashes for each label. A label has its framework's style, unless an earlier label has that style; other
+    labels take styles that are left."""
     own = {name: row.style for name, row in METHODS.items() if built_in(name) is not None} | dict(foreign or {})
     styles = {label: own[label] for label in labels if label in own}
     for label in labels:
@@ -124,7 +125,7 @@ def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = No
 
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
-    """Over rounds at every round; over time, where seeds step at different times, at equal distances."""
+    """The mean over the runs of a label: over rounds at every round; over time at equal distances, since seeds step at different times."""
     curves = [run.curve(quantity, over) for run in runs]
     grid = steps_of(curves)
     if over == "time" and len(runs) > 1 and len(grid):
@@ -136,7 +137,7 @@ def _scaled(band: Band, x_scale: float, y_scale: float) -> tuple[Array, Array, A
     return band.x * x_scale, band.mean * y_scale, band.low * y_scale, band.high * y_scale
 
 
-MAX_BANDS = 2  # more of them are mud: intervals are then bars at a few points
+MAX_BANDS = 2  # more bands would hide each other: then intervals are bars at a few points
 NUM_BARS = 6
 LINE_POINTS = 1.7  # the width of a curve
 
@@ -157,7 +158,7 @@ def draw_interval(
 
 
 def bar_places(num_points: int, place: int, num_curves: int, most: int = NUM_BARS) -> Array:
-    """Which of a curve's points have bars: all of a few, else so many that bars of different curves stand apart."""
+    """Which of a curve's points have bars: all points where they are few, else so many that bars of different curves stand apart."""
     if num_points <= most:
         return np.arange(num_points)
     every = max(num_points // most, 1)

@@ -87,13 +87,13 @@ def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes its page in the midst of an answer is nothing to tell of."""
+        """Tell of an error, unless a browser has closed its page in the midst of an answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1; port 0 takes a free one."""
+    """A server on 127.0.0.1; port 0 takes a free port."""
     watcher = Watcher(paths)
 
     class Handler(BaseHTTPRequestHandler):
