@@ -26,7 +26,7 @@ from hsfl.allocation.joint import exact
 from hsfl.allocation.oracles import by_matching, by_subsets, excluder
 from hsfl.allocation.prices import alone_each_s
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.sharebound import Prices
+from hsfl.allocation.sharebound import BandPrices
 from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.stage import Stage, can_trade, distribution_stage, given_power, training_stage
 from hsfl.allocation.subsets import few
@@ -138,10 +138,10 @@ def _few(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
     return excluder(stage, by_subsets(stage, group, limit, ROUNDS), PROGRAMMES)
 
 
-def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> Prices:
+def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> BandPrices:
     """Prices for shared bands, which start from an answer of the exact solver."""
     assert answer.share is not None
-    return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
+    return BandPrices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
 
 
 def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:
