@@ -175,6 +175,7 @@ def _scale(metric: Metric) -> tuple[float, int | None]:
 
 
 def titled(metric: Metric) -> str:
+    """The title of a metric, with its unit where it is shown in per cent."""
     return f"{metric.title}, %" if metric.percent else metric.title
 
 
