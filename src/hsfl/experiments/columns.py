@@ -50,7 +50,7 @@ class Column:
         return TWIN_TRACE if self.framework in TWINS and same else self.label or self.framework
 
     def config(self, base: RunConfig) -> RunConfig:
-        """The setting of this column among those that all columns share."""
+        """The config of this column: the settings `base` that all columns share, with the column's own."""
         if self.label:
             return contender(base, self.label)
         return with_changes(base, [f"framework={self.framework}", f"allocation.policy={self.policy}"])

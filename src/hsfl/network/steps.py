@@ -208,7 +208,7 @@ def _queued(work: Array, stretches: Stretches, rank: Array | None) -> StepTimes:
 
 
 def queue_order(seed: int, round: int, num_batches: Array) -> Array:
-    """SplitFed V2's order in every step of a round, [steps, K]: random among those that join, the rest behind.
+    """SplitFed V2's order in every step of a round, [steps, K]: the clients that join a step in random order, the others behind them.
 
     The same stream as in training, so that the clock serves whom the server serves.
     """

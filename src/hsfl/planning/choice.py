@@ -46,7 +46,7 @@ def times_drawn(config: RunConfig, round_index: int, num_samples: Array | None =
 
 
 def choose_clients(config: RunConfig, round_index: int, num_samples: Array | None = None) -> tuple[int, ...]:
-    """The clients that are to take part in a round (0, 1, ...), sorted: those drawn, without those that drop out.
+    """The clients that are to take part in a round (0, 1, ...), sorted: all clients that are drawn, but for those that drop out.
 
     num_samples: as in `times_drawn`.
     """
