@@ -34,7 +34,7 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "task": "hsfl.tasks:TASKS",
     "policy": "hsfl.allocation.policies:POLICIES",
 }
-RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
+RESERVED = "own"  # the policy of the framework's authors; a model or data that were given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 

@@ -208,7 +208,8 @@ def register_policy(
 ) -> None:
     """Add a policy of your own, made of rules, of functions, or of both.
 
-    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. allocate: a
+    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. cycles, subchannels,
+    power: rules, by their names in `RULES`; a decision without a rule is optimal. allocate: a
     function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
     for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
     with it, both functions are called with `options=`, the value that the config has under `options.<name>`.

@@ -32,7 +32,7 @@ def plan(
 ) -> Plan:
     """Which cut for which client, what each client gets, and what a round takes, for the fleet and the data of a run.
 
-    config, settings, sections, data, model: as in `hsfl.run`. The shape of a sample, the number of classes and each client's
+    config, settings, sections, data, model, plugins: as in `hsfl.run`. The shape of a sample, the number of classes and each client's
     samples are those of the data set; where `input_shape`, `num_classes` (or `cost`, a cost table) and `samples_per_client`
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """

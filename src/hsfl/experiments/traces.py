@@ -128,7 +128,7 @@ def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
     machine = asdict(folder.environment())
     environment = {key: machine[key] for key in ("processor", "num_threads", "packages", "python")}
     tree = config.model_dump(mode="json")
-    tree["data"]["dir"] = None  # where the data lay is nobody's business
+    tree["data"]["dir"] = None  # a folder of this machine, which no reader needs
     about = {"data": data, "trace": name, "num_samples": clients.num_samples, "environment": environment}
     lines = [f"# {json.dumps(about | {'config': tree})}", ",".join(FIELDS)]
     lines += [",".join(_cells(record)) for record in folder.rounds()]

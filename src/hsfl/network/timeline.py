@@ -30,8 +30,8 @@ class Timeline:
 
     `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
     not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
-    for it (0 if it did not start). `straggler` is the client that ends last, of several the one with the most work,
-    downloads apart; where clients take turns alone, the one with the longest turn; -1 if none works.
+    for it (0 if it did not start). `straggler` is the client that ends last; of several, the client with the most
+    work apart from downloads. Where clients take turns alone, it is the client with the longest turn; -1 if no client works.
     """
 
     framework: str
@@ -95,7 +95,7 @@ def make_timeline(
 
 
 def _straggler(last_s: Array, own_s: Array) -> int:
-    """Of those that end last (what differs by less than a billionth is rounding), the one with the most work."""
+    """Of the clients that end last (a difference below a billionth is rounding), the client with the most work; -1 if none works."""
     if own_s.max() <= 0:
         return -1
     return int(np.where(last_s >= last_s.max() * (1 - 1e-9), own_s, -1.0).argmax())

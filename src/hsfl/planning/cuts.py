@@ -49,7 +49,7 @@ def choose_cuts(
 
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
-    """The cut of each client [K], from one number or one each, if every client may and can hold its cut."""
+    """The cut of each client [K], from one number or one for each; an error where a client may not or cannot hold its cut."""
     cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
     bad = (np.array(cuts) < min_cut) | (np.array(cuts) > world.fleet.max_cut)
     if bad.any():
@@ -126,8 +126,8 @@ def fastest_cuts(
 
     Under the even allocation a client's seconds do not depend on the cuts of other clients, so they are computed once for
     every cut. The descent starts from one cut for all, and from each client's own fastest cut; one client after another takes
-    its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, with
-    as many beside it as take part in the sampled rounds.
+    its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, among as
+    many clients as a sampled round has.
     """
     if world.fleet.num_clients > MANY_CLIENTS:
         return tuple(

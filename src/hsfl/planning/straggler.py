@@ -56,7 +56,7 @@ class Why:
     amount: float
     per_second: float
     gain: float | None  # mean over the client's subchannels, where that phase uses the radio
-    other_cut: int | None  # the best one but its own; None where there is no other
+    other_cut: int | None  # the best cut besides the client's own; None where there is no other
     other_round_s: float | None
     words: str = ""
 
@@ -231,7 +231,7 @@ def _best_other(clock: RoundClock, dealt: Dealt, k: int) -> tuple[int, float] | 
 
 
 def _changes_with(clock: RoundClock, k: int) -> Array:
-    """Whose cut client k's cut is, [K] bool: its own, its cluster's where clusters have cuts, else everyone's."""
+    """The clients whose cut changes with client k's, [K] bool: k alone, its cluster where clusters have cuts, else everyone."""
     job = clock.job
     if clock.method.own_cuts:
         return np.arange(len(job.cuts)) == k
@@ -249,8 +249,8 @@ def _anew(clock: RoundClock, dealt: Dealt) -> bool:
 
 
 def _at_cut(clock: RoundClock, dealt: Dealt, alike: Array, cut: int) -> Dealt:
-    """The round if these clients had this cut: allocated anew, or with what they were given, which is infinitely slow where
-    they were given nothing."""
+    """The round if these clients had this cut. It is allocated anew, or the clients keep what they were given; a phase for which a
+    client was given nothing then never ends."""
     job = clock.job
     cuts = np.where(alike, cut, job.cuts)
     if _anew(clock, dealt):

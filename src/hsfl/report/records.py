@@ -24,7 +24,7 @@ class TraceRecord:
 
 
 @dataclass(frozen=True)
-class ClientPlan:
+class PlannedClient:
     """A client in plan.json."""
 
     client: Index
@@ -67,7 +67,7 @@ class PlanRecord:
     round_s: Number
     lower_bound_s: Number
     gap: Number
-    clients: list[ClientPlan]
+    clients: list[PlannedClient]
     baselines_s: dict[str, Number]
     num_samples: Count
     seconds: Number

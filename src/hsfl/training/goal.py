@@ -19,7 +19,7 @@ MOST_NATS = 600.0  # beyond it a perplexity is no number that a record holds
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Of classes; of tokens the mean over all of them."""
+    """The cross-entropy of classes, the mean over the batch; of tokens, the mean over all tokens."""
     return (
         F.cross_entropy(output.flatten(0, -2), target.flatten()) if target.ndim > 1 else F.cross_entropy(output, target)
     )
@@ -59,7 +59,7 @@ class Goal:
         return self(output, target) * len(target)
 
     def sums(self, output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
-        """What the metrics need of a batch; it adds up over batches."""
+        """The sums that the metrics need of a batch; sums of several batches are added."""
         own = [metric.function for metric in self.row.metrics if metric.function is not None]
         return (
             *_SUMS[self.row.targets](output, target, num_outputs),

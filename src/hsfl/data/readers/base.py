@@ -116,7 +116,7 @@ class Arrays(NamedTuple):
 
 @contextmanager
 def reading(path: Path, way_out: str) -> Iterator[None]:
-    """Turn whatever foreign bytes can cause (gzip, zip, pickle and JPEG each have their own) into one InputError."""
+    """Turn whatever foreign bytes can cause (gzip, zip, pickle and JPEG each raise errors of their own) into one InputError."""
     try:
         yield
     except InputError:
@@ -149,7 +149,7 @@ def check_labels(path: Path, labels: np.ndarray, num_images: int, num_classes: i
 
 
 def held_out(labels: np.ndarray, groups: np.ndarray, name: str) -> np.ndarray:
-    """Which samples are for testing: whole groups, about a fifth of each class, the same in every run.  # [n] bool
+    """Which samples are for testing, [n] bool: whole groups, about a fifth of each class, the same in every run.
 
     A group (a lesion) belongs to the class of its first image. Every class of two groups or more is on both sides.
     """
