@@ -32,7 +32,7 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "model": "hsfl.models.recipes:MODELS",
     "data set": "hsfl.data.datasets:READERS",
     "task": "hsfl.tasks:TASKS",
-    "policy": "hsfl.allocation.policies:POLICIES",
+    "policy": "hsfl.allocation.policy_table:POLICIES",
 }
 RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"

@@ -10,7 +10,8 @@ from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
-from hsfl.allocation.policies import POLICIES, Policy, policy
+from hsfl.allocation.policies import Policy, policy
+from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices

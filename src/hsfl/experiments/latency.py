@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
@@ -141,7 +142,7 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts import choose_cuts
     from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples
+    from hsfl.planning.policy_cuts import samples
     from hsfl.planning.scenarios import scenario
     from hsfl.planning.world import world_of
 
@@ -185,9 +186,7 @@ def cut_settings(config: RunConfig) -> "CutSettings":
 
 def shares_cuts(name: str) -> bool:
     """Whether a policy has no cuts of its own and takes the proposed ones."""
-    from hsfl.allocation.policies import policy
-
-    return name == PAPER or policy(name).cuts == "optimised"
+    return name == PAPER or not policy_row(name).chooses_cuts
 
 
 def _solver(name: str, settings: AllocationConfig) -> Any:

@@ -59,7 +59,7 @@ def begin(parts: Parts, going_on: bool) -> Position:
     _warn_of_threads(folder, parts.engine, going_on, observer)
     state, standing = _start(parts, going_on)
     if not folder.cuts_path.exists():
-        folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
+        folder.write_cuts(parts.bench.cuts)
     folder.write_task(parts.bench.task.goal.row)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0

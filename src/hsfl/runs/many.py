@@ -16,6 +16,7 @@ from hsfl.formats import duration
 from hsfl.runs.observer import Observer
 from hsfl.runs.processes import in_processes
 from hsfl.runs.progress import Warnings, observer
+from hsfl.runs.records import CutsRecord
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Piece:
     kind: str  # pieces of one kind take about equally long
     config: RunConfig
     path: Path
+    cuts: CutsRecord | None = None  # that were chosen for the run before, and are not searched again
 
 
 Work = Callable[[Piece, Observer], None]

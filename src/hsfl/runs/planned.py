@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, set_names, with_changes
 from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
@@ -49,9 +50,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
         raise InputError(
             f"a plan gives every client its own cut but framework {config.framework} has none; set framework=hsfl, or leave out --plan"
         )
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-
     config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
-    if plan.policy != "even" and policy(plan.policy, config.options).cuts != "optimised":
+    if policy_row(plan.policy, config.options).chooses_cuts:
         return with_changes(config, ["fleet.cuts=planned"])
     return with_changes(config, [f"fleet.cuts={plan.cuts}"])
