@@ -19,8 +19,8 @@ from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
+from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile
-from hsfl.runs.records import Index, Number, Positive
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings

@@ -19,7 +19,8 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import ClientsRecord, best_round
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.runs.records import Count, Held, Index, Number
+from hsfl.runs.numbers import Count, Index, Number
+from hsfl.runs.round_records import Held
 
 
 @dataclass(frozen=True)

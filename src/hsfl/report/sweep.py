@@ -19,7 +19,7 @@ from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.runs import ACCURACIES, Run, display_name, read_run
 from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them

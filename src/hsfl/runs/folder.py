@@ -39,16 +39,15 @@ from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
 from hsfl.runs.records import (
     CheckedClients,
-    CheckedRound,
     ClientsRecord,
     CutsRecord,
     Ended,
     EnvironmentRecord,
     MetricRecord,
     PluginsRecord,
-    RoundRecord,
     TaskRecord,
 )
+from hsfl.runs.round_records import CheckedRound, RoundRecord
 from hsfl.tasks import DEFAULT, TASKS, LearningTask, Metric
 
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)

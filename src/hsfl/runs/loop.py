@@ -28,7 +28,8 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.parts import Parts, Position
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import Summary, TensorBoard, make_record
-from hsfl.runs.records import CutsRecord, RoundRecord, advance
+from hsfl.runs.records import CutsRecord, advance
+from hsfl.runs.round_records import RoundRecord
 from hsfl.training.aggregate import Diverged
 
 

@@ -14,7 +14,7 @@ from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
 from hsfl.methods import method
-from hsfl.runs.records import Index
+from hsfl.runs.numbers import Index
 
 DECIDED = ("fleet.cuts", "allocation.policy")  # by a plan
 

@@ -13,7 +13,7 @@ from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
 from hsfl.methods import method
 from hsfl.runs.observer import Observer
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 
 MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
 

@@ -17,7 +17,8 @@ from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times, best_round
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import RoundRecord, Says, Times, best_round
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file

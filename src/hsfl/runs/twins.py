@@ -28,7 +28,8 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import clients_record, make_record, summarise
-from hsfl.runs.records import CutsRecord, RoundRecord
+from hsfl.runs.records import CutsRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
