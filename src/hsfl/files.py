@@ -170,7 +170,7 @@ def check_unpacked(path: Path, most_bytes: int) -> None:
         )
 
 
-DAMAGED = "it is damaged: put the file of then back, or run again into a new folder"
+DAMAGED = "it is damaged: put the original file back, or run again into a new folder"
 
 
 def read_json(path: Path) -> Any:

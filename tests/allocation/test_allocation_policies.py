@@ -121,3 +121,12 @@ def test_a_policy_with_an_unknown_rule_is_an_error(rules, message):
         Policy("mine", **rules)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_policy_says_what_it_does_by_rule() -> None:
+    said = {name: row.words for name, row in POLICIES.items()}
+    assert said["proposed"] == "everything optimised"
+    assert said["rcls"] == "random cuts"
+    assert said["even"] == "even server cycles, even subchannels, even server power"
+    assert len(set(said.values())) == len(said)
+    assert policy("scls+gtra").words == "the smallest max_cut for all, greedy subchannels"

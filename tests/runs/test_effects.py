@@ -148,6 +148,14 @@ def test_every_setting_has_a_rule_or_always_does_something() -> None:
     assert not ruled & ALWAYS
 
 
+@pytest.mark.parametrize(("field", "word"), [("fleet.cuts", "max_cut"), ("fleet.one_cut", "fastest")])
+def test_the_way_out_of_an_impossible_cut_is_one(field: str, word: str) -> None:
+    framework = "framework=sl" if field == "fleet.one_cut" else "framework=hsfl"
+    with pytest.raises(InputError, match=f"the model has 5 units; choose up to 5, or set {field}={word}"):
+        check_effects(None, [], [tiny(framework, f"{field}=50")])
+    check_effects(None, [], [tiny(framework, f"{field}={word}")])
+
+
 def test_a_framework_beside_contenders(tmp_path: Path) -> None:
     said = refused("compare", *tiny_words("framework=sl"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "c")
     assert "framework = 'sl' has no effect: the contenders are hsfl, fl; add -f sl" in said

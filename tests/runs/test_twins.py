@@ -114,7 +114,13 @@ def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest
         return policy_cuts.choose_cuts(policy_cuts.samples(*words), CutSettings(time_limit_s=1.0))
 
     monkeypatch.setattr(policy_cuts, "plan_cuts", plan_cuts)
-    words = ["fleet.cuts=planned", "allocation.policy=proposed", "allocation.samples=2", "train.rounds=1"]
+    words = [
+        "fleet.cuts=planned",
+        "allocation.policy=proposed",
+        "allocation.samples=2",
+        "train.rounds=1",
+        "train.budget_s=1e6",
+    ]
     contenders = ["-f", "hsfl", "-f", "splitfed_v1", "-f", "fl"]
     command = ["compare", *tiny_words(*words), *contenders, "--train-once", "--seeds", 2, "--out", tmp_path]
     assert hsfl(*command).code == 0

@@ -25,6 +25,13 @@ RULES = {
     "power": ("optimal", "even"),
 }
 
+WORDS = {  # where the rule's name and the decision's are not clear by themselves
+    ("cuts", "smallest"): "the smallest max_cut for all",
+    ("cuts", "single"): "the best single cut",
+    ("cycles", "even"): "even server cycles",
+    ("power", "even"): "even server power",
+}
+
 
 @dataclass(frozen=True)
 class PolicyRow:
@@ -51,6 +58,18 @@ class PolicyRow:
     def is_optimal(self) -> bool:
         """Whether no rule decides any part of a round."""
         return self.allocator is None and (self.cycles, self.subchannels, self.power) == ("optimal",) * 3
+
+    @property
+    def words(self) -> str:
+        """What the policy does by rule, in a few words."""
+        if self.allocator is not None:
+            return "a plugin's own allocation"
+        said = [
+            WORDS.get((field, rule), f"{rule} {field}" if isinstance(rule, str) else f"{field} of its own")
+            for field in RULES
+            if (rule := getattr(self, field)) not in ("optimal", "optimised")
+        ]
+        return ", ".join(said) or "everything optimised"
 
     def with_radio(self) -> Self:
         """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""

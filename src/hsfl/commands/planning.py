@@ -144,7 +144,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
     page = None
     if out is not None:
         config = keep_inputs(out, settings)
-        write_json(out / "plan.json", asdict(answer) | {"words": " ".join(assumed), "config": config})
+        write_json(out / "plan.json", asdict(answer) | {"config": config})
         page = page_beside(out)
     if as_json:
         print_json(asdict(answer))

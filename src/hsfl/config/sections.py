@@ -44,7 +44,7 @@ class DataConfig(Section):
     min_samples: int = Field(2, ge=1)  # every client gets at least these
     limit: int | None = Field(None, ge=1)  # training samples, a random subset
     limit_test: int | None = Field(None, ge=1)  # test samples, a random subset
-    image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # of image folders
+    image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # images are resized to squares of this side
     split: Literal["lesion", "image"] = "lesion"  # of ham10000: by image leaks lesions into the test set
     augment: Literal["none", "flip_crop"] = "none"  # flip_crop: training images are mirrored and shifted at random
     target_column: str | tuple[str, ...] | None = (

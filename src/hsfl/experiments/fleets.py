@@ -144,7 +144,7 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     chosen = {name: list(cuts) for name, cuts in (known or {}).items() if name in point.columns}
     for name, cuts in chosen.items():
         if len(cuts) != len(num_samples) or not all(1 <= cut <= cost.num_units for cut in cuts):
-            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the file of then back")
+            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the original file back")
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:

@@ -123,8 +123,9 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
     if bad.any():
         k = int(bad.argmax())
         where = name if num_clients == 1 else f"{name}[{k}]"
+        word = "fastest" if name == "fleet.one_cut" else "max_cut"
         raise InputError(
-            f"{where} is {cuts[k]} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
+            f"{where} is {cuts[k]} but the model has {num_units} units; choose up to {num_units}, or set {name}={word}"
         )
     return cuts
 

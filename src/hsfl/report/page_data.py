@@ -51,7 +51,10 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
-        "plans": [{"folder": folder} | asdict(plan) for folder, plan in sources.plans],
+        "plans": [
+            {"folder": folder} | asdict(plan) | {"words": " ".join(plan.assumed) or plan.words}
+            for folder, plan in sources.plans
+        ],
         "max_clients": MAX_CLIENTS,
     }
 

@@ -33,7 +33,8 @@ def read_plan(path: Path) -> PlannedCuts:
     path = path / "plan.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError(f"--plan {path} is no file; hsfl plan CONFIG --out DIR writes DIR/plan.json")
-    plan: PlannedCuts = read_record(path, PlannedCuts)
+    way_out = "give the plan.json that hsfl plan CONFIG --out DIR writes"
+    plan: PlannedCuts = read_record(path, PlannedCuts, way_out)
     config = None if plan.config is None else from_folder(path.parent, plan.config)
     return PlannedCuts(plan.policy, plan.cuts, config)
 

@@ -136,6 +136,10 @@ def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | 
 def _consistent_round(record: RoundRecord) -> RoundRecord:
     """Every list over clients has K numbers, and every client is one of the K."""
     num_clients = record.num_clients
+    if record.crowd is None and len(record.cuts) != len(record.waiting_s):
+        raise ValueError(
+            f"cuts has {len(record.cuts)} entries and waiting_s {len(record.waiting_s)}; both have one for each client"
+        )
     for name in ("started", "kept", "dropped"):
         _check_clients(name, getattr(record, name), num_clients)
     if record.straggler is not None:
@@ -143,7 +147,6 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
     if record.crowd is not None:
         _check_crowd(record)
         return record
-    check_length("waiting_s", record.waiting_s, num_clients)
     for phase, times in record.phases.items():
         check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
         check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
