@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
@@ -42,6 +43,8 @@ def test_who_has_no_batch_norm_hears_nothing(tmp_path: Path) -> None:
     assert prepare(tiny(*words, "model.norm=group")).notes == ()
     said = hsfl("run", *tiny_words(*words), "--out", tmp_path / "run")
     assert "set model.norm=group" in " ".join((said.out + said.err).split())
+    (run,) = data_in(tmp_path / "run" / "report.html")["runs"]
+    assert any(words.startswith("Note: ") and "set model.norm=group" in words for words in run["words"])
 
 
 @pytest.mark.parametrize("framework", ["hsfl", "fl", "cl", "sl", "cpsl"])

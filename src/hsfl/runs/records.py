@@ -54,6 +54,7 @@ class ClientsRecord:
         None  # of the main server, as the config or the fleet file says; None in older folders
     )
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
+    notes: list[str] = field(default_factory=list)  # what a person should know, as the run warned when it began
     redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
 
 

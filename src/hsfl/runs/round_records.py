@@ -173,7 +173,7 @@ def _check_crowd(record: RoundRecord) -> None:
 def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
     for client in clients:
         if client >= num_clients:
-            raise ValueError(f"{name} names client {client} but there are {num_clients} clients, from 0")
+            raise ValueError(f"{name} names client {client} but the clients are 0 to {num_clients - 1}")
     if len(set(clients)) < len(clients):
         raise ValueError(f"{name} names a client twice")
 

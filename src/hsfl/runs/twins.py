@@ -94,7 +94,7 @@ def take_over(
         folder.create(config)
         folder.write_cuts(bench.cuts)
         folder.write_task(bench.task.goal.row)
-        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts, bench.notes)))
         write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
         observer.run_starts(config, framework.cuts, 0)
         for record in records:
