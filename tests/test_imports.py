@@ -26,7 +26,9 @@ REPORT_READS = {
     "hsfl.methods",
     "hsfl.network.clock",
     "hsfl.runs.folder",
+    "hsfl.runs.numbers",
     "hsfl.runs.records",
+    "hsfl.runs.round_records",
     "hsfl.runs.tables",
     "hsfl.tasks",
 }

@@ -32,10 +32,11 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "model": "hsfl.models.recipes:MODELS",
     "data set": "hsfl.data.datasets:READERS",
     "task": "hsfl.tasks:TASKS",
-    "policy": "hsfl.allocation.policies:POLICIES",
+    "policy": "hsfl.allocation.policy_table:POLICIES",
 }
 RESERVED = "own"  # the policy of the framework's authors; a model or data that were given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
+NO_PYTHON = (".toml", ".json", ".yaml", ".yml", ".csv", ".npz", ".md", ".txt")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -128,6 +129,8 @@ def load(spec: str | Path, registers: bool = True) -> Plugin:
         for point in _installed(tuple(sys.path)).select(name=str(spec)):
             return _load_entry_point(point)
         raise InputError(f"plugin {spec} is no file; give the path of a Python file that registers something")
+    if path.suffix.lower() in NO_PYTHON:
+        raise InputError(f"plugin {spec} is no Python file; give a .py file that registers something")
     content, key = _read(path), str(path.resolve())
     plugin = Plugin(path.name, hashlib.sha256(content).hexdigest(), key)
     if key in LOADED and LOADED[key] != plugin:

@@ -51,6 +51,12 @@ def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> N
     assert not plugins.REGISTERED, "what failed leaves nothing behind"
 
 
+def test_a_config_is_no_plugin(here: Path) -> None:
+    write(here / "my.toml", "[model]\nname = 'cnn'\n")
+    said = refused("run", *tiny_words(), "--plugin", here / "my.toml", "--out", here / "run")
+    assert "my.toml is no Python file; give a .py file that registers something" in said
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

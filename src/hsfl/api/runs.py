@@ -24,7 +24,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.runs.tables import phase_table, round_table
 
 PAGE = "report.html"

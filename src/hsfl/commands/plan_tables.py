@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.formats import giga, percent, seconds, significant, took
@@ -20,8 +21,11 @@ def show_plan(answer: Any) -> None:
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
-    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
-    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    shown = [
+        (name, significant(mean_s, 5), more, policy_row(name).words)
+        for (name, mean_s), more in zip(means.items(), longer)
+    ]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed", "by rule"), shown)
     out_console.print()
     out_console.print(
         f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "

@@ -20,7 +20,8 @@ from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord, Standing, advance
+from hsfl.runs.records import Standing, advance
+from hsfl.runs.round_records import RoundRecord
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 from hsfl.training.link import LinkBytes

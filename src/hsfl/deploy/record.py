@@ -14,7 +14,8 @@ from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import RoundRecord, Says
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes, Losses

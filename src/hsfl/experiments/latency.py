@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
+from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile
-from hsfl.runs.records import Index, Number, Positive
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings
@@ -140,7 +141,7 @@ def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts import choose_cuts  # here, because numba takes seconds to load
     from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples
+    from hsfl.planning.policy_cuts import samples
     from hsfl.planning.scenarios import scenario
 
     config = point.config
@@ -183,9 +184,7 @@ def cut_settings(config: RunConfig) -> "CutSettings":
 
 def shares_cuts(name: str) -> bool:
     """Whether a policy has no cuts of its own and takes the proposed ones."""
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-
-    return name == PAPER or policy(name).cuts == "optimised"
+    return name == PAPER or not policy_row(name).chooses_cuts
 
 
 def _solver(name: str, settings: AllocationConfig) -> Any:

@@ -20,7 +20,7 @@ from hsfl.runs.compare import has_ended, run_or_resume, run_piece
 from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]

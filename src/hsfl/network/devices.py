@@ -168,7 +168,9 @@ def draw(
     speed_hz = _between(cpu_hz, "cpu_hz", uniform[:, 0])
     if cpu_hz[0] == 0:  # a range from 0 needs a floor; any other range is taken as it is
         if cpu_floor_hz > cpu_hz[1]:
-            raise InputError(f"cpu_floor_hz is {cpu_floor_hz:g}, above the range of cpu_hz {cpu_hz}; lower it")
+            raise InputError(
+                f"fleet.cpu_floor_hz is {cpu_floor_hz:g}, above the range of fleet.cpu_hz {cpu_hz}; lower it"
+            )
         speed_hz = np.maximum(speed_hz, cpu_floor_hz)
     power_w = _between(max_power_w, "max_power_w", uniform[:, 1])
     return Fleet(

@@ -17,10 +17,10 @@ from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
 from hsfl.planning.choice import is_crowd
 from hsfl.planning.described import fleet_notes
-from hsfl.planning.optimised import limit_note, plan_cuts
 from hsfl.planning.plan_clients import ClientPlan
 from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
+from hsfl.planning.policy_cuts import limit_note, plan_cuts
 from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches
 
@@ -116,7 +116,7 @@ def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Po
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
     says = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
-    if chosen.cuts != "optimised":
+    if chosen.chooses_cuts:
         return f"{says}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [
         (k, cut)

@@ -18,12 +18,12 @@ from hsfl.network.channel import Ofdma
 from hsfl.network.clock import Timeline
 from hsfl.network.even import Bands, band_groups
 from hsfl.network.latency import Phases
+from hsfl.network.timeline import LEVEL
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.round_clock import Dealt, RoundClock
 
 Array = np.ndarray
 QUICK_PAIRS = 144  # of clients and subchannels: up to these a policy allocates in milliseconds
-LEVEL = 1e-6  # of a round: ends that differ by less are the same
 GROUPS = {  # what can hold a client up, with the phases of a timeline that it is made of
     "client": ("client_forward", "client_backward"),
     "smashed": ("smashed",),
@@ -116,9 +116,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
         return None
     dealt, job = clock.dealt(round_index, chosen), clock.job
     seconds = _seconds(clock, line, dealt.allotted.phases)
-    together = _together(line)
-    alone_s = sum(seconds.values()) - seconds["server"]
-    k = int(np.where(line.kept, alone_s, -1.0).argmax()) if together else line.straggler
+    together, k = _together(line), line.straggler
     held = Held.longest({name: float(values[k]) for name, values in seconds.items()}, _costs(clock, seconds, dealt, k))
     best = _best_other(clock, dealt, k)
     who = f"{job.world.fleet.name(k)} (cut {_cut(clock, k)}) {_how(clock, line, k, together)}"

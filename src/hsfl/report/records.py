@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.runs.records import Count, Held, Index, Number
+from hsfl.runs.numbers import Count, Index, Number
+from hsfl.runs.round_records import Held
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class PlanRecord:
     num_samples: Count
     seconds: Number
     notes: list[str] = field(default_factory=list)
-    words: str = ""
+    assumed: list[str] = field(default_factory=list)
+    words: str = ""  # what older versions had instead of the sentences of `assumed`
     why: Held | None = None
     config: dict[str, Any] | None = None
     crowd: CrowdPlan | None = None  # of many clients, or several cells, in place of the clients

@@ -89,7 +89,7 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
     if (shape := input_shape(config, dataset)) != stored.input_shape:
         raise InputError(
             f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "
-            "data of then back"
+            "original data back"
         )
     test, goal = make_images(config, dataset, "test"), find_goal(config, dataset)
     return evaluate(stored.model, test, dataset.num_classes, goal=goal), dataset.classes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
@@ -32,6 +33,7 @@ from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
+from hsfl.runs.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
@@ -53,6 +55,11 @@ class Bench:
     plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
     @property
+    def cuts(self) -> CutsRecord:
+        """The cuts that were given or chosen, for another bench of the same run."""
+        return CutsRecord(list(self.task.cuts), self.plan_note)
+
+    @property
     def exam(self) -> Exam:
         return Exam(self.task.model, self.task.initial, self.test, self.num_outputs, self.task.goal)
 
@@ -61,12 +68,12 @@ def prepare(
     config: RunConfig,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
-    cuts: tuple[int, ...] | None = None,
+    cuts: CutsRecord | None = None,
 ) -> Bench:
     """Everything that a run of this config needs.
 
     dataset, model: given from Python instead of those that the config names; the model is copied.
-    cuts: [K] of a run that goes on, which are not searched again.
+    cuts: that this run has chosen before, and are not searched again.
     """
     _check_settings(config)
     dataset = read_data(config, dataset)
@@ -81,20 +88,19 @@ def prepare(
     _check_smallest_batch(config, fitted, train, indices)
     world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
-    cuts, plan_note = _cuts(config, world, num_samples, cuts)
+    chosen, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
-    task = _make_task(config, fitted, feed, world, num_samples, cuts, goal)
+    task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note)
 
 
 def _cuts(
-    config: RunConfig, world: World, num_samples: np.ndarray, given: tuple[int, ...] | None
+    config: RunConfig, world: World, num_samples: np.ndarray, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts that were given or are chosen now, [K], and what to say of a search that its time limit stopped."""
-    if given is not None:
-        check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
-        return given, None
+    """The cuts that were chosen before or are chosen now, [K], and what to say of a search that its time limit stopped."""
+    if before is not None:
+        return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
     return run_cuts(config, world, num_samples)
 
 
@@ -250,12 +256,10 @@ def _receiver_notes(config: RunConfig) -> list[str]:
 
 def _check_policy(config: RunConfig) -> None:
     """A policy that has a rule for cuts needs cuts that are planned: it would choose none of those that are given."""
-    if config.allocation.policy in ("even", "own") or not method(config.framework).own_cuts:
+    if config.allocation.policy == "own" or not method(config.framework).own_cuts:
         return
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-
     name, cuts = config.allocation.policy, config.fleet.cuts
-    if policy(name, config.options).cuts != "optimised" and cuts != "planned":
+    if policy_row(name, config.options).chooses_cuts and cuts != "planned":
         raise InputError(
             f"allocation.policy={name} chooses cuts but fleet.cuts is {cuts!r}; set fleet.cuts=planned, or take a policy "
             "without a rule for cuts"
