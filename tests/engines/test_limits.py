@@ -60,3 +60,19 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
     with pytest.raises(InputError) as error:
         on_ray._connect("head.example:6379", 1)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:10001", "http://127.0.0.1:8265", "127.0.0.1:99999", "127.0.0.1:0"]
+)
+def test_what_is_no_address_of_a_head_node_is_said_so(address: str) -> None:
+    with pytest.raises(InputError, match=r"give HOST:PORT of the head node"):
+        on_ray._knock(address)
+
+
+def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
+    monkeypatch.setattr(on_ray, "_knock", _never)
+    with pytest.raises(InputError, match="Ray is not installed"):
+        on_ray._connect("head.example:6379", 1)

@@ -10,17 +10,19 @@ token that only its own processes know; other clusters belong on closed networks
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.actor import actor_class, share_tensors
-from hsfl.engines.cores import num_cores
+from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.spread import Helper, Spread
 from hsfl.engines.versions import versions
 from hsfl.engines.worker import Answer, Done, Failed, Order, Setup
@@ -77,9 +79,9 @@ class OnRay(Spread[Remote]):
         asked = engine.workers or max(min(room, most), 1)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
-        elif engine.address is None and asked * threads > num_cores():
-            say(f"engine.workers is {asked} but this machine has {num_cores()} cores; the workers wait for each other")
         num_workers = min(asked, most)
+        if engine.address is None:
+            warn_of_cores(num_workers, threads, num_cores(), say)
         if num_workers > room:
             if room == 0:
                 _end()
@@ -189,6 +191,8 @@ def _first_line(error: BaseException) -> str:
 
 def _connect(address: str | None, num_cpus: int) -> list[float]:
     """Join the cluster at an address, or start one on this machine; returns the CPUs of each node."""
+    if "ray" not in sys.modules and find_spec("ray") is None:
+        raise InputError(NO_RAY)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address is None:
@@ -217,7 +221,7 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
 def _knock(address: str) -> None:
     """Refuse an address that is none, or where nobody listens."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
     try:
         _within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
