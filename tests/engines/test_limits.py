@@ -1,5 +1,6 @@
 """An address that does not answer is said within 15 s: the limits of all that is waited for add up to that. No Ray is needed."""
 
+import os
 import socket
 import sys
 import threading
@@ -76,3 +77,25 @@ def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(on_ray, "_knock", _never)
     with pytest.raises(InputError, match="Ray is not installed"):
         on_ray._connect("head.example:6379", 1)
+
+
+@pytest.mark.parametrize("token", [None, "of the user's own cluster"])
+def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
+    token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in on_ray.QUIET:
+        monkeypatch.setenv(name, "0")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    seen: list[str | None] = []
+    fake = SimpleNamespace(
+        init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None, nodes=list
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    on_ray._connect(None, 1)
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert seen[0] not in (None, token)
+    on_ray._end()
+    assert (os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN")) == (None, token)

@@ -37,11 +37,10 @@ LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
 START_S = 120.0  # that a worker has to start
 NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
-TOKEN = "RAY_AUTH_TOKEN"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # nothing is reported
 
 
-_made_here: set[str] = set()  # tokens
+_before: dict[str, str | None] = {}  # of the environment, what a cluster that is started here replaces
 
 
 @dataclass(kw_only=True)
@@ -196,8 +195,9 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address is None:
-        _made_here.add(token := secrets.token_hex(32))
-        os.environ |= {"RAY_AUTH_MODE": "token", TOKEN: token}
+        made = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        _before.update({name: os.environ.get(name) for name in made if name not in _before})
+        os.environ |= made
         how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         how |= {"_node_ip_address": "127.0.0.1"}
     else:
@@ -270,5 +270,8 @@ def _end() -> None:
     import ray  # here, because Ray takes seconds to load
 
     ray.shutdown()
-    if os.environ.get(TOKEN) in _made_here:
-        del os.environ[TOKEN]  # a cluster that is joined later has a token of its own
+    for name, value in _before.items():  # a cluster that is joined later has a token of its own, or none
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    _before.clear()
