@@ -99,3 +99,19 @@ def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
     assert seen[0] not in (None, token)
     on_ray._end()
     assert (os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN")) == (None, token)
+
+
+def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives its own processes 30 s to start, which a busy machine may exceed."""
+    ended: list[bool] = []
+
+    def late(**how: Any) -> None:
+        raise RuntimeError("The current node timed out during startup.\nThis could happen")
+
+    for name in (*on_ray.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=late, shutdown=lambda: ended.append(True)))
+    with pytest.raises(InputError, match=r"timed out during startup\.; try again .* engine\.name=workers$"):
+        on_ray._connect(None, 1)
+    assert ended
+    assert os.environ["RAY_AUTH_TOKEN"] == "0"

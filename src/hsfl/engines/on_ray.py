@@ -214,6 +214,8 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
             f"engine.address {address} takes connections but is no Ray cluster that answers; check it"
         ) from None
     except (Exception, SystemExit) as error:
+        with suppress(Exception):
+            _end()  # what had started of the cluster
         raise InputError(_unusable(address, error)) from error
     return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
 
@@ -259,7 +261,7 @@ def _within(seconds: float | None, call: Callable[[], Any]) -> None:
 
 def _unusable(address: str | None, error: BaseException) -> str:
     if address is None:
-        return f"Ray cannot be used: {_first_line(error)}"
+        return f"Ray cannot be used: {_first_line(error)}; try again when the machine is less busy, or set engine.name=workers"
     return (
         f"the Ray cluster at {address} cannot be used: {_first_line(error)}; every node needs the same Python and Ray, and the "
         "token of the cluster (docs/scale.md)"
