@@ -93,6 +93,21 @@ def test_the_largest_that_is_allowed_does_not_overflow() -> None:
     assert torch.equal(total.mean(BEFORE).floats, state.floats)
 
 
+def test_a_model_that_begins_with_infinity_has_no_grid() -> None:
+    before = BEFORE.clone()
+    before[1:2].floats[3] = float("-inf")
+    with pytest.raises(Diverged, match="a weight of unit 2 is infinite"):
+        PartialSum.zero(before, 10)
+
+
+def test_more_weight_than_a_sum_was_made_for_is_noticed_before_it_is_used() -> None:
+    total, state = PartialSum.zero(BEFORE, 10), BEFORE.clone()
+    for _ in range(3):
+        total.add(state, 10**6)
+    with pytest.raises(AssertionError, match="weigh more"):
+        total.mean(BEFORE)
+
+
 @pytest.mark.parametrize("weights", [(3.0, 5.0, 2.0), (0.25, 1.5, 7.125)])
 def test_counters_are_averaged_to_the_nearest_integer(weights: tuple[float, ...]) -> None:
     states = [client(k, 1) for k in range(3)]

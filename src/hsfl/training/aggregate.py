@@ -94,7 +94,9 @@ class PartialSum:
 
     def write_mean(self, after: UnitState) -> None:
         """Put the weighted mean into our units of `after`; units that nobody trained stay as they are."""
-        for unit, bits, weight in zip(range(self.total.start, self.total.stop), self.bits, self.weight.tolist()):
+        units = range(self.total.start, self.total.stop)
+        for unit, bits, largest, weight in zip(units, self.bits, self.largest, self.weight.tolist()):
+            assert math.ldexp(weight * largest, bits) < 2.0**63, "clients weigh more than the sum was made for"
             if weight > 0:
                 mine, out = self.total[unit : unit + 1], after[unit : unit + 1]
                 for theirs, numbers in zip(out.floats.split(CHUNK), mine.floats.split(CHUNK)):
@@ -109,7 +111,12 @@ class PartialSum:
 
 def most_after(before: UnitState) -> tuple[float, ...]:
     """The largest number that each unit may hold after a round that starts from `before`."""
-    return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in _largest(before))
+    numbers = _largest(before)
+    if math.inf in numbers:
+        raise Diverged(
+            f"a weight of unit {before.start + numbers.index(math.inf) + 1} is infinite where a round begins"
+        )
+    return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in numbers)
 
 
 def check_growth(state: UnitState, most: Sequence[float]) -> None:
