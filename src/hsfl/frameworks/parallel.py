@@ -14,10 +14,12 @@ sums of the units that both hold. In this simulation one working copy serves all
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
+from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
@@ -37,12 +39,20 @@ class Shard:
     losses: Losses
     bytes: LinkBytes
 
+    def __reduce__(self) -> tuple[Callable[..., "Shard"], tuple[Any, ...]]:
+        """How a shard crosses a process border: all heads as one."""
+        return _unpacked, (self.total, Packed.of(self.heads), self.losses, self.bytes)
+
     def merge(self, other: "Shard") -> None:
         """Count in another part of the round."""
         self.total.merge(other.total)
         self.heads.update(other.heads)
         self.losses.merge(other.losses)
         self.bytes.merge(other.bytes)
+
+
+def _unpacked(total: PartialSum, heads: Packed[int], losses: Losses, num_bytes: LinkBytes) -> Shard:
+    return Shard(total, heads.states(), losses, num_bytes)
 
 
 class CopyPerClient(Base):

@@ -125,7 +125,7 @@ def run_all(
 def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace: Pace, total: int) -> None:
     left = {piece.path: piece for piece in waiting}
     try:
-        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs, stoppable=True):
+        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs):
             piece = left.pop(path)
             for message in warnings:
                 show.warns(piece, message)
