@@ -2,43 +2,55 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.cuts import Cut, cuts_after, find_cuts, unit_names
+from hsfl.models.exporting import IN_ORDER
 from hsfl.models.flow import Flow, draws, module_path
 from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message
 from hsfl.models.module_split import ModuleSplit, state_of
-from hsfl.models.trace import IN_ORDER, trace
+from hsfl.models.trace import trace
 from hsfl.models.units import SplitModel
 from hsfl.models.writing import Writer, Written
 
 
-def split_by_graph(
-    module: nn.Module, inputs: Sequence[Tensor], at: Sequence[str], most_tensors: int, output: str | int | None
-) -> ModuleSplit:
+@dataclass(frozen=True)
+class Wanted:
+    """What `hsfl.split` is asked for."""
+
+    inputs: Sequence[Tensor]  # the example
+    names: tuple[str, ...] = ()  # of the inputs, where they are given by name
+    at: tuple[str, ...] = ()
+    most_tensors: int = 1
+    output: str | int | None = None
+
+
+def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
     """The module cut wherever its graph allows, or behind the parts `at`; see `hsfl.split`."""
-    training, evaluation = (_flow(module, inputs, mode, output) for mode in (True, False))
+    training, evaluation = (_flow(module, wanted, mode) for mode in (True, False))
+    training.owned = evaluation.owned = training.owned | evaluation.owned  # a statistic may be read in one mode alone
     _check_draws(module, evaluation)
-    cuts = find_cuts(training, evaluation, most_tensors)
+    cuts = find_cuts(training, evaluation, wanted.most_tensors)
     if not cuts:
-        raise InputError(_why_no_cut(module, training, most_tensors))
-    if at:
-        cuts = cuts_after(cuts, at, training.trace.matrices)
+        raise InputError(_why_no_cut(module, training, wanted.most_tensors))
+    if wanted.at:
+        cuts = cuts_after(cuts, wanted.at, training.trace.matrices)
     tensors = state_of(module)
     owner = _owners(tensors, training, evaluation, cuts)
     units, message = _make_units(tensors, owner, training, evaluation, cuts)
 
     def again(changed: nn.Module) -> SplitModel:
-        return split_by_graph(changed, inputs, at, most_tensors, output)
+        return split_by_graph(changed, wanted)
 
-    return ModuleSplit(module, units, message, again)
+    return ModuleSplit(module, units, message, again, wanted.names)
 
 
-def _flow(model: nn.Module, inputs: Sequence[Tensor], training: bool, output: str | int | None) -> Flow:
-    found = trace(model, inputs, training, output)
+def _flow(model: nn.Module, wanted: Wanted, training: bool) -> Flow:
+    found = trace(model, wanted.inputs, training, wanted.output, wanted.names)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     flow = Flow(found, (names[id(p)] for p in model.parameters() if p.requires_grad))
     if found.output not in flow.moving:

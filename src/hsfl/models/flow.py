@@ -56,7 +56,8 @@ class Flow:
         written = _writes(call)
         if _is_norm(call):
             written = [node for node in call.all_input_nodes if self.trace.state.get(node) not in self.trace.parameters]
-        return [node for node in written if node in self.trace.state]
+        storages = {storage for node in written for storage in self.storage[node]}  # a view of a buffer changes the buffer
+        return [node for node in self.trace.state if self.storage[node] & storages]
 
     def _find_moving(self, main: fx.Node) -> set[fx.Node]:
         """Operations that depend on the sample, draw, or change the state; and what they write into."""

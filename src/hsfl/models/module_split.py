@@ -24,11 +24,19 @@ class ModuleSplit(SplitModel):
     A sample that is made of several tensors is packed into one vector: `pack(tokens, mask)`.
     """
 
-    def __init__(self, module: nn.Module, units: Mapping[str, nn.Module], message: Message, again: Again) -> None:
-        """message: what the first unit takes. again: splits another module in the same way."""
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Mapping[str, nn.Module],
+        message: Message,
+        again: Again,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        """message: what the first unit takes. again: splits another module in the same way. names: of the inputs, where the
+        module takes them by name."""
         super().__init__(units, dict.fromkeys(units, ""))
         self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take it for a part
-        self.message = message
+        self.message, self.names = message, names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
         for name, tensor in state_of(module).items():
@@ -42,11 +50,16 @@ class ModuleSplit(SplitModel):
     def _register(self, unit: nn.Module, prefix: str) -> None:
         """Units stand beside the tree of names, since two units may have tensors under one part of the module."""
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return super().forward(self.pack(*inputs) if len(inputs) > 1 else inputs[0])
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return super().forward(inputs[0] if len(inputs) == 1 and not named else self.pack(*inputs, **named))
 
-    def pack(self, *inputs: Tensor) -> Tensor:
-        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor."""
+    def pack(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor. Tensors come in the
+        order of the example, or by the names that they had there."""
+        rest = self.names[len(inputs) :]
+        if named and set(named) != set(rest):
+            raise InputError(f"the model takes {', '.join(self.names) or 'tensors in order'}, not {', '.join(named)}")
+        inputs = (*inputs, *(named[name] for name in rest if named))
         if len(inputs) != len(self.message.pieces):
             raise InputError(f"the model takes {len(self.message.pieces)} tensors, not {len(inputs)}")
         return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)

@@ -1,0 +1,165 @@
+"""`torch.export` of a module, and why it cannot be done, in one line that names the module and the place in it."""
+
+import inspect
+import logging
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from torch.export import Dim, ExportedProgram
+
+from hsfl.errors import InputError
+
+IN_ORDER = "or pass its parts in order as a list of modules"  # the way out where a graph cannot be had
+DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent")
+BATCH_FIXED = ("specialized it to be a constant",)
+BATCH_GUARDED = ("Constraints violated", "constraints violated", "not all values of batch")
+HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+def export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
+    """The module's program in one mode; the module is left as it was. names: of the inputs, where they are given by name."""
+    _check_hooks(module)
+    before = {part: dict(vars(part)) for part in module.modules()}  # modes, and what a forward pass keeps of a batch
+    try:
+        with _own_randomness(module), _own_gradients(module):
+            return _export(module.train(training), inputs, names)
+    finally:
+        for part, attributes in before.items():
+            vars(part).clear()
+            vars(part).update(attributes)
+
+
+def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
+    batch = Dim("batch", min=1)
+    args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
+    sizes: Any = {name: {0: batch} for name in names} if names else _positional(module, [{0: batch}] * len(inputs))
+    try:
+        with _quiet():
+            return torch.export.export(module, args, by_name, dynamic_shapes=sizes)
+    except InputError:
+        raise
+    except Exception as error:  # a module of one's own may raise anything
+        raise InputError(_why_not(module, inputs, error)) from error
+
+
+def _positional(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """The sizes of the inputs as `torch.export` wants them: those that `*args` takes stand together."""
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    stars = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(sizes)
+    return (*sizes[:stars], tuple(sizes[stars:])) if stars < len(sizes) else tuple(sizes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of attributes that LSTM sets, and no graphs on the screen where there is an error of one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> str:
+    """One line that says why a module gives no graph, and where in it."""
+    name, words = type(module).__name__, " ".join(str(error).split())
+    where = _place(module, error)
+    if any(word in words or word in type(error).__name__ for word in DATA_DEPENDENT):
+        return (
+            f"{name} cannot be split: {where} decides by values that are known only while it runs, so there is no one "
+            f"order of its parts; compute both ways and choose with torch.where, {IN_ORDER}"
+        )
+    if any(word in words for word in BATCH_FIXED):
+        return (
+            f"{name} cannot be split: {where} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1, "
+            f"not as len(x) or as a number, {IN_ORDER}"
+        )
+    if any(word in words for word in BATCH_GUARDED):
+        return (
+            f"{name} cannot be split: {where} may not take batches of every size ({_guard(words)}); write view as reshape, "
+            f"and no sizes that are computed from the batch's, {IN_ORDER}"
+        )
+    if "not a known type" in words:
+        return (
+            f"{name} cannot be split: it returns something else than tensors ({words[:90]}); return one tensor "
+            "(use_cache=False in transformers)"
+        )
+    shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
+    reason = words[:200] or type(error).__name__
+    return f"{name} cannot be split: {where} fails on the example of {shapes} ({reason}); change it, {IN_ORDER}"
+
+
+def _guard(words: str) -> str:
+    """The condition on the batch that torch could not show to hold, in short."""
+    return words.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0][:120] or words[:120]
+
+
+def _place(module: nn.Module, error: BaseException) -> str:
+    """The innermost part of the module that was at work when the error was raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return _part_at_work(module, [frame.f_locals.get("self") for frame in reversed(frames)])
+
+
+def _part_at_work(module: nn.Module, owners: Sequence[Any]) -> str:
+    """The first of the owners of some frames, innermost first, that is a part of the module."""
+    names = {id(part): name for name, part in module.named_modules()}
+    for owner in owners:
+        if isinstance(owner, nn.Module) and names.get(id(owner)):
+            return f"its part {names[id(owner)]!r} ({type(owner).__name__})"
+    return "its forward"
+
+
+@contextmanager
+def _own_randomness(module: nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that draws from Python's or NumPy's generator: its draw would stand in the graph for ever."""
+    before = random.getstate(), str(np.random.get_state())  # noqa: NPY002 -- the module may draw from the old generator
+    yield
+    if (random.getstate(), str(np.random.get_state())) != before:  # noqa: NPY002
+        raise InputError(
+            f"{type(module).__name__} cannot be split: its forward draws from Python's random or from numpy.random, which "
+            f"no key of a step reaches; draw with torch.rand, {IN_ORDER}"
+        )
+
+
+@contextmanager
+def _own_gradients(module: nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that calls an `autograd.Function`: the graph would hold its forward and forget its backward."""
+    plain: Callable[..., Any] = vars(Function)["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch.") and cls.__name__ != "CheckpointFunction":
+            return plain.__get__(None, cls)(*args, **kwargs)
+        owners = [frame.frame.f_locals.get("self") for frame in inspect.stack(0)]
+        way_out = "use_reentrant=False" if cls.__name__ == "CheckpointFunction" else "write it with torch's operations"
+        raise InputError(
+            f"{type(module).__name__} cannot be split: {_part_at_work(module, owners)} calls {cls.__name__}, whose backward is "
+            f"code of its own, which a graph does not hold; {way_out}, {IN_ORDER}"
+        )
+
+    Function.apply = classmethod(refuse)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        Function.apply = plain  # type: ignore[assignment, method-assign]
+
+
+def _check_hooks(module: nn.Module) -> None:
+    """Hooks on the backward pass are no part of a graph."""
+    for name, part in module.named_modules():
+        if any(getattr(part, hooks, None) for hooks in HOOKS):
+            raise InputError(
+                f"{type(module).__name__} cannot be split: its part {name!r} ({type(part).__name__}) has a hook on its backward "
+                f"pass, which a graph does not hold; remove it, {IN_ORDER}"
+            )
+
