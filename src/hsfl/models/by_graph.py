@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.models.cuts import Cut, cuts_after, find_cuts, unit_names
 from hsfl.models.exporting import IN_ORDER
-from hsfl.models.flow import Flow, draws, module_path
+from hsfl.models.flow import Flow, draws, module_path, storages, writes
 from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message
 from hsfl.models.module_split import ModuleSplit, state_of
-from hsfl.models.trace import trace
+from hsfl.models.trace import Trace, trace
 from hsfl.models.units import SplitModel
 from hsfl.models.writing import Writer, Written
 
@@ -31,6 +31,17 @@ class Wanted:
 
 def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
     """The module cut wherever its graph allows, or behind the parts `at`; see `hsfl.split`."""
+    try:
+        return _split(module, wanted)
+    except (NotImplementedError, AssertionError, KeyError, SyntaxError) as error:  # what no graph of ours has shown yet
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{type(module).__name__} cannot be split: its graph has what we do not know ({type(error).__name__}: {reason}); write it "
+            f"with plain operations of torch, {IN_ORDER}"
+        ) from error
+
+
+def _split(module: nn.Module, wanted: Wanted) -> ModuleSplit:
     training, evaluation = (_flow(module, wanted, mode) for mode in (True, False))
     training.owned = evaluation.owned = training.owned | evaluation.owned  # a statistic may be read in one mode alone
     _check_draws(module, evaluation)
@@ -51,11 +62,23 @@ def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
 
 def _flow(model: nn.Module, wanted: Wanted, training: bool) -> Flow:
     found = trace(model, wanted.inputs, training, wanted.output, wanted.names)
+    _check_kept(model, found)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     flow = Flow(found, (names[id(p)] for p in model.parameters() if p.requires_grad))
     if found.output not in flow.moving:
         raise InputError(f"{type(model).__name__} cannot be split: what it returns does not depend on its input")
     return flow
+
+
+def _check_kept(model: nn.Module, found: Trace) -> None:
+    """What training changes must be in the state dict: nothing else is averaged, kept in checkpoints or handed from client to client."""
+    own = {storage: name for node, name in found.attributes.items() for storage in storages(node)}
+    for call in found.calls:
+        if changed := [own[s] for node in writes(call) for s in storages(node) if s in own]:
+            raise InputError(
+                f"{type(model).__name__} cannot be split: its forward changes {changed[0]}, which is not in its state dict, so no "
+                "client's weights would hold it; make it a buffer: register_buffer(name, tensor)"
+            )
 
 
 def _check_draws(model: nn.Module, evaluation: Flow) -> None:
@@ -136,7 +159,7 @@ def _make_units(
 
 def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Mapping[str, Tensor]) -> None:
     """What a unit needs beside its own tensors; no part of its state, since nobody trains it."""
-    unit.held.update(written.held)
+    GraphUnit.held(unit).update(written.held)
     for attribute, name in written.held.items():
         plant(unit, attribute, tensors[name].detach(), persistent=False)
     for attribute in written.constants:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.models.graph_unit import plant
+from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message, pack
 from hsfl.models.units import SplitModel, norm_rates
 
@@ -88,10 +88,14 @@ class ModuleSplit(SplitModel):
         for unit in self.units:
             for name in unit.state_dict():
                 plant(unit, name, named[name])
-            for attribute, name in getattr(unit, "held", {}).items():
+            for attribute, name in _held(unit).items():
                 plant(unit, attribute, named[name].detach(), persistent=False)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or what another process gets, has the units and no longer the module, whose class may be known here alone."""
         return self.__dict__ | {"_again": None, "_origin": ()}
+
+
+def _held(unit: nn.Module) -> dict[str, str]:
+    return GraphUnit.held(unit) if isinstance(unit, GraphUnit) else {}

@@ -32,6 +32,7 @@ class Trace:
     state: Mapping[fx.Node, str]  # parameters and persistent buffers, by their first name in the state dict
     parameters: frozenset[str]  # names of the state that are parameters
     constants: Mapping[fx.Node, Tensor]  # tensors that are no part of the state dict
+    attributes: Mapping[fx.Node, str]  # those of them that the module holds, by their names
 
     @cached_property
     def matrices(self) -> frozenset[str]:
@@ -61,7 +62,7 @@ def trace(
     _hasten_assignments(graph)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     first_names = _first_names(module)
-    state, constants, samples = {}, {}, []
+    state, constants, attributes, samples = {}, {}, {}, []
     for spec in program.graph_signature.input_specs:
         node = given[spec.arg.name]
         if spec.kind is InputKind.USER_INPUT:
@@ -70,10 +71,12 @@ def trace(
             state[node] = first_names[str(spec.target)]
         else:
             constants[node] = _constant(program, module, str(spec.target))
+            if not str(spec.target).startswith("lifted_"):  # a number that the forward pass writes down
+                attributes[node] = str(spec.target)
     parameters = frozenset(first_names[name] for name, _ in module.named_parameters())
     if names:
         samples = [given[name] for name in names]
-    return Trace(graph, tuple(samples), _output(program, module, output), state, parameters, constants)
+    return Trace(graph, tuple(samples), _output(program, module, output), state, parameters, constants, attributes)
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
@@ -89,7 +92,10 @@ def _constant(program: ExportedProgram, module: nn.Module, name: str) -> Tensor:
     if found is None:
         found = module.get_buffer(name)
     if not isinstance(found, Tensor):
-        raise InputError(f"{type(module).__name__} cannot be split: {name} is a {type(found).__name__}; {IN_ORDER}")
+        raise InputError(
+            f"{type(module).__name__} cannot be split: its forward uses a {type(found).__name__} of its own, which no key of a step and "
+            f"no weights reach; use tensors alone, {IN_ORDER}"
+        )
     return found.detach()
 
 
