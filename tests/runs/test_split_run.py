@@ -91,11 +91,16 @@ def registered():
     plugins.unload()
 
 
-def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str) -> None:
+def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str, monkeypatch) -> None:
+    from hsfl.models import by_graph
+
+    splits, split_by_graph = [], by_graph.split_by_graph
+    monkeypatch.setattr(by_graph, "split_by_graph", lambda *args: splits.append(args) or split_by_graph(*args))
     x = np.random.default_rng(1).normal(size=(40, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(40) % 3)
     chosen = settings(rounds=1) | {"data": {"name": f"npz:{tmp_path / 'set.npz'}"}}
     hsfl.run(None, tmp_path / "run", model=registered, report=False, **chosen)
+    assert len(splits) == 1  # for training and for its costs
     quality, _ = evaluate_folder(tmp_path / "run")
     assert quality.loss == pytest.approx(RunFolder(tmp_path / "run").rounds()[-1].test_loss)
     stored = load_model(RunFolder(tmp_path / "run"), "last").model

@@ -3,6 +3,7 @@
 import inspect
 import logging
 import random
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -95,9 +96,12 @@ def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> s
             f"{name} cannot be split: it returns something else than tensors ({words[:90]}); return one tensor "
             "(use_cache=False in transformers)"
         )
-    shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
-    reason = words[:200] or type(error).__name__
-    return f"{name} cannot be split: {where} fails on the example of {shapes} ({reason}); change it, {IN_ORDER}"
+    shapes = " and ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in inputs)
+    reason = re.sub(r"\bs\d+\b", "batch", words)[:200] or type(error).__name__
+    return (
+        f"{name} cannot be split: {where} fails on the example of {shapes} ({reason}); give an example as the module takes it, "
+        f"{IN_ORDER}"
+    )
 
 
 def _guard(words: str) -> str:
@@ -151,7 +155,7 @@ def _own_gradients(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        Function.apply = plain  # type: ignore[assignment, method-assign]
+        Function.apply = plain  # type: ignore[method-assign]
 
 
 def _check_hooks(module: nn.Module) -> None:
@@ -162,4 +166,3 @@ def _check_hooks(module: nn.Module) -> None:
                 f"{type(module).__name__} cannot be split: its part {name!r} ({type(part).__name__}) has a hook on its backward "
                 f"pass, which a graph does not hold; remove it, {IN_ORDER}"
             )
-

@@ -56,7 +56,9 @@ class Flow:
         written = writes(call)
         if _is_norm(call):
             written = [node for node in call.all_input_nodes if self.trace.state.get(node) not in self.trace.parameters]
-        storages = {storage for node in written for storage in self.storage[node]}  # a view of a buffer changes the buffer
+        storages = {
+            storage for node in written for storage in self.storage[node]
+        }  # a view of a buffer changes the buffer
         return [node for node in self.trace.state if self.storage[node] & storages]
 
     def _find_moving(self, main: fx.Node) -> set[fx.Node]:

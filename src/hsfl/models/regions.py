@@ -61,23 +61,24 @@ def _write_out(graph: fx.Graph, node: fx.Node, region: Any, args: Sequence[Any],
     outs = [given.get(_origin(one), mapped.get(one, one)) if isinstance(one, fx.Node) else one for one in results]
     for user in list(node.users):
         assert user.target is getitem, user
-        user.replace_all_uses_with(outs[user.args[1]])
+        number: Any = user.args[1]
+        user.replace_all_uses_with(outs[number])
         graph.erase_node(user)
     graph.erase_node(node)
 
 
 def _origin(node: fx.Node) -> fx.Node:
     """The value that operations in place changed and gave back."""
-    while getattr(getattr(node.target, "_schema", None), "is_mutable", False) and _name(node).partition(".")[0].endswith(
-        "_"
-    ):
+    while getattr(getattr(node.target, "_schema", None), "is_mutable", False) and _name(node).partition(".")[
+        0
+    ].endswith("_"):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def _detached(graph: fx.Graph, node: Any, plain: set[str]) -> Any:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    if not isinstance(value, Tensor) or not value.dtype.is_floating_point and not value.dtype.is_complex:
+    if not isinstance(value, Tensor) or (not value.dtype.is_floating_point and not value.dtype.is_complex):
         return node
     if node.name in plain:
         return node

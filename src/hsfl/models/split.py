@@ -26,7 +26,7 @@ def split(
     at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
     outputs is the model's, by its name or number.
     """
-    if example_input is None:
+    if example_input is None or isinstance(model, list | tuple | Mapping):
         return in_order(model)
     if not isinstance(model, nn.Module):
         raise InputError(

@@ -143,6 +143,8 @@ def _output(program: ExportedProgram, module: nn.Module, wanted: str | int | Non
 
 def _names_of(structure: Any) -> str:
     words = list(structure) if isinstance(structure, Mapping) else list(getattr(structure, "_fields", ()))
+    if not words and isinstance(structure, list | tuple):
+        words = list(range(len(structure)))
     return f" ({', '.join(map(str, words))})" if words else ""
 
 
