@@ -42,7 +42,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], tr
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
     batch = Dim("batch", min=1)
     args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
-    sizes: Any = {name: {0: batch} for name in names} if names else _positional(module, [{0: batch}] * len(inputs))
+    sizes: Any = {name: {0: batch} for name in names} if names else sizes_by_place(module, [{0: batch}] * len(inputs))
     try:
         with _quiet():
             return torch.export.export(module, args, by_name, dynamic_shapes=sizes)
@@ -52,7 +52,7 @@ def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -
         raise InputError(_why_not(module, inputs, error)) from error
 
 
-def _positional(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
+def sizes_by_place(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
     """The sizes of the inputs as `torch.export` wants them: those that `*args` takes stand together."""
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     stars = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(sizes)

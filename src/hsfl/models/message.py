@@ -53,7 +53,7 @@ def unpack(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
     """The pieces again, each with its own shape, type and order in memory."""
     parts = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
     return [
-        laid_out(part.reshape(len(packed), *sizes).movedim(0, dim).to(dtype), order)
+        laid_out(part.reshape(packed.shape[0], *sizes).movedim(0, dim).to(dtype), order)
         for part, (dim, sizes, dtype, order) in zip(parts, pieces)
     ]
 

@@ -65,8 +65,9 @@ class ModuleSplit(SplitModel):
         return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)
 
     def whole(self) -> nn.Module:
-        """The module that was split; of a copy, which does not know it, the units one after another."""
-        return self._origin[0] if self._origin else self
+        """The module that was split; of a copy, which does not know it, and of a module that takes several tensors, the units one
+        after another."""
+        return self._origin[0] if self._origin and self.message.is_plain else self
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
         """The module after a change to its layers, split anew."""
