@@ -99,6 +99,21 @@ class ChannelsLast(nn.Module):
         return self.c(h.permute(0, 2, 1).view(-1, 4)).view(-1, 27)
 
 
+class TimeFirst(nn.Module):
+    """Time in front, and `view` over time and batch: torch cannot show that it fits every batch, though it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 12), nn.Linear(4, 4), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).view(-1, 3, 4).transpose(0, 1).contiguous()
+        h = self.b(h.relu()).relu()
+        time, batch, width = h.shape
+        h = h.view(time * batch, width).view(time, batch, width)
+        return self.c(h.transpose(0, 1).flatten(1))
+
+
 def spectral() -> nn.Module:
     module = Three()
     module.b = nn.utils.parametrizations.spectral_norm(module.b)
@@ -113,6 +128,7 @@ SAME = {
     "names": Names,
     "attention": Attends,
     "channels last": ChannelsLast,
+    "time first": TimeFirst,
 }
 
 
@@ -122,6 +138,7 @@ def test_odd_modules_compute_the_same(make):
     module = make()
     model = hsfl.split(module, X)
     assert distance(module, model, [torch.randn(3, 4)]) < 1e-6
+    assert torch.allclose(model.eval()(X[:1]), module.eval()(X[:1]), atol=1e-6)
     assert model.num_units > 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 
@@ -23,6 +24,7 @@ IN_ORDER = "or pass its parts in order as a list of modules"  # the way out wher
 DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent")
 BATCH_FIXED = ("specialized it to be a constant",)
 BATCH_GUARDED = ("Constraints violated", "constraints violated", "not all values of batch")
+MOST_TRIED = 300  # batches for which a condition is looked at
 HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
@@ -40,16 +42,42 @@ def export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], tr
 
 
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
-    batch = Dim("batch", min=1)
+    """By a batch that is a symbol. Of one input it may be left to torch, where all that torch cannot show holds for every batch."""
     args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
-    sizes: Any = {name: {0: batch} for name in names} if names else sizes_by_place(module, [{0: batch}] * len(inputs))
-    try:
+
+    def with_batch(batch: Any) -> ExportedProgram:
+        sizes: Any = {name: {0: batch} for name in names}
+        sizes = sizes or sizes_by_place(module, [{0: batch}] * len(inputs))
         with _quiet():
             return torch.export.export(module, args, by_name, dynamic_shapes=sizes)
+
+    try:
+        try:
+            return with_batch(Dim("batch", min=1))
+        except UserError as error:
+            if len(inputs) > 1 or not _holds_for_every_batch(str(error)):
+                raise
+            return with_batch(Dim.DYNAMIC)
     except InputError:
         raise
     except Exception as error:  # a module of one's own may raise anything
         raise InputError(_why_not(module, inputs, error)) from error
+
+
+def _holds_for_every_batch(words: str) -> bool:
+    """Whether the conditions on the batch that torch could not show, and nothing else, stand in its error, and hold for every batch that was
+    tried."""
+    guards = [
+        re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "b", guard) for guard in re.findall(r"generated guard (.*)\.", words)
+    ]
+    if (
+        not guards
+        or "pecializ" in words
+        or not all(re.fullmatch(r"(?:[b\d\s()+*/,<>=!-]|min|max)*", g) for g in guards)
+    ):
+        return False
+    names = {"__builtins__": {}, "min": min, "max": max}
+    return all(eval(guard, names, {"b": batch}) for guard in guards for batch in range(1, MOST_TRIED))
 
 
 def sizes_by_place(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -106,7 +134,8 @@ def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> s
 
 def _guard(words: str) -> str:
     """The condition on the batch that torch could not show to hold, in short."""
-    return words.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0][:120] or words[:120]
+    guard = words.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0] or words
+    return re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "batch", guard)[:120].rstrip(".")
 
 
 def _place(module: nn.Module, error: BaseException) -> str:
