@@ -171,11 +171,16 @@ def _run(content: bytes, plugin: Plugin) -> None:
     module = ModuleType(_module_name(plugin))
     module.__file__ = plugin.spec
     sys.modules[module.__name__] = module
+    folder = str(Path(plugin.spec).parent)
+    sys.path.insert(0, folder)  # as for a program: files beside it can be imported
     try:
         exec(compile(content, plugin.spec, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[module.__name__]
         raise
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: bool = True) -> None:

@@ -24,7 +24,7 @@ def cost(
     model: Annotated[
         str,
         typer.Argument(
-            help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, a name that a plugin registers, or FILE.py:FUNCTION of yours."
+            help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, gpt, vit, hf:PATH, a name that a plugin registers, or FILE.py:FUNCTION of yours."
         ),
     ] = "resnet18",
     input: Annotated[

@@ -86,5 +86,5 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
     if (task := expected_task(config)).name != DEFAULT or config.train.loss is not None:
         raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
     model = make_model(config, input_shape, num_classes).eval()
-    check_fits(model, example(input_shape), num_classes)
+    check_fits(model, example(input_shape, model.input_dtype), num_classes)
     return Kit(config, model, Layout.of(model), input_shape, num_classes)

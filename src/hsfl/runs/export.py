@@ -117,8 +117,15 @@ def export_folder(
         return path
     example = torch.zeros(2, *stored.input_shape, dtype=stored.model.input_dtype)
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
-    write_atomic(path, lambda scratch: write(stored.model.whole().eval(), example, scratch))
+    write_atomic(path, lambda scratch: write(_as_one(stored.model, example), example, scratch))
     return path
+
+
+@torch.no_grad()
+def _as_one(model: SplitModel, example: torch.Tensor) -> nn.Module:
+    """The module that was split, where it gives one tensor; else its units one after another, which do."""
+    whole = model.whole().eval()
+    return whole if whole is model or isinstance(whole(example.clone()), torch.Tensor) else model
 
 
 def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> None:
@@ -132,12 +139,15 @@ def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
+    from hsfl.models.exporting import sizes_by_place  # here, because sympy takes a second to load
+
     batch = torch.export.Dim("batch", min=1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells everyone that torchvision is not there
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+            sizes = sizes_by_place(model, [{0: batch}])
+            program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=sizes, verbose=False)
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise InputError(f"this model cannot be written as onnx ({reason}); export it as torchscript") from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hsfl.allocation.policy_table import policy_row
 from hsfl.config import OWN_MODEL, RunConfig
@@ -22,7 +23,8 @@ from hsfl.formats import count
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.methods import copy_per_client_names, method
-from hsfl.models.fit import check_fits
+from hsfl.models.fit import check_fits, check_weights
+from hsfl.models.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
@@ -80,13 +82,16 @@ def prepare(
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
     indices = divide(config, dataset)
+    if model is not None:
+        check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
     fitted = fitted.to(find_device(config.device)).eval()
     goal = find_goal(config, dataset)
-    check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes, goal.row.targets)
+    check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets)
     _check_loss(goal, fitted, train)
     _check_smallest_batch(config, fitted, train, indices)
-    world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
+    split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
+    world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
     chosen, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
@@ -131,11 +136,21 @@ def find_goal(config: RunConfig, dataset: Dataset) -> Goal:
     return Goal(row.name, config.train.loss)
 
 
+def _largest(train: Images, dataset: Dataset) -> Tensor:
+    """A sample to try a model on; of tokens with the last of the vocabulary in it."""
+    sample = train.floats(train.x[:1]).clone()
+    if dataset.vocabulary is not None:
+        sample.view(-1)[0] = dataset.vocabulary - 1
+    return sample
+
+
 def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
-    """Try a plugin's loss on two samples: what is no number is told before anything is written."""
-    if callable(goal.row.loss) and goal.loss is None:
+    """Try a plugin's loss and metrics on two samples: what is no number is told before anything is written."""
+    if (callable(goal.row.loss) and goal.loss is None) or any(metric.function for metric in goal.row.metrics):
         with torch.no_grad():
-            goal(copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2])
+            output, target = copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2]
+            goal(output, target)
+            goal.sums(output, target, output.shape[-1])
 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
