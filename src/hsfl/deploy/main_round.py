@@ -94,13 +94,20 @@ class MainRound:
 
 
 def open_round(
-    kit: Kit, round: int, state: UnitState, plan: Plan, seats: dict[int, tuple[str, int]], parts: Parts, tau_s: float
+    kit: Kit,
+    round: int,
+    state: UnitState,
+    plan: Plan,
+    seats: dict[int, tuple[str, int]],
+    parts: Parts,
+    deadline_s: float,
 ) -> MainRound:
-    """A round with these clients, by seat their name and number of samples."""
+    """A round with these clients, by seat their name and number of samples. For the compute thread: a step of the round before
+    may be under way on a working copy that this round takes."""
     lr, tails = learning_rate(kit.config.train, round), {}
     parts.keep_only({plan.cuts[seat] for seat in seats})
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
         mine = state[cut : state.stop]
         tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
-    return MainRound(round, state, plan, tails, asyncio.get_running_loop().time() + tau_s, parts)
+    return MainRound(round, state, plan, tails, deadline_s, parts)

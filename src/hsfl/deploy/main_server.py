@@ -123,7 +123,10 @@ class Main:
         )
         tau_s = self.desk.kit.config.train.tau_s or TAU_S
         state = self.keeping.state[min(cuts) : self.keeping.state.stop]
-        now = self.desk.now = open_round(self.desk.kit, self.keeping.round, state, plan, seats, self.parts, tau_s)
+        deadline_s = asyncio.get_running_loop().time() + tau_s
+        now = self.desk.now = await self.desk.compute.run(
+            partial(open_round, self.desk.kit, self.keeping.round, state, plan, seats, self.parts, deadline_s)
+        )
         self.started = True
         self.desk.log.event("round begins", round=self.keeping.round + 1, clients=len(seats), cuts=cuts)
         await self._tell_everybody(now)

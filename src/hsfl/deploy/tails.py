@@ -58,8 +58,6 @@ class Tail:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     dropped: str | None = None  # why
     end: End | None = None
-    up_bytes: int = 0
-    down_bytes: int = 0
 
     def __post_init__(self) -> None:
         train = self.kit.config.train
@@ -70,6 +68,7 @@ class Tail:
         """Begin the client's round anew: nothing of it has been summed yet."""
         self.step, self.end, self.last = 0, None, b""
         self.server_s = self.waited_s = 0.0
+        self.up_bytes = self.down_bytes = 0
         self.stream: object = None  # the stream that may speak for the client
         self.fresh_stream = False
         if self.part is not None:
@@ -86,10 +85,14 @@ class Tail:
         self.stream, self.fresh_stream = stream, True
         return self.step
 
+    def check_stream(self, stream: object) -> None:
+        """Refuse what comes late on a stream that another one has replaced; the client has done nothing wrong."""
+        if stream is not self.stream:
+            raise WireError("stale", "a message on a stream that another one has replaced")
+
     def repeats(self, message: Batch, stream: object) -> bool:
         """Whether the batch is the last one again, which a new stream may ask for first; anything else out of order is refused."""
-        if stream is not self.stream:
-            raise WireError("order", "a batch on a stream that another one has replaced")
+        self.check_stream(stream)
         first, self.fresh_stream = self.fresh_stream, False
         if first and self.last and message.step == self.step - 1:
             return True
