@@ -43,9 +43,14 @@ class Desk:
         self.roster.send(seat, pack(now.order(seat)))
 
     def drop(self, seat: int, reason: str, words: str) -> None:
-        """Leave a client out of the open round."""
+        """Leave a client out of the open round, unless the servers have agreed on it: its update is in their sums."""
         now = self.now
-        if now is None or seat not in now.tails or not now.drop(seat, reason, words):
+        if now is None or seat not in now.tails:
+            return
+        if seat in now.agreed:
+            now.later.append((seat, reason, words))
+            return
+        if not now.drop(seat, reason, words):
             return
         name = now.tails[seat].name
         self.log.event("client dropped", "warning", client=name, round=now.round + 1, reason=reason, why=words)

@@ -50,7 +50,7 @@ class Keeping:
 
     async def write(self, now: MainRound, after: UnitState, began_s: float) -> None:
         """The round in the run folder; with the checkpoint it is complete."""
-        kept, config = now.kept(), self.desk.kit.config
+        kept, config = now.agreed, self.desk.kit.config
         last = now.round + 1 == config.train.rounds
         whole = quality = None
         if self.desk.settings.evaluate != "none" and (last or (now.round + 1) % config.train.eval_every == 0):
@@ -99,7 +99,7 @@ class Keeping:
 
     def _sent(self, now: MainRound) -> LinkBytes:
         """Bytes on each link, as a simulation counts them."""
-        start, stop = min(now.cuts), max(now.cuts)
+        start, stop = now.common
         sums = 2 * (self._sum_bytes(start, stop) if start < stop else 0)
         assert now.have is not None
         return LinkBytes(

@@ -170,6 +170,7 @@ class Main:
         """Open the round at the edge server and send every client its order."""
         seats = now.seats()
         answer = await self.desk.edge.open(now.round, now.attempt, seats)
+        now.edge_stop = max((seat.cut for seat in seats), default=0)
         now.hand_out([seat.seat for seat in seats], answer)
         for seat in seats:
             self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
@@ -232,7 +233,7 @@ class Main:
     async def _agree(self, now: MainRound) -> UnitState:
         """One kept list; both servers sum these clients, swap the sums of the common units, and divide."""
         while True:
-            kept = now.kept()
+            kept = now.agreed = now.kept()
             if len(kept) < self.desk.settings.min_clients:
                 diverged = all(reason in ("diverged", "not_finite") for reason in now.drops.values())
                 raise TooFew(
@@ -241,11 +242,12 @@ class Main:
                 )
             sides = {seat: now.tails[seat].side for seat in kept}
             server = await self.desk.compute.run(partial(agreed, now.state, sides, kept))
-            start, stop = min(now.cuts), max(now.cuts)
+            start, stop = now.common
             mine = server.send(start, stop) if start < stop else None
             try:
                 theirs = await self.desk.edge.swap(Swap(now.round, now.attempt, kept, start, stop), mine)
             except EdgeLost as error:
+                self._disagree(now)
                 await self._reopen(now, error)
                 await self._gather(now)
                 continue
@@ -254,6 +256,12 @@ class Main:
                 self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
                 server.merge(theirs)
             return await self.desk.compute.run(server.close)
+
+    def _disagree(self, now: MainRound) -> None:
+        """The sums were not swapped: who was to be dropped meanwhile is dropped now."""
+        later, now.later, now.agreed = now.later, [], []
+        for seat, reason, words in later:
+            self.desk.drop(seat, reason, words)
 
     async def _end_attempt(self, why: str) -> None:
         """Give the open round up; its clients wait for the next order."""
