@@ -32,7 +32,7 @@ class Attending:
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack(welcome))
         ready, _ = expect(await must_hear(context), Ready)
-        self._check_ready(hello.name, ready)
+        self._check_ready(hello.name, seat, ready)
         member = Member(hello.name, seat, ready)
         self.desk.planner.join(seat, ready)
         self.desk.roster.join(member)
@@ -51,7 +51,7 @@ class Attending:
                     self.desk.evaluation.leave(seat)
             self.desk.metrics.clients.set(len(self.desk.roster.members))
 
-    def _check_ready(self, name: str, ready: Ready) -> None:
+    def _check_ready(self, name: str, seat: int, ready: Ready) -> None:
         self.desk.kit.check_fingerprint(ready.fingerprint, name)
         if len(ready.class_counts) != self.desk.kit.num_classes or not sum(ready.class_counts):
             raise InputError(
@@ -61,7 +61,7 @@ class Attending:
             raise InputError(
                 f"{name} has {sum(ready.class_counts)} samples; at most {MOST_SAMPLES} are taken of a client"
             )
-        self.desk.planner.deepest(ready.measured.memory_bits)
+        self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
         """What a client says besides training; the connection ends with the last word."""

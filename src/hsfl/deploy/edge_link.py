@@ -49,8 +49,8 @@ class EdgeLost(Exception):
 class EdgeLink:
     """Questions to the edge server. A new channel is opened after every loss, so that a renewed certificate is taken up."""
 
-    def __init__(self, address: str, certs: Path | None) -> None:
-        self._address, self._certs = address, certs
+    def __init__(self, address: str, certs: Path | None, run: str) -> None:
+        self._address, self._certs, self._run = address, certs, run
         self._peer: Peer | None = None
         self.instance = ""
 
@@ -73,7 +73,7 @@ class EdgeLink:
 
     async def begin(self, kit: Kit) -> Standing:
         """Say what is trained, and hear where the edge server stands."""
-        message = Begin(sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
+        message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
         standing = await self._ask("Begin", message, Standing)
         kit.check_fingerprint(standing.fingerprint, "the edge server")
         self.instance = standing.instance

@@ -50,10 +50,14 @@ class MainRound:
     edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
     have: Have | None = None
-    edge_stop: int = 0  # the edge server holds the units [0, edge_stop) of the round: to the deepest cut of those who were in it
+    edge_stop: int = (
+        0  # the edge server holds the units [0, edge_stop) of the round: to the deepest cut of those who were in it
+    )
     drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
     agreed: list[int] = field(default_factory=list)  # seats whose sides are summed: who goes now has still taken part
-    later: list[tuple[int, str, str]] = field(default_factory=list)  # drops of agreed clients, if the agreement falls through
+    later: list[tuple[int, str, str]] = field(
+        default_factory=list
+    )  # drops of agreed clients, if the agreement falls through
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

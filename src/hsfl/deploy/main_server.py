@@ -27,7 +27,7 @@ from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
-from hsfl.planning.choice import choose_clients
+from hsfl.planning.choice import choose_present
 from hsfl.runs.record import Summary
 
 NEWS_S = 5.0  # that the edge server may take to say that there is no news
@@ -137,14 +137,16 @@ class Main:
     async def _enough(self) -> dict[int, tuple[str, int]]:
         """The clients of the next round, by seat their name and samples; waits until there are enough."""
         least = self.desk.settings.min_clients if self.started else self.desk.settings.start_clients
-        chosen, said = choose_clients(self.desk.kit.config, self.keeping.round), False
+        members, said = self.desk.roster.members, False
         while True:
             self.desk.roster.changed.clear()
-            here = {k: member for k, member in sorted(self.desk.roster.members.items()) if k in chosen}
-            if len(here) >= min(least, len(chosen)) and here:
-                return {k: (member.name, sum(member.ready.class_counts)) for k, member in here.items()}
+            if len(members) >= least:
+                chosen = choose_present(self.desk.kit.config, self.keeping.round, members)
+                return {k: (members[k].name, sum(members[k].ready.class_counts)) for k in chosen}
             if not said:
-                self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=len(here), wanted=least)
+                self.desk.log.event(
+                    "waits for clients", round=self.keeping.round + 1, clients=len(members), wanted=least
+                )
                 said = True
             await self.desk.roster.changed.wait()
 

@@ -78,8 +78,8 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         planner = await compute.run(lambda: _planner(kit, log))
         test = make_images(config, dataset, "test") if dataset is not None else None
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
-        edge = EdgeLink(settings.edge, certs)
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
+        edge = EdgeLink(settings.edge, certs, roster.run)
         desk = Desk(settings, kit, planner, roster, edge, compute, log, metrics)
         keeping = Keeping(desk, folder, test, classes)
         keeping.restore()

@@ -1,7 +1,8 @@
 """Who takes part: a seat for each client's name, which stays the client's for the run, and who is connected now."""
 
 import asyncio
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hsfl.deploy.client_messages import Ready
@@ -11,9 +12,11 @@ from hsfl.files import read_record, write_json
 
 @dataclass(frozen=True)
 class SeatsRecord:
-    """seats.json in the run folder: names in the order of their seats."""
+    """seats.json in the run folder: names in the order of their seats, and the run's own name, drawn once. By it the edge server
+    tells the run's rounds from those of another run."""
 
     names: list[str]
+    run: str
 
 
 @dataclass(eq=False)
@@ -31,12 +34,15 @@ class Roster:
 
     def __init__(self, folder: Path, names: tuple[str, ...], most: int) -> None:
         self._path, self._most = folder / "seats.json", most
-        kept: list[str] = read_record(self._path, SeatsRecord).names if self._path.exists() else []
+        found = self._path.exists()
+        record: SeatsRecord = read_record(self._path, SeatsRecord) if found else SeatsRecord([], secrets.token_hex(8))
+        kept, self.run = record.names, record.run
         if list(names[: len(kept)]) != kept[: len(names)]:
             raise InputError(
                 f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order"
             )
         self.names = kept + list(names[len(kept) :])
+        self._write()
         self.members: dict[int, Member] = {}
         self.known: dict[int, Ready] = {}  # what each said last, connected or not
         self.changed = asyncio.Event()
@@ -47,8 +53,11 @@ class Roster:
             if len(self.names) >= self._most:
                 raise InputError(f"all {self._most} seats are taken; raise run.fleet.num_clients and begin a new run")
             self.names.append(name)
-            write_json(self._path, {"names": self.names})
+            self._write()
         return self.names.index(name)
+
+    def _write(self) -> None:
+        write_json(self._path, asdict(SeatsRecord(self.names, self.run)))
 
     def join(self, member: Member) -> None:
         """Take a client in. An earlier connection of the same client ends."""

@@ -128,6 +128,12 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"min_clients and first_clients are {settings.min_clients} and {settings.start_clients} but "
             f"run.fleet.num_clients is {config.fleet.num_clients}; lower them"
         )
+    few = config.train.clients_per_round
+    if few is not None and settings.min_clients > few:
+        raise InputError(
+            f"min_clients is {settings.min_clients} but run.train.clients_per_round is {few}, so that no round would keep enough; "
+            "lower min_clients"
+        )
     return config
 
 
