@@ -124,13 +124,13 @@ def test_a_device_that_cannot_hold_its_given_cut_is_refused_and_stops_nobody_els
     assert need is not None
     made.check_memory("ada", 0, float(need[1]))
     with pytest.raises(
-        InputError, match="di's memory holds cuts up to [1-4], and the run gives it 5; ask the operator"
+        InputError, match=r"di's memory holds cuts up to [1-4], and the run gives it 5; ask the operator"
     ):
         made.check_memory("di", 3, float(need[1]))
 
 
 def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
-    with pytest.raises(InputError, match="fleet.cuts has 2 numbers but there are 4 clients"):
+    with pytest.raises(InputError, match=r"fleet.cuts has 2 numbers but there are 4 clients"):
         planner(cuts=[1, 2])
     with pytest.raises(InputError, match="the model has 5 units"):
         planner(cuts=[1, 2, 3, 9])
