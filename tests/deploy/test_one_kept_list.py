@@ -16,6 +16,32 @@ from tests.deploy.inside import Inside
 ONE_ROUND = changed(RUN, train={"rounds": 1, "tau_s": 20.0})
 
 
+def test_an_edge_server_that_is_away_during_an_evaluation_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round is on its disk and is not made again."""
+    given, opened, lost, opens = EdgeLink.give_units, EdgeLink.open, [1], list[int]()
+
+    async def give_units(self: EdgeLink, round: int, like: Any) -> Any:
+        if lost:
+            lost.clear()
+            raise EdgeLost("gone")
+        return await given(self, round, like)
+
+    async def open_round(self: EdgeLink, round: int, *rest: Any) -> Any:
+        opens.append(round)
+        return await opened(self, round, *rest)
+
+    monkeypatch.setattr(EdgeLink, "give_units", give_units)
+    monkeypatch.setattr(EdgeLink, "open", open_round)
+    inside = Inside(tmp_path, ONE_ROUND)
+    assert inside.go().status == "finished"
+    assert not lost
+    assert opens == [0]
+    assert inside.rounds()[0]["test_accuracy"] is not None
+    assert [line["event"] for line in inside.events("main") if line["level"] == "warning"] == ["evaluation made again"]
+
+
 @pytest.mark.parametrize(("lost", "kept"), [(False, [0, 1, 2, 3]), (True, [0, 1, 2])])
 def test_who_leaves_while_sums_are_swapped_has_taken_part_unless_the_swap_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool, kept: list[int]

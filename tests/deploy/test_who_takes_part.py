@@ -19,6 +19,7 @@ from hsfl.planning.choice import choose_clients, choose_present
 from tests.deploy.fleet import RUN, changed
 
 FEW = changed(RUN, fleet={"num_clients": 8, "cuts": 2}, train={"clients_per_round": 2})
+READY = Ready("f", [5], Measured(*(1e9,) * 5, None), None)
 
 
 def test_with_everybody_there_they_are_those_of_a_simulation() -> None:
@@ -32,12 +33,15 @@ def test_a_round_waits_for_nobody_who_is_not_there(tmp_path: Path, least: int) -
     """Eight seats, three devices, two a round: whoever is drawn is there."""
     config, roster = parse_config(FEW), Roster(tmp_path, (), 8)
     for name in ("ada", "bo", "cy"):
-        ready = Ready("f", [5], Measured(*(1e9,) * 5, None), None)
-        roster.join(Member(name, roster.seat(name), ready))
+        roster.join(Member(name, roster.seat(name), READY))
     settings = MainSettings(min_clients=1, first_clients=least)
     main = Main.__new__(Main)
     main.desk = SimpleNamespace(
-        settings=settings, roster=roster, kit=SimpleNamespace(config=config), log=open_log("main", True, io.StringIO())
+        settings=settings,
+        roster=roster,
+        kit=SimpleNamespace(config=config),
+        log=open_log("main", True, io.StringIO()),
+        waits_for=None,
     )
     main.started, seen = False, set()
     for round in range(20):
@@ -46,6 +50,29 @@ def test_a_round_waits_for_nobody_who_is_not_there(tmp_path: Path, least: int) -
         assert len(seats) == 2
         seen |= set(seats)
     assert seen == {0, 1, 2}
+
+
+def main_with(folder: Path, names: tuple[str, ...], round: int, tau_s: float) -> Main:
+    """A main server that has just started, with these clients there; three make the first round, two the others."""
+    config, roster = parse_config(changed(RUN, train={"tau_s": tau_s})), Roster(folder, (), 4)
+    for name in names:
+        roster.join(Member(name, roster.seat(name), READY))
+    main = Main.__new__(Main)
+    main.desk = SimpleNamespace(
+        settings=MainSettings(min_clients=2, first_clients=3), roster=roster, kit=SimpleNamespace(config=config),
+        log=open_log("main", True, io.StringIO()), waits_for=None,
+    )  # fmt: skip
+    main.started, main.keeping = False, SimpleNamespace(round=round)
+    return main
+
+
+def test_after_a_restart_who_stays_away_does_not_stop_the_run(tmp_path: Path) -> None:
+    """The clients of before have tau to come back; then the minimum makes a round. A new run waits for all that it wants."""
+    seats = asyncio.run(asyncio.wait_for(main_with(tmp_path, ("ada", "bo"), 5, tau_s=0.2)._enough(), 5))
+    assert set(seats) == {0, 1}
+    new = main_with(tmp_path, ("ada", "bo"), 0, tau_s=0.2)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(new._enough(), 0.6))
 
 
 def test_a_minimum_that_no_round_can_keep_is_an_error() -> None:
@@ -64,7 +91,21 @@ def test_seats_and_the_runs_name_stay(tmp_path: Path) -> None:
     first = Roster(tmp_path, ("ada", "bo"), 4)
     first.seat("cy")
     again = Roster(tmp_path, (), 4)
-    assert again.names == ["ada", "bo", "cy"]
     assert again.run == first.run
+    assert again.names == ["ada", "bo"]  # cy was never ready
+    first.join(Member("cy", 2, READY))
+    assert Roster(tmp_path, (), 4).names == ["ada", "bo", "cy"]
     with pytest.raises(InputError, match="keep their order"):
         Roster(tmp_path, ("bo", "ada"), 4)
+
+
+def test_a_client_that_is_refused_takes_no_seat(tmp_path: Path) -> None:
+    roster = Roster(tmp_path, (), 2)
+    assert [roster.seat(name) for name in ("wrong", "ada")] == [0, 1]
+    roster.join(Member("ada", 1, READY))
+    roster.give_up("wrong")
+    roster.give_up("ada")  # a second connection of a client that has its seat
+    assert roster.labels() == ["seat 0", "ada"]
+    assert [roster.seat(name) for name in ("bo", "ada")] == [0, 1]
+    with pytest.raises(InputError, match=r"all 2 seats are taken; free one in seats.json"):
+        roster.seat("cy")

@@ -30,6 +30,7 @@ class Desk:
     metrics: Metrics
     now: MainRound | None = None  # the open round
     evaluation: Evaluation | None = None  # by the clients, while it lasts
+    waits_for: int | None = None  # clients that must be there for the next round, while there are fewer
     drops: dict[str, int] = field(default_factory=dict)  # since the start of this process, by client
 
     async def fresh_tokens(self, now: MainRound, seat: int) -> None:

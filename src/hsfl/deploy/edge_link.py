@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.messages import Message, expect, pack
 from hsfl.deploy.server_messages import (
@@ -56,7 +57,14 @@ class EdgeLink:
 
     @property
     def peer(self) -> Peer:
-        self._peer = self._peer or Peer(self._address, "edge", "main", self._certs)
+        if self._peer is None:
+            try:
+                self._peer = Peer(self._address, "edge", "main", self._certs)
+            except InputError as error:
+                if self._certs is None:
+                    raise
+                words = without_folder(str(error), self._certs)  # it was good at the start, and may be half copied now
+                raise EdgeLost(f"the certificate cannot be used: {words}") from None
         return self._peer
 
     async def lose(self) -> None:

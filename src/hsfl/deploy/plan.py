@@ -106,7 +106,7 @@ class Planner:
             return self.cuts
         for seat in np.flatnonzero(~holds).tolist():
             self.log.event(
-                "client gets another cut, as its memory does not hold the one before", client=world.fleet.names[seat],
+                "client gets another cut, as its memory does not hold the one before", client=world.fleet.name(seat),
                 cut=best[seat], before=self.cuts[seat],
             )  # fmt: skip
         if not method(self.config.framework).own_cuts:
@@ -151,6 +151,13 @@ class Planner:
         servers = Servers(main_hz=self.main_flops_per_s)
         links = MeasuredLinks(Rates(*(table[name] for name in RATES)))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
+
+    def up_share(self, seat: int, up_bytes: int, down_bytes: int) -> float:
+        """The part of an exchange's seconds on the link that goes up. A client times both ways together; they are divided as the
+        rates of its probes would have them."""
+        known = self.measured[seat]
+        up_s, down_s = up_bytes / known.main_up_bps, down_bytes / known.main_down_bps
+        return up_s / (up_s + down_s) if up_s + down_s > 0 else 0.0
 
     def deepest(self, memory_bits: float | None) -> int:
         """The deepest cut that fits; an error where none does."""

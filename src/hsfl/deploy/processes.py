@@ -166,6 +166,7 @@ async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
     for server, address in (("main", settings.main), ("edge", settings.edge)):
         if problem := await asyncio.to_thread(diagnose, address, server, certs):
             log.event(problem, "warning")
+            device.hint = device.hint or problem
     _on_signals(stopping.set)
     running, told = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
     try:

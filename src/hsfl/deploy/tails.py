@@ -138,17 +138,17 @@ class Tail:
             raise WireError("diverged", str(error)) from None
         self.end, self.last = message, b""
 
-    def phases(self, model_up_s: float) -> dict[str, float]:
-        """Measured seconds of the round, by phase. Waiting for other clients' steps is a phase of its own here."""
+    def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
+        """Measured seconds of the round, by phase. Waiting for other clients' steps is a phase of its own here. up_share: of the
+        seconds that an exchange spends on the link, which a client times both ways together."""
         assert self.end is not None
         moved_s = max(self.end.exchange_s - self.server_s - self.waited_s, 0.0)
-        up = self.up_bytes / max(self.up_bytes + self.down_bytes, 1)
         return {
             "client": self.end.client_s,
-            "smashed": moved_s * up,
+            "smashed": moved_s * up_share,
             "server": self.server_s,
             "waiting": self.waited_s,
-            "gradient": moved_s * (1 - up),
+            "gradient": moved_s * (1 - up_share),
             "model_up": model_up_s,
             "model_down": self.end.model_down_s,
         }
