@@ -12,6 +12,7 @@ Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
+DEVICES_DATA = "devices' own data"  # the name of the data of a run on real machines whose operator has none
 OWN_DATA = "own"  # how the name of a data set begins that was given from Python: own or own:NAME
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import cast
 
 from hsfl.deploy.kit import Kit
+from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.plan import Plan, Planner
 from hsfl.deploy.roster import Roster
 from hsfl.deploy.tails import Tail
@@ -20,8 +21,6 @@ from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
-
-PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
 
 
 def make_record(
@@ -91,7 +90,7 @@ def write_clients(
         cpu_hz=flops,
         max_power_w=[None] * len(seats),
         input_shape=list(kit.input_shape),
-        names=[*roster.names, *(f"seat {k}" for k in range(len(roster.names), len(seats)))],
+        names=roster.labels(),
         flops_per_s=flops,
         main_flops_per_s=planner.main_flops_per_s,
     )

@@ -10,6 +10,7 @@ clients, weighted by samples, and so is the expected mean of the draws: there is
 was drawn. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,14 @@ def choose_clients(config: RunConfig, round_index: int, num_samples: Array | Non
     num_samples: as in `times_drawn`.
     """
     return tuple(np.flatnonzero(times_drawn(config, round_index, num_samples)).tolist())
+
+
+def choose_present(config: RunConfig, round_index: int, present: Collection[int]) -> tuple[int, ...]:
+    """The clients that are to take part in a round, sorted, of those that are there: the first `train.clients_per_round` of them in the
+    order in which the round draws. Where everybody is there, these are the clients of `choose_clients`."""
+    count = config.train.clients_per_round or config.fleet.num_clients
+    order = stream(config.seed, "kept", round_index).permutation(config.fleet.num_clients).tolist()
+    return tuple(sorted([client for client in order if client in present][:count]))
 
 
 def weights(config: RunConfig, round_index: int, num_samples: Array) -> Array:

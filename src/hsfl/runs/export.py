@@ -47,7 +47,7 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> S
         other = next((name for name, there in paths.items() if there.exists()), None)
         hint = f", or --which {other}" if other else ""
         when = "when a round was tested" if which == "best" else "when the run ends"
-        raise InputError(f"{path} is missing: it is written {when}; let the run go on with --resume{hint}")
+        raise InputError(f"{path} is missing: it is written {when}; let the run go on (--resume){hint}")
     shape, num_classes = _takes(folder, config)
     model = make_model(config, shape, num_classes)
     try:
