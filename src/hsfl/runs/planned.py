@@ -51,7 +51,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
         )
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
 
-    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
+    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"], look=False)
     if plan.policy != "even" and policy(plan.policy, config.options).cuts != "optimised":
         return with_changes(config, ["fleet.cuts=planned"])
     return with_changes(config, [f"fleet.cuts={plan.cuts}"])
