@@ -82,11 +82,11 @@ def is_of_a_run(source: str | Path | None) -> bool:
     return source is not None and Path(source).name == RUN_CONFIG
 
 
-def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
+def with_changes(config: RunConfig, changes: Iterable[str], look: bool = True) -> RunConfig:
     """A copy of the config with changes such as "train.rounds=20" applied in turn.
 
     Installed plugins are looked up for the names in the changes alone: the config itself may come from a run folder. What nobody
-    set stays so, since a plan asks whether somebody set the policy.
+    set stays so, since a plan asks whether somebody set the policy. look: False where the changes come from a folder, too.
     """
     tree = config.model_dump(mode="json", exclude_unset=True) | {"plugins": list(config.plugins)}
     typed: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
         _apply(tree, change)
         _apply(typed, change)
     load_all(config.plugins)
-    _load_plugins(typed, look=True)
+    _load_plugins(typed, look=look)
     return parse_config(tree)
 
 

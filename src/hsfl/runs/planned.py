@@ -51,7 +51,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
         raise InputError(
             f"a plan gives every client its own cut but framework {config.framework} has none; set framework=hsfl, or leave out --plan"
         )
-    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
+    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"], look=False)
     if policy_row(plan.policy, config.options).chooses_cuts:
         return with_changes(config, ["fleet.cuts=planned"])
     return with_changes(config, [f"fleet.cuts={plan.cuts}"])
