@@ -181,6 +181,14 @@ def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_
     check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
 
 
+def test_cuts_in_a_file_serve_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('framework = "fl"\n[fleet]\ncuts = 1\n[allocation]\nsamples = 3\n')
+    config = read_config(tmp_path / "my.toml")
+    check_effects(tmp_path / "my.toml", [], [config], planning=True)  # the plan says what it leaves aside
+    with pytest.raises(InputError, match=r"fleet.cuts = 1 has no effect: the framework does not cut the model"):
+        check_effects(tmp_path / "my.toml", [], [config])
+
+
 def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> None:
     words = ["allocation.samples=2"]
     plain, planned = tiny(*words), tiny(*words, "allocation.policy=proposed", "fleet.cuts=planned")

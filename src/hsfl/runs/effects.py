@@ -51,7 +51,7 @@ def check_effects(
     for name in sorted(typed):
         _check(name, configs, planning)
     for name in sorted(in_file - typed):
-        _check(name, [*configs, *alone], planning=True)  # the same file may serve hsfl plan
+        _check(name, [*configs, *alone], planning or name != "fleet.cuts")  # the same file may serve hsfl plan
 
 
 def _typed(changes: Iterable[str]) -> set[str]:

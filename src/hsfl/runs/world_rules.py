@@ -71,7 +71,7 @@ FLEET_RULES = (
         lambda c: c.fleet.max_cut is None and (c.fleet.storage_bits is not None or file_gives_memory(c)),
         "no storage decides how much a client holds; give fleet.storage_bits or a fleet.file with memory, or leave it out",
     ),
-    Rule(names("fleet", "cuts"), lambda c: cut_of(c) == "any", NOBODY_IS_CUT),
+    Rule(names("fleet", "cuts"), lambda c: cut_of(c) == "any", NOBODY_IS_CUT, of_runs=True),
     Rule(names("fleet", "min_cut"), lambda c: cut_of(c) == "any", NOBODY_IS_CUT, of_runs=True),
     Rule(
         names("fleet", "max_cut storage_bits storage"),
