@@ -6,8 +6,9 @@ learn something else than smaller ones.
 
 `samples`: clients are drawn one by one, with replacement, each with a probability in proportion to its samples. An update counts as
 often as its client was drawn, and the sum is divided by the draws. Every draw has the mean of all clients by samples, and so
-has their mean: no bias, and a client trains once however often it was drawn. Buffers (BatchNorm's) follow the same normalised
-mean, so a running variance stays a variance.
+has their mean: no bias, and a client trains once however often it was drawn. Where clients drop out, the mean is of those who came, and
+its bias is of the order of the chance that a client is drawn twice. Buffers (BatchNorm's) follow the same normalised mean, so a
+running variance stays a variance.
 """
 
 from dataclasses import dataclass
