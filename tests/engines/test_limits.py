@@ -115,3 +115,31 @@ def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.Mon
         on_ray._connect(None, 1)
     assert ended
     assert os.environ["RAY_AUTH_TOKEN"] == "0"
+
+
+class Told(Exception):
+    """In the place of Ray's own error."""
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(missing: bool) -> None:
+    said = (
+        "The actor died\n  Traceback\n  ModuleNotFoundError: No module named 'hsfl'\n"
+        if missing
+        else "The node is gone\n"
+    )
+
+    def get(answers: Any) -> None:
+        raise Told(said)
+
+    engine = object.__new__(on_ray.OnRay)
+    engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
+    answer = engine._next(on_ray.Remote(where="a new worker", actor=None, answers=None))
+    if missing:
+        assert isinstance(answer, on_ray.Failed)
+        assert (
+            str(answer.error())
+            == "a node of the cluster cannot start a worker: No module named 'hsfl'; install on it what is here"
+        )
+    else:
+        assert answer is None

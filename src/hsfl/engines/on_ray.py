@@ -144,6 +144,10 @@ class OnRay(Spread[Remote]):
         except StopIteration:
             return None  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
+            if helper.greets and (missing := _missing(error)) is not None:
+                return Failed(
+                    "InputError", f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
+                )
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({_first_line(error)})"
             return None
         return _writable(answer)
@@ -186,6 +190,12 @@ def _writable(answer: Answer) -> Answer:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
+
+
+def _missing(error: BaseException) -> str | None:
+    """Which module a node has not, as Python says it there."""
+    lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError: " in line]
+    return lines[-1].partition("ModuleNotFoundError: ")[2][:200] if lines else None
 
 
 def _connect(address: str | None, num_cpus: int) -> list[float]:

@@ -65,6 +65,8 @@ class CopyPerClient(Base):
         None  # an engine that trains a round's shards
     )
 
+    _round_weights: tuple[int, np.ndarray] = (-1, np.empty(0))  # the last round and its weights
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cuts = self.choose_cuts(task)
@@ -114,7 +116,7 @@ class CopyPerClient(Base):
         into: the shard that these clients are counted into; by default a new one.
         """
         task, lr, link = self.task, self.task.lr(round_index), Link()
-        weights = task.weights(round_index)
+        weights = self._weights(round_index)
         shard = into or Shard(self.zero_sum(state, round_samples), {}, Losses(), LinkBytes())
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
         heads = (
@@ -131,6 +133,12 @@ class CopyPerClient(Base):
             heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
         return shard
+
+    def _weights(self, round_index: int) -> np.ndarray:
+        """What each client counts, [K]; remembered for a round, since an engine may train it client by client."""
+        if self._round_weights[0] != round_index:
+            self._round_weights = (round_index, self.task.weights(round_index))
+        return self._round_weights[1]
 
     def zero_sum(self, state: State, round_samples: int) -> PartialSum:
         """An empty sum for a round that starts from this state, with so many samples."""

@@ -7,7 +7,8 @@ learn something else than smaller ones.
 `samples`: clients are drawn one by one, with replacement, each with a probability in proportion to its samples. An update counts as
 often as its client was drawn, and the sum is divided by the number of draws. The expected update of a draw is the mean over all
 clients, weighted by samples, and so is the expected mean of the draws: there is no bias. A client trains once, however often it
-was drawn. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
+was drawn. Where clients drop out, the mean is over the clients that came, and its bias is of the order of the chance that a client
+is drawn twice. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
 """
 
 from collections.abc import Collection
