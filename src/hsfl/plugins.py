@@ -72,7 +72,7 @@ def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "ty
     plugin, before = _loading[-1] if _loading else None, REGISTERED.get((kind, name))
     again = before is not None and before.plugin is None and plugin is None  # a notebook's cell, run once more
     if (name in registry and not again) or name == RESERVED:
-        taken = before.plugin.name if before is not None and before.plugin is not None else "hsfl"
+        taken = "hsfl" if before is None else before.plugin.name if before.plugin is not None else "this program"
         raise InputError(f"{kind} {name!r} is there already, from {taken}; choose another name")
     if options is not None:
         _check_options(kind, name, options, again)

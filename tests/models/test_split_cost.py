@@ -60,6 +60,16 @@ def tokens(input_shape, num_classes):
 def column():
     return Column()
 
+def packed():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+        def forward(self, x, mask):
+            return self.last(self.first(x) * mask)
+    import hsfl
+    return hsfl.split(Masked(), (torch.zeros(2, 4), torch.ones(2, 1)))
+
 def tied(input_shape, num_classes):
     made = Places(num_classes, input_shape[0])
     made.out.weight = made.words.weight
@@ -93,12 +103,13 @@ def test_whether_samples_are_tokens_is_tried(file: Path) -> None:
     assert rows["smashed_bits"][0] == 6 * 64
     rows = hsfl("cost", f"{file}:column", "--input", "4", "--json").json()
     assert rows["smashed_bits"][0] == 4 * 32
+    assert "takes 2 tensors for a sample, packed into 5 numbers" in refused("cost", f"{file}:packed", "--input", "4")
     words = refused("cost", f"{file}:tied", "--input", "6", "--classes", 9)
     assert "words.weight and out.weight are one parameter" in words
 
 
 def test_mistakes_in_the_file_are_one_line(file: Path) -> None:
-    assert "has no function 'bild'; it has build, plain, broken, wrong, three, tokens, column, tied" in refused(
+    assert "has no function 'bild'; it has build, plain, broken, wrong, three, tokens, column, packed, tied" in refused(
         "cost", f"{file}:bild"
     )
     assert "plugin my_file.py, line 20: ZeroDivisionError" in refused("cost", f"{file}:broken")

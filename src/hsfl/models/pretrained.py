@@ -66,7 +66,10 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
         raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    tree: dict[str, Any] = read_object(file)
+    try:
+        tree: dict[str, Any] = read_object(file)
+    except InputError:
+        raise InputError(f"{file} holds no names and values in JSON; give the config.json of a model") from None
     for name, why in REFUSED.items():
         if name in tree:
             raise InputError(f"{file} asks by {name} for {why}")

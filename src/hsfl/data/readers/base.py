@@ -122,8 +122,9 @@ def reading(path: Path, way_out: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
+        kind = "" if type(error) is Exception else f"{type(error).__name__}: "
         detail = " ".join(str(error).split())[:120]
-        raise InputError(f"{path} cannot be read ({type(error).__name__}: {detail}); {way_out}") from error
+        raise InputError(f"{path} cannot be read ({kind}{detail}); {way_out}") from error
 
 
 def missing(name: str, file: str, data_dir: Path) -> DataMissing:
