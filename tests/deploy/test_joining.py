@@ -16,11 +16,12 @@ from hsfl.deploy.client import Away, Device
 from hsfl.deploy.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.logs import open_log, scrubbed
 from hsfl.deploy.processes import run_client
-from hsfl.deploy.settings import ClientSettings, MainSettings, run_config
+from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.errors import InputError
 from hsfl.runs.data import read_data
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
+from tests.deploy.kits import small_kit
 
 ONE_ROUND = changed(RUN, train={"rounds": 1})
 RUN_NAME = "0" * 16
@@ -126,6 +127,29 @@ def test_a_run_whose_operator_has_no_data_names_none() -> None:
     named = run | {"data": {"name": "digits"}}
     assert run_config(MainSettings(run=named, **elsewhere)).data.name == "digits"
     assert run_config(MainSettings(run=run)).data.name == "digits"
+
+
+def test_the_edge_server_has_time_to_build_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit shorter than that would begin it anew for ever."""
+    asked = list[float]()
+
+    async def ask(self: EdgeLink, method: str, message: object, answer: type, timeout_s: float) -> SimpleNamespace:
+        asked.append(timeout_s)
+        return SimpleNamespace(fingerprint=small_kit().fingerprint, instance="")
+
+    monkeypatch.setattr(EdgeLink, "_ask", ask)
+    asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin(small_kit()))
+    assert asked == [600.0]
+
+
+def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
+    file = tmp_path / "main.toml"
+    file.write_text('edgge = "127.0.0.1:1"')
+    with pytest.raises(InputError, match=r"'edgge' is unknown; did you mean edge\?"):
+        read_settings(file, MainSettings)
+    file.write_text('min_clients = "x"')
+    with pytest.raises(InputError, match=r"min_clients is 'x': .*; docs/deploy.md lists the settings"):
+        read_settings(file, MainSettings)
 
 
 def test_the_last_line_of_a_log_for_programs_is_json(capsys: pytest.CaptureFixture[str]) -> None:
