@@ -13,9 +13,12 @@ from hsfl.commands.deploying import _say_end
 from hsfl.deploy import client as client_module
 from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import Away, Device
+from hsfl.deploy.client_messages import Hello, Welcome
 from hsfl.deploy.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.logs import open_log, scrubbed
+from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.processes import run_client
+from hsfl.deploy.serving import Backoff
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.errors import InputError
 from hsfl.runs.data import read_data
@@ -82,6 +85,36 @@ def test_a_client_says_which_server_is_away(
     made.channels = SimpleNamespace(main="main", edge="edge")
     with pytest.raises(kind, match=words):
         asyncio.run(made._measure(SimpleNamespace()))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.MonkeyPatch, joined: bool) -> None:
+    """Its batches follow from the seat, so that the data are made ready again; later, another seat is another run's."""
+
+    class Call:
+        async def write(self, message: bytes) -> None:
+            expect(message, Hello)
+
+        async def read(self) -> bytes:
+            return pack(Welcome(1, "{}", [1], 2, False))
+
+    async def prepare(call: Call, welcome: Welcome) -> SimpleNamespace:
+        return SimpleNamespace(seat=welcome.seat)
+
+    async def measure(own: SimpleNamespace) -> None:
+        raise Away("far enough", "")
+
+    made = device()
+    made.own, made.joined = SimpleNamespace(seat=0), joined
+    monkeypatch.setattr(
+        made, "_open_channels", lambda: SimpleNamespace(main=SimpleNamespace(stream=lambda name: Call()))
+    )
+    monkeypatch.setattr(made, "_prepare", prepare)
+    monkeypatch.setattr(made, "_measure", measure)
+    kind, words = (InputError, "another seat than before") if joined else (Away, "far enough")
+    with pytest.raises(kind, match=words):
+        asyncio.run(made._attend(Backoff()))
+    assert made.own.seat == (0 if joined else 1)
 
 
 def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path) -> None:
