@@ -13,14 +13,18 @@ from hsfl.commands.deploying import _say_end
 from hsfl.deploy import client as client_module
 from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import Away, Device
+from hsfl.deploy.client_messages import Hello, Welcome
 from hsfl.deploy.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.logs import open_log, scrubbed
+from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.processes import run_client
-from hsfl.deploy.settings import ClientSettings, MainSettings, run_config
+from hsfl.deploy.serving import Backoff
+from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.errors import InputError
 from hsfl.runs.data import read_data
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
+from tests.deploy.kits import small_kit
 
 ONE_ROUND = changed(RUN, train={"rounds": 1})
 RUN_NAME = "0" * 16
@@ -83,6 +87,36 @@ def test_a_client_says_which_server_is_away(
         asyncio.run(made._measure(SimpleNamespace()))
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.MonkeyPatch, joined: bool) -> None:
+    """Its batches follow from the seat, so that the data are made ready again; later, another seat is another run's."""
+
+    class Call:
+        async def write(self, message: bytes) -> None:
+            expect(message, Hello)
+
+        async def read(self) -> bytes:
+            return pack(Welcome(1, "{}", [1], 2, False))
+
+    async def prepare(call: Call, welcome: Welcome) -> SimpleNamespace:
+        return SimpleNamespace(seat=welcome.seat)
+
+    async def measure(own: SimpleNamespace) -> None:
+        raise Away("far enough", "")
+
+    made = device()
+    made.own, made.joined = SimpleNamespace(seat=0), joined
+    monkeypatch.setattr(
+        made, "_open_channels", lambda: SimpleNamespace(main=SimpleNamespace(stream=lambda name: Call()))
+    )
+    monkeypatch.setattr(made, "_prepare", prepare)
+    monkeypatch.setattr(made, "_measure", measure)
+    kind, words = (InputError, "another seat than before") if joined else (Away, "far enough")
+    with pytest.raises(kind, match=words):
+        asyncio.run(made._attend(Backoff()))
+    assert made.own.seat == (0 if joined else 1)
+
+
 def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path) -> None:
     """At the start it is an error; later a client and the main server try again, until the bundle is whole."""
     authority = Authority.create(tmp_path / "certs")
@@ -126,6 +160,29 @@ def test_a_run_whose_operator_has_no_data_names_none() -> None:
     named = run | {"data": {"name": "digits"}}
     assert run_config(MainSettings(run=named, **elsewhere)).data.name == "digits"
     assert run_config(MainSettings(run=run)).data.name == "digits"
+
+
+def test_the_edge_server_has_time_to_build_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit shorter than that would begin it anew for ever."""
+    asked = list[float]()
+
+    async def ask(self: EdgeLink, method: str, message: object, answer: type, timeout_s: float) -> SimpleNamespace:
+        asked.append(timeout_s)
+        return SimpleNamespace(fingerprint=small_kit().fingerprint, instance="")
+
+    monkeypatch.setattr(EdgeLink, "_ask", ask)
+    asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin(small_kit()))
+    assert asked == [600.0]
+
+
+def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
+    file = tmp_path / "main.toml"
+    file.write_text('edgge = "127.0.0.1:1"')
+    with pytest.raises(InputError, match=r"'edgge' is unknown; did you mean edge\?"):
+        read_settings(file, MainSettings)
+    file.write_text('min_clients = "x"')
+    with pytest.raises(InputError, match=r"min_clients is 'x': .*; docs/deploy.md lists the settings"):
+        read_settings(file, MainSettings)
 
 
 def test_the_last_line_of_a_log_for_programs_is_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,18 @@ def test_seats_and_the_runs_name_stay(tmp_path: Path) -> None:
         Roster(tmp_path, ("bo", "ada"), 4)
 
 
+def test_who_tries_again_has_the_seat_of_before(tmp_path: Path) -> None:
+    """Two devices come and go while the edge server is away, each with its data read for its seat."""
+    roster = Roster(tmp_path, (), 4)
+    for _ in range(3):
+        assert [roster.seat(name) for name in ("ada", "bo")] == [0, 1]
+        roster.give_up("ada")
+        assert roster.seat("cy") == 2
+        for name in ("bo", "cy"):
+            roster.give_up(name)
+        assert roster.seat("bo") == 1
+
+
 def test_a_client_that_is_refused_takes_no_seat(tmp_path: Path) -> None:
     roster = Roster(tmp_path, (), 2)
     assert [roster.seat(name) for name in ("wrong", "ada")] == [0, 1]
@@ -106,6 +118,8 @@ def test_a_client_that_is_refused_takes_no_seat(tmp_path: Path) -> None:
     roster.give_up("wrong")
     roster.give_up("ada")  # a second connection of a client that has its seat
     assert roster.labels() == ["seat 0", "ada"]
+    assert [roster.seat(name) for name in ("bo", "ada")] == [0, 1]
+    roster.give_up("bo")
     assert [roster.seat(name) for name in ("bo", "ada")] == [0, 1]
     with pytest.raises(InputError, match=r"all 2 seats are taken; free one in seats.json"):
         roster.seat("cy")

@@ -168,6 +168,12 @@ def deploy_demo(
             f"starting a main server, an edge server and {len(CLIENTS)} clients, {how}; logs are in {out}",
             highlight=False,
         )
+        asks = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
+        out_console.print(
+            f"look on from another terminal: {asks}, or hsfl report --watch {demo.run_folder}",
+            soft_wrap=True,
+            highlight=False,
+        )
         try:
             demo.start()
             demo.follow(lambda record: out_console.print(_describe(record, rounds), highlight=False))

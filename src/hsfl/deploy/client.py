@@ -53,6 +53,7 @@ class Device:
         self.settings, self.certs, self.log = settings, certs, log
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.own: Own | None = None
+        self.joined = False  # once, at least: from then on the seat is this client's
         self.measured: Measured | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
@@ -120,13 +121,15 @@ class Device:
         call = self.channels.main.stream("Attend")
         await call.write(pack(Hello(name)))
         welcome, _ = expect(await read(call), Welcome)
-        own = self.own = self.own or await self._prepare(call, welcome)
+        own = self.own
+        if own is None or (own.seat != welcome.seat and not self.joined):
+            own = self.own = await self._prepare(call, welcome)
         if own.seat != welcome.seat:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
         self.measured = self.measured or await self._measure(own)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
         await call.write(pack(Ready(own.kit.fingerprint, list(own.class_counts), self.measured, holds)))
-        self.call = call
+        self.call, self.joined = call, True
         self.here.set()
         backoff.reset()
         self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))

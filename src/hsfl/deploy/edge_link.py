@@ -82,7 +82,7 @@ class EdgeLink:
     async def begin(self, kit: Kit) -> Standing:
         """Say what is trained, and hear where the edge server stands."""
         message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
-        standing = await self._ask("Begin", message, Standing)
+        standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
         kit.check_fingerprint(standing.fingerprint, "the edge server")
         self.instance = standing.instance
         return standing

@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import Round
@@ -30,9 +32,9 @@ class Parts:
         if part is not None:
             self._free.setdefault(cut, []).append(part)
 
-    def keep_only(self, cuts: set[int]) -> None:
-        """Forget copies of cuts that nobody has now."""
-        self._free = {cut: parts for cut, parts in self._free.items() if cut in cuts}
+    def keep_only(self, cuts: Iterable[int]) -> None:
+        """Forget copies that clients with these cuts do not need."""
+        self._free = {cut: self._free.get(cut, [])[:count] for cut, count in Counter(cuts).items()}
 
 
 @dataclass(eq=False)
@@ -118,7 +120,7 @@ def open_round(
     """A round with these clients, by seat their name and number of samples. For the compute thread: a step of the round before
     may be under way on a working copy that this round takes."""
     lr, tails = learning_rate(kit.config.train, round), {}
-    parts.keep_only({plan.cuts[seat] for seat in seats})
+    parts.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
         mine = state[cut : state.stop]

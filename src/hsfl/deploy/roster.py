@@ -48,22 +48,28 @@ class Roster:
         self.known: dict[int, Ready] = {}  # what each said last, connected or not
         self.joining: set[str] = set()  # connected and not ready yet
         self._new: set[str] = set()  # whose seat is settled when they are ready
+        self._had: dict[str, int] = {}  # seats of names that came since the start of this process
         self.changed = asyncio.Event()
         self._write()
 
     def seat(self, name: str) -> int:
-        """The seat of this name; a new name takes the first free one."""
+        """The seat of this name. A new name takes the one that it had when it was here before, else one that nobody had."""
         if name not in self.names:
-            if "" in self.names:
-                self.names[self.names.index("")] = name
-            elif len(self.names) < self._most:
-                self.names.append(name)
-            else:
-                raise InputError(
-                    f"all {self._most} seats are taken; free one in seats.json, or raise run.fleet.num_clients and begin a new run"
-                )
+            seat = self._free(name)
+            self.names += [""] * (seat + 1 - len(self.names))
+            self.names[seat] = name
             self._new.add(name)
+            self._had[name] = seat
         return self.names.index(name)
+
+    def _free(self, name: str) -> int:
+        free = [seat for seat in range(self._most) if seat >= len(self.names) or not self.names[seat]]
+        if not free:
+            raise InputError(
+                f"all {self._most} seats are taken; free one in seats.json, or raise run.fleet.num_clients and begin a new run"
+            )
+        before = self._had.get(name)
+        return before if before in free else min(free, key=lambda seat: (seat in self._had.values(), seat))
 
     def give_up(self, name: str) -> None:
         """A client went, or was refused, before it was ready: a seat that was new stays free for others."""
