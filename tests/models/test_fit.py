@@ -45,7 +45,7 @@ def test_common_mistakes():
     with pytest.raises(InputError, match=r"gives \[batch\] where \[batch, 1\] is expected.*leave out the squeeze"):
         check_fits(flat, X, 1, "numbers")
     few = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3))
-    with pytest.raises(InputError, match="there are tokens up to 7, more than it knows"):
+    with pytest.raises(InputError, match="the text has tokens up to 7, more than it knows; take its tokenizer"):
         check_fits(few, torch.tensor([[0, 7, 1]]), 3)
     with pytest.raises(InputError, match=r"first\.weight of the model is on the meta device"):
         check_weights(Net().to("meta"))

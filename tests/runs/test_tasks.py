@@ -202,7 +202,7 @@ def test_wrong_settings_are_one_line(tmp_path):
 def test_a_model_that_gives_too_few_numbers(tmp_path):
     ids = np.arange(48).reshape(12, 4)
     small = [nn.Embedding(40, 4), nn.Linear(4, 40)]
-    with pytest.raises(InputError, match="the model knows 40 tokens but the text has 49; take the tokenizer"):
+    with pytest.raises(InputError, match="the text has tokens up to 48, more than it knows; take its tokenizer"):
         run(tmp_path / "a", TABLE[1:], data=hsfl.dataset(ids, ids + 1, task="next_token"), model=small)
     with pytest.raises(InputError, match=r"gives \(2,\) numbers for a sample, but there are 1 columns of targets"):
         run(tmp_path / "b", TABLE[1:], data=table(), model=[nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)])

@@ -80,7 +80,7 @@ def _reason(model: nn.Module, samples: Tensor, error: Exception) -> str:
         kinds = [str(dtype).removeprefix("torch.") for dtype in (*floats, samples.dtype)]
         return f"its weights are {kinds[0]} and samples are {kinds[-1]}, so call .float() on the module"
     if isinstance(error, IndexError) and not samples.is_floating_point():
-        return f"there are tokens up to {int(samples.max())}, more than it knows"
+        return f"the text has tokens up to {int(samples.max())}, more than it knows; take its tokenizer or a larger vocabulary"
     return str(error).partition("\n")[0] or type(error).__name__
 
 
