@@ -56,9 +56,9 @@ def table(task: str = "regression", num: int = 80):
 
 
 def run(folder, words, framework="hsfl", **more):
-    """A run of a framework; one that does not cut the model is given no cuts."""
+    """A run of a framework; one that does not cut the model is given neither cuts nor largest cuts."""
     cuts = METHODS[framework].timing.cut == "any"
-    words = [word for word in words if cuts or not word.startswith("fleet.cuts")]
+    words = [word for word in words if cuts or not word.startswith(("fleet.cuts", "fleet.max_cut"))]
     return hsfl.run(None, folder, [*words, f"framework={framework}"], report=False, **more)
 
 

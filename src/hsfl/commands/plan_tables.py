@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from hsfl.allocation.policy_table import policy_row
 from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.formats import giga, percent, seconds, significant, took
@@ -10,6 +9,10 @@ from hsfl.formats import giga, percent, seconds, significant, took
 
 def show_plan(answer: Any) -> None:
     """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
+    from hsfl.allocation.policy_table import (
+        policy_row,
+    )  # here, because importlib.metadata, which plugins need, is slow to load
+
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
     out_console.print()
     if answer.crowd is None:
