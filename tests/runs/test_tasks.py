@@ -56,9 +56,12 @@ def table(task: str = "regression", num: int = 80):
 
 
 def run(folder, words, framework="hsfl", **more):
-    """A run of a framework; one that does not cut the model is given neither cuts nor largest cuts."""
-    cuts = METHODS[framework].timing.cut == "any"
-    words = [word for word in words if cuts or not word.startswith(("fleet.cuts", "fleet.max_cut"))]
+    """A run of a framework; it is given no setting of cuts that it does not look at."""
+    if METHODS[framework].timing.cut != "any":
+        unread: tuple[str, ...] = ("fleet.cuts", "fleet.max_cut")
+    else:
+        unread = ("fleet.cuts",) if any(word.startswith("fleet.one_cut") for word in words) else ()
+    words = [word for word in words if not word.startswith(unread)]
     return hsfl.run(None, folder, [*words, f"framework={framework}"], report=False, **more)
 
 

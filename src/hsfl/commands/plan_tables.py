@@ -11,7 +11,7 @@ def show_plan(answer: Any) -> None:
     """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
     from hsfl.allocation.policy_table import (
         policy_row,
-    )  # here, because importlib.metadata, which plugins need, is slow to load
+    )  # here: importlib.metadata, which plugins need, is slow
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
     out_console.print()
