@@ -16,7 +16,8 @@ from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
-from hsfl.allocation.policies import POLICIES, policy
+from hsfl.allocation.policies import policy
+from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.powers import pour_rows
 from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.solving import Goal, TimeLimit

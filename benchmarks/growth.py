@@ -183,6 +183,9 @@ def main() -> None:
         told = {step: round(row["cpu_s"], 4) for step, row in rows[-1]["steps"].items()}
         print(f"{size:,} clients (n = {repeats}): {told}, gap {rows[-1]['gap']:.2%}", flush=True)
     print(table(rows))
+    worst = max(row["gap"] for row in rows)
+    holds = worst <= 0.02 * (1 + 1e-6)
+    print(f"VERDICT {'holds' if holds else 'FAILS'}: every round proven to {worst:.2%}, wanted at most 2 %")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
     if arguments.figure:

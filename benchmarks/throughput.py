@@ -63,22 +63,46 @@ def bare_s(task: Task, model: SplitModel, round_index: int) -> float:
     return time.perf_counter() - started
 
 
-def compare(task: Task, framework: str, repeats: int) -> None:
+def compare(task: Task, framework: str, repeats: int) -> list[float]:
+    """The bare loop's seconds over ours, of each pair. Every second pair begins with ours, so that a machine that drifts favours nobody."""
     algorithm = find_framework(framework)(task)
     state, everyone = algorithm.init(), list(range(task.num_clients))
     num_samples = sum(task.feed.num_samples(k) for k in everyone)
-    ratios = []
+    ratios, cpu_ratios = [], []
+
+    def bare(round_index: int) -> tuple[float, float]:
+        began = time.process_time()
+        return bare_s(task, task.model, round_index), time.process_time() - began
+
+    def ours(round_index: int) -> tuple[float, float]:
+        nonlocal state
+        began, spent = time.perf_counter(), time.process_time()
+        state, _ = algorithm.round(state, everyone, round_index)
+        return time.perf_counter() - began, time.process_time() - spent
+
     for repeat in range(-1, repeats):  # the first pair warms up
-        bare = bare_s(task, task.model, max(repeat, 0))
-        started = time.perf_counter()
-        state, _ = algorithm.round(state, everyone, max(repeat, 0))
-        ours = time.perf_counter() - started
-        print(
-            f"bare {num_samples / bare:8.1f}  {framework} {num_samples / ours:8.1f} samples/s  ratio {bare / ours:.3f}"
-        )
-        ratios += [bare / ours] * (repeat >= 0)
-    low, high = min(ratios), max(ratios)
-    print(f"{framework}: median ratio {statistics.median(ratios):.3f} (n = {len(ratios)}, {low:.3f} to {high:.3f})")
+        order = (bare, ours) if repeat % 2 else (ours, bare)
+        took = {each.__name__: each(max(repeat, 0)) for each in order}
+        (bare_wall_s, bare_cpu_s), (our_wall_s, our_cpu_s) = took["bare"], took["ours"]
+        rates = f"bare {num_samples / bare_wall_s:8.1f}  {framework} {num_samples / our_wall_s:8.1f} samples/s"
+        print(f"{rates}  ratio {bare_wall_s / our_wall_s:.3f}, by time of the processor {bare_cpu_s / our_cpu_s:.3f}")
+        if repeat >= 0:
+            ratios.append(bare_wall_s / our_wall_s)
+            cpu_ratios.append(bare_cpu_s / our_cpu_s)
+    print(f"{framework}: median ratio {spread_of(ratios)}; by time of the processor {spread_of(cpu_ratios)}")
+    return ratios
+
+
+def spread_of(values: list[float]) -> str:
+    """The median, with n and the range."""
+    return f"{statistics.median(values):.3f} (n = {len(values)}, {min(values):.3f} to {max(values):.3f})"
+
+
+def verdict(what: str, value: float, at_most: float | None = None, at_least: float | None = None) -> None:
+    """One line that says whether a number is as wanted."""
+    holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
+    wanted = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
+    print(f"VERDICT {'holds' if holds else 'FAILS'}: {what} {value:.4g}, wanted {wanted}", flush=True)
 
 
 def main() -> None:

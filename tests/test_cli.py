@@ -218,7 +218,10 @@ def out(tmp_path):
         ("model.norm=none model.name=resnet18", "norm is none but resnet18 does not train without"),
         ("model.init_weights=/nowhere.safetensors", "init_weights /nowhere.safetensors is not a file"),
         ("model.init_weights=/nowhere.pth", "is a pickle, which can run code"),
-        ("framework=sl train.proximal_mu=0.1", "train.proximal_mu is 0.1 but sl does not train a copy per client"),
+        (
+            "framework=sl train.proximal_mu=0.1",
+            "train.proximal_mu = 0.1 has no effect: the framework does not train a copy per client",
+        ),
         ("train.proximal_mu=1e300", "config train.proximal_mu is 1e+300"),
         ("train.clients_per_round=4", "train.clients_per_round is 4 but there are 3 clients"),
         ("train.lr=nan", "config train.lr is nan; give a finite number"),

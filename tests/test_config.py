@@ -166,6 +166,7 @@ def test_absurd_values_are_words(text):
         ("a.json", b"[" * 100_000, "a.json cannot be read as json"),
         ("a.toml", b"\xff\xfe\x00", "is no text in UTF-8; save it as UTF-8"),
         ("a.yaml", b"train:\n  rounds: 3\n", "is YAML but a config is TOML: a line [train], and below it rounds = 20"),
+        ("a.toml", b"train:\n  rounds: 3\n", "a.toml is YAML but a config is TOML: a line [train]"),
         ("a.toml", b"sed = 3", "unknown config field 'sed'; did you mean 'seed'?"),
     ],
 )

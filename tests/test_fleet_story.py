@@ -82,7 +82,7 @@ def test_plan(hospital: Path) -> None:
     assert " ends last" in shown or " has most weight" in shown
     assert "the best of them, the mean round would take" in shown
     assert "the paper's" not in shown  # the main server was measured
-    assert "; a main server of 400 Gcycles/s.\n" in shown.split("\n\n")[0] + "\n"  # as the fleet file has it
+    assert "; a main server of 400 GFLOP/s.\n" in shown.split("\n\n")[0] + "\n"  # as the fleet file has it
     typed(COMMANDS[3])
     plan = json.loads((hospital / "plan" / "plan.json").read_text())
     assert [client["name"] for client in plan["clients"]] == NAMES
@@ -115,6 +115,8 @@ def test_run(hospital: Path) -> None:
     data = page_data(read_sources([folder.path]))
     (run,) = data["runs"]
     assert run["clients"]["names"] == NAMES
+    assert "a main server of 400 GFLOP/s" in " ".join(run["words"])  # of the fleet file
+    assert record.straggler == record.why["client"]
     assert run["rounds"]["why"] == [record.why["words"]]
     assert "ward-1" in render(data)
 

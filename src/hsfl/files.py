@@ -32,7 +32,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders of such, begin like this
+SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders that hold them, begin like this
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False, mode: int = 0o666) -> None:
@@ -106,12 +106,12 @@ def clear_scratch(folder: Path) -> None:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether the file is an unfinished one."""
+    """Whether the path is that of an unfinished file."""
     return path.name.startswith(SCRATCH)
 
 
 def stamp(*paths: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """Something that changes when one of the files is replaced, made or removed, and that costs no reading."""
+    """A value that changes when one of the files is replaced, made or removed; no file is read for it."""
     return tuple(_stamp(path) for path in paths)
 
 
@@ -170,7 +170,7 @@ def check_unpacked(path: Path, most_bytes: int) -> None:
         )
 
 
-DAMAGED = "it is damaged: put the file of then back, or run again into a new folder"
+DAMAGED = "it is damaged: put the original file back, or run again into a new folder"
 
 
 def read_json(path: Path) -> Any:

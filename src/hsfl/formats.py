@@ -26,7 +26,7 @@ def brief(value: float) -> str:
 
 
 def grouped(value: float) -> str:
-    """Three digits below a hundred, whole with thousands apart above it: 0.0123, 4.56, 12,345; endless ones in words."""
+    """Three digits below a hundred, whole with thousands apart above it: 0.0123, 4.56, 12,345; a number above ENDLESS is told in words."""
     if value >= ENDLESS:
         return "over 10^15"
     return f"{value:,.0f}" if 100 <= value < 1e9 else f"{value:.3g}"

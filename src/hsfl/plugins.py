@@ -32,10 +32,11 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "model": "hsfl.models.recipes:MODELS",
     "data set": "hsfl.data.datasets:READERS",
     "task": "hsfl.tasks:TASKS",
-    "policy": "hsfl.allocation.policies:POLICIES",
+    "policy": "hsfl.allocation.policy_table:POLICIES",
 }
-RESERVED = "own"  # as a policy the framework's own, as a model one that was given from Python
+RESERVED = "own"  # the policy of the framework's authors; a model or data that were given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
+NO_PYTHON = (".toml", ".json", ".yaml", ".yml", ".csv", ".npz", ".md", ".txt")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -71,7 +72,7 @@ def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "ty
     plugin, before = _loading[-1] if _loading else None, REGISTERED.get((kind, name))
     again = before is not None and before.plugin is None and plugin is None  # a notebook's cell, run once more
     if (name in registry and not again) or name == RESERVED:
-        taken = before.plugin.name if before is not None and before.plugin is not None else "hsfl"
+        taken = "hsfl" if before is None else before.plugin.name if before.plugin is not None else "this program"
         raise InputError(f"{kind} {name!r} is there already, from {taken}; choose another name")
     if options is not None:
         _check_options(kind, name, options, again)
@@ -128,6 +129,8 @@ def load(spec: str | Path, registers: bool = True) -> Plugin:
         for point in _installed(tuple(sys.path)).select(name=str(spec)):
             return _load_entry_point(point)
         raise InputError(f"plugin {spec} is no file; give the path of a Python file that registers something")
+    if path.suffix.lower() in NO_PYTHON:
+        raise InputError(f"plugin {spec} is no Python file; give a .py file that registers something")
     content, key = _read(path), str(path.resolve())
     plugin = Plugin(path.name, hashlib.sha256(content).hexdigest(), key)
     if key in LOADED and LOADED[key] != plugin:
@@ -168,11 +171,16 @@ def _run(content: bytes, plugin: Plugin) -> None:
     module = ModuleType(_module_name(plugin))
     module.__file__ = plugin.spec
     sys.modules[module.__name__] = module
+    folder = str(Path(plugin.spec).parent)
+    sys.path.insert(0, folder)  # as for a program: files beside it can be imported
     try:
         exec(compile(content, plugin.spec, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[module.__name__]
         raise
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: bool = True) -> None:

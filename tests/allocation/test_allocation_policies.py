@@ -10,7 +10,8 @@ from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
-from hsfl.allocation.policies import POLICIES, Policy, policy
+from hsfl.allocation.policies import Policy, policy
+from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.solving import Goal, TimeLimit
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices
@@ -120,3 +121,12 @@ def test_a_policy_with_an_unknown_rule_is_an_error(rules, message):
         Policy("mine", **rules)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_policy_says_what_it_does_by_rule() -> None:
+    said = {name: row.words for name, row in POLICIES.items()}
+    assert said["proposed"] == "everything optimised"
+    assert said["rcls"] == "random cuts"
+    assert said["even"] == "even server cycles, even subchannels, even server power"
+    assert len(set(said.values())) == len(said)
+    assert policy("scls+gtra").words == "the smallest max_cut for all, greedy subchannels"

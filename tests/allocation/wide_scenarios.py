@@ -1,4 +1,4 @@
-"""Scenarios far beyond any machine or radio, inside what `scenario.RANGES` accepts, and some just outside.
+"""Scenarios far beyond any machine or radio, inside what `scenario_ranges.RANGES` accepts, and some just outside.
 
 Legend: K clients (1 to 8), I subchannels (1 to 10), C cuts. Every kind draws its numbers in another way:
 
@@ -12,7 +12,8 @@ Legend: K clients (1 to 8), I subchannels (1 to 10), C cuts. Every kind draws it
 import numpy as np
 
 from hsfl.allocation.measured_cuts import MeasuredRounds
-from hsfl.allocation.scenario import RANGES, SIGNAL_TO_NOISE, Scenario
+from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.scenario_ranges import RANGES, SIGNAL_TO_NOISE
 
 KINDS = ("full", "spread", "pair", "ends", "near")
 PAPER = {

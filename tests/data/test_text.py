@@ -73,6 +73,19 @@ def test_a_tokenizer_file(tmp_path):
     data = read(texts(tmp_path / "texts", one="a b c " * 20), block=3, tokenizer=str(tmp_path / "words.json"))
     assert data.vocabulary == 3
     assert data.train_x[0].tolist() == [0, 1, 2]
+    few = tokenizers.Tokenizer(tokenizers.models.WordLevel({"zebra": 0, "?": 5}, unk_token="?"))
+    few.save(str(tmp_path / "few.json"))
+    with pytest.raises(InputError, match=r"few.json does not fit .*one: 100% of its tokens are unknown; take one"):
+        read(tmp_path / "texts", block=3, tokenizer=str(tmp_path / "few.json"))
+    few.model = tokenizers.models.WordLevel({"zebra": 0})
+    few.save(str(tmp_path / "none.json"))
+    with pytest.raises(InputError, match=r"none.json cannot be read .*; it does not fit .*one: take the tokenizer"):
+        read(tmp_path / "texts", block=3, tokenizer=str(tmp_path / "none.json"))
+    gaps = tokenizers.Tokenizer(tokenizers.models.WordLevel({"b": 7, "?": 1}, unk_token="?"))
+    gaps.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    gaps.save(str(tmp_path / "gaps.json"))
+    data = read(texts(tmp_path / "b", one="b b a " * 20), block=3, tokenizer=str(tmp_path / "gaps.json"))
+    assert data.vocabulary == 8  # numbers may have gaps, and the largest counts
     (tmp_path / "no.json").write_text(json.dumps({"a": 1}))
     with pytest.raises(InputError, match=r"no.json cannot be read .* give a tokenizer.json that the library"):
         read(tmp_path / "texts", tokenizer=str(tmp_path / "no.json"))

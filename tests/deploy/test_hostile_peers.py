@@ -74,7 +74,7 @@ def test_samples_are_bounded_in_all():
     desk = SimpleNamespace(kit=SimpleNamespace(check_fingerprint=lambda *words: None, num_classes=3))
     ready = Ready("f", [MOST_SAMPLES, MOST_SAMPLES, 1], USUAL, None)
     with pytest.raises(InputError, match=r"ward-1 has 20000001 samples; at most 10000000 are taken of a client"):
-        Attending(desk)._check_ready("ward-1", ready)
+        Attending(desk)._check_ready("ward-1", 0, ready)
 
 
 def test_a_plan_stands_whatever_clients_say_of_their_seconds():

@@ -129,7 +129,7 @@ def test_an_event_is_one_line_of_json_or_of_words():
         **{"client": "ward-1", "round": 3, "reason": "late", "phase_s": 0.5}
     }
     (words,) = lines_of(write, as_json=False)
-    assert words[9:] == "main: warning: client dropped  client=ward-1 round=3 reason=late phase_s=0.5"
+    assert words[20:] == "main: warning: client dropped  client=ward-1 round=3 reason=late phase_s=0.5"
 
 
 def test_a_client_may_be_named_as_its_host():
@@ -237,23 +237,32 @@ async def test_a_device_hears_why_a_server_cannot_be_reached(tmp_path):
     expired = forged(tmp_path / "expired", authority, ("hsfl://client/ward-1", "hsfl://role/client"), days=(-3, -1))
 
     async def why(port, server, folder):
-        return await asyncio.to_thread(diagnose, f"127.0.0.1:{port}", server, folder, 5.0)
+        try:
+            return await asyncio.to_thread(diagnose, f"127.0.0.1:{port}", server, folder, 5.0)
+        except InputError as error:
+            return f"error: {error}"
 
     async with serving(authority.bundle_of("main")) as served, serving(None) as plain:
         assert await why(served.port, "main", own) is None
         assert await why(plain.port, "main", None) is None
         cases = {
-            (served.port, "main", stranger): "has a certificate of another CA than ca.pem in this device's bundle",
+            (
+                served.port,
+                "main",
+                stranger,
+            ): "error: the main server has a certificate of another CA than ca.pem in this device's bundle",
             (
                 served.port,
                 "main",
                 half,
             ): "does not take this device's certificate; is ca.pem in the server's bundle the same",
             (served.port, "main", expired): "does not take this device's certificate; is ca.pem",
-            (served.port, "edge", own): "is another: its certificate is not the edge server's",
-            (plain.port, "main", own): "speaks no TLS; was the main server started with --insecure",
+            (served.port, "edge", own): "error: the edge server is another: its certificate is not the edge server's",
+            (plain.port, "main", own): "the main server speaks no TLS; was it started with --insecure",
         }
         for case, words in cases.items():
-            assert words in str(await why(*case)), case
+            told = str(await why(*case))
+            assert words in told, case
+            assert "127.0.0.1" not in told
         port = served.port
     assert "nothing listens at" in str(await why(port, "main", own))

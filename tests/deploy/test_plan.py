@@ -100,6 +100,49 @@ def test_memory_limits_the_cut_and_a_device_that_holds_none_is_refused() -> None
         made.deepest(1.0)
 
 
+def test_hysteresis_keeps_no_cut_that_a_device_cannot_hold() -> None:
+    """A small device takes a seat that was planned for a large one, or comes back with less memory."""
+    log = io.StringIO()
+    made = planner(log, min_cut=1)
+    need = made.cost.memory_bits
+    assert need is not None
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST))
+    first = made.plan(0, EVERYBODY, NAMES).cuts
+    made.join(3, ready(FAST, memory_bits=float(need[1])))
+    later = made.plan(1, EVERYBODY, NAMES).cuts
+    deepest = made.deepest(float(need[1]))
+    assert later[3] <= deepest < first[3]
+    line = json.loads(log.getvalue().splitlines()[0])
+    assert (line["client"], line["before"], line["cut"]) == ("di", first[3], later[3])
+    assert "memory" in line["event"]
+
+
+def test_a_device_that_cannot_hold_its_given_cut_is_refused_and_stops_nobody_else() -> None:
+    made = planner(cuts=[1, 2, 3, 5])
+    need = made.cost.memory_bits
+    assert need is not None
+    made.check_memory("ada", 0, float(need[1]))
+    with pytest.raises(
+        InputError, match=r"di's memory holds cuts up to [1-4], and the run gives it 5; ask the operator"
+    ):
+        made.check_memory("di", 3, float(need[1]))
+
+
+def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
+    with pytest.raises(InputError, match=r"fleet.cuts has 2 numbers but there are 4 clients"):
+        planner(cuts=[1, 2])
+    with pytest.raises(InputError, match="the model has 5 units"):
+        planner(cuts=[1, 2, 3, 9])
+
+
+def test_seconds_on_the_link_are_divided_as_the_rates_say() -> None:
+    made = planner()
+    made.join(0, Ready("f", [3] * 10, Measured(FAST, 5e6, 20e6, 1e9, 1e9, None), None))
+    assert made.up_share(0, 1000, 1000) == pytest.approx(0.8)
+    assert made.up_share(0, 0, 0) == 0.0
+
+
 def test_an_empty_seat_is_like_the_others() -> None:
     made = planner()
     made.join(0, ready(FAST))

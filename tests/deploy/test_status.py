@@ -39,7 +39,7 @@ def test_status_says_who_is_there_and_which_server_holds_what(tmp_path: Path) ->
     assert last["edge_units"] == [0, 5]
     assert last["holds_whole_model"] == ["edge"]  # di holds all five units, and so does the edge server
     doing = {client["doing"] for report in reports for client in report["clients"]}
-    assert all(re.fullmatch(r"away|waits|uploads|complete|step \d+ of 3", words) for words in doing), doing
+    assert all(re.fullmatch(r"away|joins|waits|uploads|complete|step \d+ of 3", words) for words in doing), doing
     assert len(doing) > 1
     measured = [report["clients"][0]["measured_s"] for report in reports if report["rounds_done"]]
     assert any(times.get("client", 0) > 0 for times in measured)

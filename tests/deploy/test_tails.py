@@ -5,6 +5,7 @@ import torch
 
 from hsfl.deploy.client_messages import Batch, End, Gradient
 from hsfl.deploy.frames import WireError
+from hsfl.deploy.main_round import Parts
 from hsfl.deploy.messages import expect
 from hsfl.deploy.tails import Tail, batch_sizes
 from tests.deploy.kits import small_kit
@@ -96,6 +97,18 @@ def test_a_new_stream_gets_the_answer_of_the_last_step_once() -> None:
     assert torch.equal(made.side.state.floats, weights), "stepped once"
     with pytest.raises(WireError, match="step 0 where 1 comes next"):
         step(made, 0, batch(), fresh)
+
+
+def test_working_copies_follow_the_clients_that_are_active() -> None:
+    kit = small_kit()
+    parts = Parts(kit)
+    taken = [parts.take(CUT) for _ in range(3)]
+    for part in taken:
+        parts.give_back(CUT, part)
+    parts.keep_only([CUT, 1])
+    assert parts.take(CUT) in taken
+    assert parts.take(CUT) not in taken
+    assert parts.take(kit.num_units) is None
 
 
 def test_an_early_end_is_refused() -> None:

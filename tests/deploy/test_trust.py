@@ -222,7 +222,8 @@ async def test_a_server_takes_up_a_renewed_certificate_without_a_restart(own):
         (own / "main/key.pem").write_bytes((own / "edge/key.pem").read_bytes())  # as in mid-copy
         async with open_channel(f"127.0.0.1:{served.port}", "main", own / "ward-1") as channel:
             assert await asked(channel) == "ward-1"
-        (problem,) = served.problems
+        (taken, problem) = served.problems
+        assert taken == "the renewed certificate is shown from now on"
         assert problem.startswith("the renewed certificate is not used: ")
         assert "key.pem is not the key of cert.pem" in problem
     with pytest.raises(InputError, match=r"key.pem is not the key of cert.pem"):

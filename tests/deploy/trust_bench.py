@@ -124,7 +124,7 @@ async def serving(folder: Path | None) -> AsyncIterator[Served]:
     served = Served(None if folder is None else Denylist(folder / "denylist.txt"))
     server = grpc.aio.server(interceptors=[served.gate])
     server.add_generic_rpc_handlers(served.handlers())
-    served.port = add_port(server, "127.0.0.1:0", folder, served.problems.append)
+    served.port = add_port(server, "127.0.0.1:0", folder, lambda words, level: served.problems.append(words))
     await server.start()
     try:
         yield served

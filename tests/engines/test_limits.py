@@ -1,5 +1,6 @@
 """An address that does not answer is said within 15 s: the limits of all that is waited for add up to that. No Ray is needed."""
 
+import os
 import socket
 import sys
 import threading
@@ -60,3 +61,85 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
     with pytest.raises(InputError) as error:
         on_ray._connect("head.example:6379", 1)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:10001", "http://127.0.0.1:8265", "127.0.0.1:99999", "127.0.0.1:0"]
+)
+def test_what_is_no_address_of_a_head_node_is_said_so(address: str) -> None:
+    with pytest.raises(InputError, match=r"give HOST:PORT of the head node"):
+        on_ray._knock(address)
+
+
+def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
+    monkeypatch.setattr(on_ray, "_knock", _never)
+    with pytest.raises(InputError, match="Ray is not installed"):
+        on_ray._connect("head.example:6379", 1)
+
+
+@pytest.mark.parametrize("token", [None, "of the user's own cluster"])
+def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
+    token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in on_ray.QUIET:
+        monkeypatch.setenv(name, "0")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    seen: list[str | None] = []
+    fake = SimpleNamespace(
+        init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None, nodes=list
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    on_ray._connect(None, 1)
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert seen[0] not in (None, token)
+    on_ray._end()
+    assert (os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN")) == (None, token)
+
+
+def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives its own processes 30 s to start, which a busy machine may exceed."""
+    ended: list[bool] = []
+
+    def late(**how: Any) -> None:
+        raise RuntimeError("The current node timed out during startup.\nThis could happen")
+
+    for name in (*on_ray.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=late, shutdown=lambda: ended.append(True)))
+    with pytest.raises(InputError, match=r"timed out during startup\.; try again .* engine\.name=workers$"):
+        on_ray._connect(None, 1)
+    assert ended
+    assert os.environ["RAY_AUTH_TOKEN"] == "0"
+
+
+class Told(Exception):
+    """In the place of Ray's own error."""
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(missing: bool) -> None:
+    said = (
+        "The actor died\n  Traceback\n  ModuleNotFoundError: No module named 'hsfl'\n"
+        if missing
+        else "The node is gone\n"
+    )
+
+    def get(answers: Any) -> None:
+        raise Told(said)
+
+    engine = object.__new__(on_ray.OnRay)
+    engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
+    answer = engine._next(on_ray.Remote(where="a new worker", actor=None, answers=None))
+    if missing:
+        assert isinstance(answer, on_ray.Failed)
+        assert (
+            str(answer.error())
+            == "a node of the cluster cannot start a worker: No module named 'hsfl'; install on it what is here"
+        )
+    else:
+        assert answer is None

@@ -1,6 +1,7 @@
 """Worker processes train what one process trains, to the bit, whatever their number and whoever dies."""
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
+from tests.laws.bench import make_task
 
 from hsfl.engines import spread, workers
 from hsfl.errors import InputError
+from hsfl.frameworks.parallel import FSL
+from hsfl.models.packed import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
 
@@ -171,3 +175,35 @@ def test_more_workers_than_cores_are_started_and_warned_of(monkeypatch: pytest.M
     engine = workers.Workers.start(config("engine.name=workers", "engine.workers=4"), said.append)
     assert said == ["engine.workers is 4 but this machine has 2 cores; the workers wait for each other"]
     assert (len(engine.helpers), engine.num_threads) == (4, 1)
+    workers.Workers.start(config("engine.name=workers", "engine.workers=2", "engine.threads=2"), said.append)
+    assert said[1:] == [
+        "engine.workers is 2 and engine.threads 2 but this machine has 2 cores; the workers wait for each other"
+    ]
+
+
+def test_clients_with_heads_of_their_own_cross_as_two_tensors() -> None:
+    """A tensor that crosses a process border takes a file descriptor, of which a process often has 1,024."""
+    framework = FSL(make_task([1, 2, 3], [4, 4, 4], options={"fsl": {"average": "server"}}))
+    shard = framework.train(framework.init(), [0, 1, 2], 0, 12)
+    assert len(shard.heads) == 3
+    again = pickle.loads(pickle.dumps(shard))
+    assert again.heads.keys() == shard.heads.keys()
+    for client, head in shard.heads.items():
+        assert torch.equal(again.heads[client].floats, head.floats)
+        assert torch.equal(again.heads[client].ints, head.ints)
+    owners = {head.floats.untyped_storage().data_ptr() for head in again.heads.values()}
+    assert len(owners) == 1
+    assert Packed.of({}).states() == {}
+
+
+def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
+        )
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(InputError, match=r"/dev/shm, which is full; give it more room .*engine\.name=inline"):
+        run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
+    assert not children()
+    assert workers.no_room(RuntimeError("something else")) is None

@@ -13,7 +13,7 @@ from hsfl.errors import InputError
 from hsfl.experiments.fleets import Answer, cost_of, make_point, read_answer, read_cuts, solve, write_cuts
 from hsfl.experiments.latency import read_point
 from hsfl.experiments.shared import claim
-from hsfl.experiments.tau_row import Row, read_rows
+from hsfl.experiments.tau_row import TauRow, read_rows
 from hsfl.experiments.traces import read_trace
 from hsfl.files import write_json
 from tests.runs.damage import damaged
@@ -40,7 +40,7 @@ def made(kind: str, place: Path) -> tuple[Path, Callable[[], Any]]:
         path = write_cuts(place / "cuts.csv", [ANSWER])
         return path, lambda: read_cuts(path)
     if kind == "tau":
-        names = list(Row.__dataclass_fields__)
+        names = list(TauRow.__dataclass_fields__)
         path = place / "tau.csv"
         path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
         return path, lambda: read_rows(path)

@@ -26,7 +26,7 @@ from hsfl.experiments.fleets import (
 from hsfl.experiments.gains import find_gains
 from hsfl.experiments.traces import Trace, find_trace
 from hsfl.planning.cuts import _phases
-from hsfl.planning.optimised import samples
+from hsfl.planning.policy_cuts import samples
 from hsfl.planning.world import count_batches, world_of
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run

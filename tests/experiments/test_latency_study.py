@@ -12,7 +12,7 @@ import pytest
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments import fig4, fig5
-from hsfl.experiments.latency import PAPER, SIX, Axis, Study, cut_settings, paper_base, points, run_points, solve
+from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy, cut_settings, paper_base, points, run_points, solve
 from hsfl.experiments.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
@@ -22,9 +22,9 @@ BANDWIDTH = Axis("network.subchannel_hz", (1e6, 2e6), "bandwidth")
 CYCLES = Axis("network.main_hz", (50e10, 100e10), "cycles")
 
 
-def small_study(**changes: Any) -> Study:
+def small_study(**changes: Any) -> LatencyStudy:
     base = with_changes(paper_base(2), SMALL)
-    study = Study(base, (BANDWIDTH, CYCLES), (*SIX, PAPER), num_fleets=2, num_channels=2)
+    study = LatencyStudy(base, (BANDWIDTH, CYCLES), (*SIX, PAPER), num_fleets=2, num_channels=2)
     return replace(study, **changes)
 
 
@@ -146,7 +146,7 @@ def test_the_papers_solver_is_drawn_from_its_own_rounds(folder: Path) -> None:
     assert found.num == 2
 
 
-def check_plans(study: Study, folder: Path) -> None:
+def check_plans(study: LatencyStudy, folder: Path) -> None:
     """No policy beats proposed on the plan's samples by more than the plan's proven gap and that of a round's solve."""
     for row in read_rows(study, folder):
         assert row.plan_ratio >= (1 - row.plan_gap) * (1 - study.base.allocation.gap), row

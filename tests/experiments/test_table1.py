@@ -17,7 +17,7 @@ from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
 from hsfl.experiments.statistics import NO, UNDECIDED, YES, ratio_over_fleets, verdict
 from hsfl.experiments.table1_report import difference, find_trends, markdown
 from hsfl.experiments.table1_study import Study, cells, timings
-from hsfl.experiments.tau_row import Row
+from hsfl.experiments.tau_row import TauRow
 from hsfl.experiments.traces import Trace, TraceRound, largest_difference
 
 
@@ -130,8 +130,8 @@ def test_the_tables_say_it() -> None:
     study = make_study()
     found, times = list(cells(study)), list(timings(study))
     rows = [
-        Row("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, 0.7, 0.3),
-        Row("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, 0.8, 0.4),
+        TauRow("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, 0.7, 0.3),
+        TauRow("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, 0.8, 0.4),
     ]
     text = markdown(study, found, times, find_trends(found), rows, "smoke")
     assert "n = 2 fleets x 2 training seeds" in text

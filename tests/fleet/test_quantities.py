@@ -97,3 +97,11 @@ def test_settings_take_units() -> None:
 def test_a_setting_with_a_wrong_unit_is_one_line() -> None:
     with pytest.raises(InputError, match=r"^config network\.main_hz is '5GHy'; its unit 'GHy' is unknown, give"):
         read_config(None, ["network.main_hz=5GHy"])
+
+
+def test_a_small_number_without_a_unit_is_doubted_where_no_name_says_the_unit() -> None:
+    with pytest.raises(InputError, match="100 of what"):
+        parse("rate", "100", doubt=True)
+    assert parse("rate", "100bps", doubt=True) == parse("rate", "100") == 100
+    assert parse("rate", "1e6", doubt=True) == 1e6
+    assert parse("power", "2", doubt=True) == 2

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import hsfl
+from hsfl.models.graph_unit import GraphUnit
 from hsfl.models.units import SplitModel
 from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, in_clusters, make_task, train, with_cuts
 
@@ -57,7 +58,7 @@ def test_one_algorithm_whatever_the_cuts(optimizer: str) -> None:
 
 def test_dropout_is_drawn_by_unit() -> None:
     """Units draw where their graph does, and only there; the classifier draws nothing."""
-    assert [unit.draws for unit in split_net().units] == [False, True, True, False]
+    assert [GraphUnit.draws(unit) for unit in split_net().units] == [False, True, True, False]
 
 
 @pytest.mark.slow

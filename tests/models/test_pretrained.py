@@ -62,6 +62,13 @@ def test_wrong_folders_are_one_line(tmp_path):
         (tmp_path / name).mkdir()
         with pytest.raises(InputError, match=message):
             build(written(tmp_path / name, "gpt2", **more), (8,), 40)
+    for name, content, message in [
+        ("broken", "{", "broken.json holds no names and values in JSON"),
+        ("strange", '{"model_type": "nonesuch"}', "model_type is 'nonesuch', which transformers .* does not know"),
+    ]:
+        (tmp_path / f"{name}.json").write_text(content)
+        with pytest.raises(InputError, match=message):
+            build(f"hf:{tmp_path / name}.json", (8,), 40)
     (tmp_path / "pickle").mkdir()
     (tmp_path / "pickle" / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(InputError, match="a pickle is never read"):

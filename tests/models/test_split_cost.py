@@ -10,7 +10,9 @@ from hsfl import plugins
 from tests.small_runs import hsfl, refused
 
 FILE = """
+import torch
 from torch import nn
+from beside import nothing
 
 class Net(nn.Module):
     def __init__(self, classes):
@@ -30,6 +32,48 @@ def broken():
 
 def wrong():
     return 7
+
+def three(a, b, c):
+    return None
+
+class Places(nn.Module):
+    # Positions are a parameter of the module itself, which comes before its embedding.
+    def __init__(self, tokens, length):
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(length, 4))
+        self.words, self.out = nn.Embedding(tokens, 4), nn.Linear(4, tokens)
+        self.norm = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.out(self.norm(self.words(x) + self.places).relu())
+
+class Column(nn.Module):
+    # A table of floats, of which one column names a kind.
+    def __init__(self):
+        super().__init__()
+        self.kinds, self.rest, self.out = nn.Embedding(5, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+    def forward(self, x):
+        return self.out((self.kinds(x[:, 0].long()) + self.rest(x[:, 1:])).relu())
+
+def tokens(input_shape, num_classes):
+    return Places(num_classes, input_shape[0])
+
+def column():
+    return Column()
+
+def packed():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+        def forward(self, x, mask):
+            return self.last(self.first(x) * mask)
+    import hsfl
+    return hsfl.split(Masked(), (torch.zeros(2, 4), torch.ones(2, 1)))
+
+def tied(input_shape, num_classes):
+    made = Places(num_classes, input_shape[0])
+    made.out.weight = made.words.weight
+    return made
 """
 
 
@@ -37,6 +81,7 @@ def wrong():
 def file(tmp_path: Path):
     path = tmp_path / "my_file.py"
     path.write_text(FILE)
+    (tmp_path / "beside.py").write_text("nothing = None\n")  # a file beside it can be imported
     yield path
     plugins.unload()
 
@@ -53,10 +98,23 @@ def test_the_table_of_a_module_in_a_file(file: Path) -> None:
     assert not plugins.LOADED  # the file registers nothing that processes started later must load
 
 
+def test_whether_samples_are_tokens_is_tried(file: Path) -> None:
+    rows = hsfl("cost", f"{file}:tokens", "--input", "6", "--classes", 9, "--json").json()
+    assert rows["smashed_bits"][0] == 6 * 64
+    rows = hsfl("cost", f"{file}:column", "--input", "4", "--json").json()
+    assert rows["smashed_bits"][0] == 4 * 32
+    assert "takes 2 tensors for a sample, packed into 5 numbers" in refused("cost", f"{file}:packed", "--input", "4")
+    words = refused("cost", f"{file}:tied", "--input", "6", "--classes", 9)
+    assert "words.weight and out.weight are one parameter" in words
+
+
 def test_mistakes_in_the_file_are_one_line(file: Path) -> None:
-    assert "has no function 'bild'; it has build, plain, broken, wrong" in refused("cost", f"{file}:bild")
-    assert "plugin my_file.py, line 18: ZeroDivisionError" in refused("cost", f"{file}:broken")
+    assert "has no function 'bild'; it has build, plain, broken, wrong, three, tokens, column, packed, tied" in refused(
+        "cost", f"{file}:bild"
+    )
+    assert "plugin my_file.py, line 20: ZeroDivisionError" in refused("cost", f"{file}:broken")
     assert "a model is a int" in refused("cost", f"{file}:wrong")
+    assert "three of the file is called with input_shape, num_classes, but" in refused("cost", f"{file}:three")
     assert "is no file; give FILE.py:NAME" in refused("cost", f"{file}x.py:build")
 
 

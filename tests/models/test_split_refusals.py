@@ -109,7 +109,7 @@ REFUSED = {
     "the wrong shape": (
         Net(),
         torch.zeros(2, 5),
-        rf"its part 'first' \(Linear\) fails on the example of \(2, 5\).*{LIST}",
+        rf"its part 'first' \(Linear\) fails on the example of \(2, 5\) float32 \(.*batch.*give an example as the module takes it.*{LIST}",
     ),
     "another device": (Net(), torch.zeros(2, 4, device="meta"), "is on cpu but example_input is on meta"),
     "no tensor": (Net(), [1, 2], "holds a int at 0"),

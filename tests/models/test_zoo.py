@@ -13,7 +13,7 @@ from hsfl.models.layers import num_groups, swap_norm
 from hsfl.models.split import split
 from hsfl.models.units import SplitModel
 
-NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 20, "vit": 6}
+NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 33, "vit": 6}
 OF_IMAGES = [name for name in zoo.MODELS if name != "gpt"]  # gpt takes tokens: tests/runs/test_tasks.py
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -110,7 +110,7 @@ def test_shrinking_is_as_published():
     expected = {
         "resnet18": [56, 56, 56, 28, 28, 14, 14, 7, 7],
         "vgg11_bn": [112, 56, 56, 28, 28, 14, 14, 7],
-        "mobilenet_v2": [112] * 2 + [56] * 2 + [28] * 3 + [14] * 7 + [7] * 5,
+        "mobilenet_v2": [112] * 4 + [56] * 4 + [28] * 5 + [14] * 11 + [7] * 8,
     }
     for name, sides in expected.items():
         x = torch.empty(1, 3, 224, 224, device="meta")

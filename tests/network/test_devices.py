@@ -48,7 +48,7 @@ def test_max_cut_stops_at_the_model():
 def test_the_floor_is_for_ranges_from_zero():
     assert drawn(cpu_hz=(1e7, 2e7)).cpu_hz.max() < 2e7
     assert drawn(cpu_hz=(0, 1e9)).cpu_hz.min() == 0.05e10
-    with pytest.raises(InputError, match="above the range of cpu_hz"):
+    with pytest.raises(InputError, match=r"above the range of fleet\.cpu_hz"):
         drawn(cpu_hz=(0, 1e7))
 
 

@@ -70,6 +70,25 @@ def test_a_round_averages_by_draws_and_buffers_by_the_same_normalised_mean() -> 
     assert all((both.named()[name] > 0).all() for name in names)
 
 
+def test_the_weights_of_a_round_are_drawn_once_however_few_clients_are_trained_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drawing among 100,000 clients takes milliseconds, and Ray's workers train one client at a time."""
+    task, drawn, whole = make_task([1, 2], [4, 4], clients_per_round=2, choose="samples"), list[int](), choice.weights
+
+    def counted(settings, round_index: int, num_samples):
+        drawn.append(round_index)
+        return whole(settings, round_index, num_samples)
+
+    monkeypatch.setattr(choice, "weights", counted)
+    algorithm = find_framework("hsfl")(task)
+    state, shard = algorithm.init(), None
+    for index in (0, 1, 0):
+        for k in (0, 1):
+            shard = algorithm.train(state, (k,), index, 8, into=shard)
+    assert drawn == [0, 1, 0]
+
+
 def test_clients_that_were_drawn_are_those_that_count() -> None:
     settings = config(clients_per_round=3, choose="samples", drop_rate=0.3)
     for index in range(50):

@@ -13,7 +13,8 @@ from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.planning.choice import choose_clients
 from hsfl.planning.measured_links import sampled_rounds
-from hsfl.planning.optimised import policy_notes, samples
+from hsfl.planning.optimised import policy_notes
+from hsfl.planning.policy_cuts import samples
 from hsfl.planning.scenarios import scenario
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run

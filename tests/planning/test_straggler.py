@@ -64,6 +64,18 @@ def test_the_sentence_s_numbers_are_those_of_the_clock(framework: str, links: tu
     assert say(found.per_second, "FLOP/s" if bits == 1 else "bit/s") in found.words
 
 
+@pytest.mark.parametrize("links", [(), MEASURED])
+def test_where_all_end_together_record_and_sentence_name_the_same_client(links: tuple[str, ...]) -> None:
+    clock = clock_of("hsfl", (3, 1, 2, 3), *links, "allocation.policy=proposed")
+    line, _ = clock.round(0, EVERYONE)
+    spent = line.phase_s
+    own_s = sum(s for name, s in spent.items() if not name.startswith("server") and name != "model_down")
+    found = why(clock, 0, EVERYONE)
+    assert found is not None
+    assert "ends with all others" in found.words
+    assert found.client == line.straggler == int(own_s.argmax())
+
+
 @pytest.mark.parametrize("policy", ["even", "proposed", "scls+ecfa"])
 @pytest.mark.parametrize("links", [(), MEASURED])
 def test_the_best_other_cut_is_the_best_of_clocks_with_other_cuts(policy: str, links: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hsfl import plugins
-from hsfl.allocation.policies import POLICIES
+from hsfl.allocation.policy_table import POLICIES
 from hsfl.config import read_config
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError

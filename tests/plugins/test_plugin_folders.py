@@ -13,6 +13,7 @@ from hsfl.report.plots import learning_figure
 from hsfl.runs import loop
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.planned import as_planned, read_plan
 from tests.plugins.files import write
 from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, refused, tiny, tiny_words
@@ -64,6 +65,16 @@ def test_an_installed_package_is_not_imported_for_a_folder(
     assert "mine" not in asked
     with_changes(read_config("config.json"), [f"{field}=mine"])
     assert "mine" in asked, "what the user types is looked up"
+
+
+def test_an_installed_package_is_not_imported_for_a_plan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan.json is a file of a folder, too: the policy that it names is not looked up among installed plugins."""
+    asked: list[str] = []
+    monkeypatch.setattr("hsfl.config.reading.find", asked.append)
+    write(here / "plan.json", json.dumps({"policy": "mine", "cuts": [2, 2, 2]}))
+    with pytest.raises(InputError, match="policy 'mine' is unknown"):
+        as_planned(tiny(), read_plan(here / "plan.json"))
+    assert "mine" not in asked
 
 
 @pytest.mark.parametrize(

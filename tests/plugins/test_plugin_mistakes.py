@@ -51,6 +51,12 @@ def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> N
     assert not plugins.REGISTERED, "what failed leaves nothing behind"
 
 
+def test_a_config_is_no_plugin(here: Path) -> None:
+    write(here / "my.toml", "[model]\nname = 'cnn'\n")
+    said = refused("run", *tiny_words(), "--plugin", here / "my.toml", "--out", here / "run")
+    assert "my.toml is no Python file; give a .py file that registers something" in said
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -109,9 +115,7 @@ def test_a_policy_that_returns_nonsense(here: Path, gives: str, message: str) ->
 )
 def test_cuts_that_are_nonsense(here: Path, gives: str, message: str) -> None:
     write(here / "my.py", f"import hsfl\nhsfl.register_policy('a', cuts=lambda samples: {gives})\n")
-    words = tiny_words(
-        "allocation.policy=a", "fleet.cuts=planned", "allocation.samples=1", "allocation.plan_time_limit_s=0.1"
-    )
+    words = tiny_words("allocation.policy=a", "fleet.cuts=planned", "allocation.samples=1")
     assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
 
 

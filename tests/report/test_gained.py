@@ -1,11 +1,13 @@
 """The lines that say what was gained are the numbers of the runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from hsfl.report.comparing import read_comparison
 from hsfl.report.gained import gained
 from hsfl.report.page_data import page_data
 from hsfl.report.page_sources import read_sources
+from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, numbers, tiny_words
 
 
@@ -29,3 +31,17 @@ def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
 def test_one_framework_alone_gains_nothing(tmp_path: Path) -> None:
     assert hsfl("compare", *tiny_words(), "-f", "hsfl", "--quiet", "--out", tmp_path).code == 0
     assert gained(read_comparison(tmp_path)) == []
+
+
+def test_to_reach_what_says_nothing_is_left_out(tmp_path: Path) -> None:
+    """A run that ends no better than it began, and one that is reached at the same time."""
+
+    def lines(name: str, theirs: list[float], round_s: float) -> str:
+        for label, rounds in (("hsfl", records([0.1, 0.5, 0.6], 1.0)), ("fl", records(theirs, round_s))):
+            write_run(tmp_path / name, label, 0, [replace(one, framework=label) for one in rounds])
+        return " ".join(gained(read_comparison(tmp_path / name, labels=["hsfl", "fl"])))
+
+    sooner = "HSFL reached the last accuracy of the others: that of FL after 2 s instead of 6 s"
+    assert sooner in lines("sooner", [0.1, 0.2, 0.5], 2.0)
+    assert "reached" not in lines("fallen", [0.4, 0.3, 0.2], 2.0)
+    assert "reached" not in lines("alike", [0.1, 0.5, 0.6], 1.0)

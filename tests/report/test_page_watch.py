@@ -135,7 +135,7 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
 def test_a_malformed_request_is_answered_and_an_idle_connection_closed(under_way, monkeypatch):
     from hsfl.report import watch
 
-    monkeypatch.setattr(watch, "IDLE_S", 0.2)
+    monkeypatch.setattr(watch._Handler, "timeout", 0.2)
     server = make_server([under_way.path])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -155,6 +155,7 @@ def test_the_usual_port_may_be_left_out(under_way):
     server = make_server([under_way.path])
     try:
         handler = server.RequestHandlerClass.__new__(server.RequestHandlerClass)
+        handler.server = server
         assert "127.0.0.1" not in handler._names()
         server.server_port = 80
         assert "127.0.0.1" in handler._names()

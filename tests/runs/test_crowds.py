@@ -61,7 +61,7 @@ def test_records_hold_quantiles_and_read_back(folder: RunFolder) -> None:
     assert sum(clients.crowd["cuts"].values()) == MANY
     assert clients.crowd["num_samples"][0] == 2, "drawn with replacement: 60 images for all"
     assert folder.clients_path.stat().st_size < 3000
-    assert len(folder.first_cuts()) == MANY
+    assert len(folder.cuts().cuts) == MANY
 
 
 def test_a_run_of_a_crowd_goes_on_to_the_same_bits(folder: RunFolder, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from hsfl.errors import InputError
 from hsfl.runs.effect_rules import RULES
 from hsfl.runs.effects import check_effects
 
+MEASURED = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
+PLANNED = ["fleet.cuts=planned", "allocation.policy=proposed"]
 SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("train.momentum=0.5", [], "train.optimizer=momentum"),
     ("train.step_rounds=3", [], "train.schedule=step"),
@@ -53,7 +55,55 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
         ["allocation.policy=proposed", "fleet.cuts=planned", "network.cells=2"],
         "answer to prices",
     ),
+    ("fleet.max_power_w=[1,2]", MEASURED, "measured links need no power"),
+    ("fleet.cpu_floor_hz=1e9", ["fleet.cpu_hz=[1e9,2e9]"], "taken at its word"),
+    ("fleet.cpu_hz=[1e9,2e9]", ["network.history=past.csv"], "network.history has the speeds"),
+    (
+        "fleet.heterogeneity=0.5",
+        [*MEASURED[:1], "network.history=past.csv"],
+        "network.history has the speeds and rates",
+    ),
+    ("fleet.cpu_hz=[1e9,2e9]", ["framework=cl"], "trains on the server alone"),
+    ("network.speed_std=0.2", ["framework=cl"], "trains on the server alone"),
+    ("network.edge_power_w=5", ["framework=cl"], "up to the main server and nothing else"),
+    ("network.main_hz=1e10", ["framework=fl"], "no main server"),
+    ("network.main_up_bps=2e6", ["framework=fl", *MEASURED, "network.edge_up_bps=1e6"], "no main server"),
+    ("fleet.max_cut=5", ["framework=fl"], "options.fl.needs_storage"),
+    ("fleet.min_cut=2", ["framework=fl"], "does not cut the model"),
+    ("fleet.cuts=planned", ["framework=splitfed_v1"], "set fleet.one_cut"),
+    ("fleet.cuts=fastest", ["framework=cpsl"], "set fleet.one_cut"),
+    ("fleet.cuts=2", ["framework=sl", "fleet.one_cut=3"], "fleet.one_cut gives it"),
+    ("allocation.policy=proposed", ["framework=sl"], "keeps the even allocation"),
+    ("allocation.gap=0.1", ["framework=psl", "allocation.policy=proposed"], "keeps the even allocation"),
+    ("allocation.gap=0.1", ["framework=cpsl", "allocation.policy=cpsl"], "CPSL deals subchannels"),
+    ("allocation.time_limit_s=5", [*MEASURED, "allocation.policy=proposed"], "no radio to divide"),
+    ("allocation.patience=3", ["fleet.cuts=planned", "allocation.policy=scls"], "has a rule for cuts"),
+    ("allocation.samples=3", ["fleet.cuts=planned", "allocation.policy=scls"], "looks at no rounds"),
+    ("allocation.samples=3", [*PLANNED, "framework=splitfed_v1"], "no cuts are searched"),
+    ("train.proximal_mu=0.1", ["framework=sl"], "does not train a copy per client"),
+    ("engine.name=workers", ["framework=sl"], "in turn or in step"),
 ]
+USED = [  # a setting and what it stands beside, where it looks idle and is not
+    ("fleet.cuts=planned", ["framework=cpsl", "options.cpsl.cut=cluster"]),
+    ("fleet.cuts=2", ["framework=sl"]),
+    ("fleet.max_cut=5", ["framework=fl", "options.fl.needs_storage=true"]),
+    ("network.main_up_bps=2e6", ["framework=fl", *MEASURED]),
+    ("allocation.policy=own", ["framework=sl"]),
+    ("allocation.policy=cpsl", ["framework=cpsl"]),
+    ("allocation.samples=3", ["framework=cpsl", "allocation.policy=cpsl", "fleet.cuts=max_cut"]),
+    ("allocation.samples=3", ["fleet.cuts=planned", "allocation.policy=cpsl"]),
+    ("network.edge_power_w=5", ["framework=fl"]),
+]
+ALWAYS = {  # settings that do something in every run, or where the data, the model or the engine refuse them by themselves
+    *("framework", "seed", "device", "model.name", "model.input", "data.name", "data.dir"),
+    *("data.partition", "data.min_samples", "data.limit", "data.limit_test", "data.image_size", "data.augment"),
+    *("data.target_column", "data.feature_columns", "data.client_column", "data.client_file", "data.test_file"),
+    *("data.test_fraction", "data.block", "data.tokenizer", "data.text_split", "data.normalise", "data.sha256"),
+    *("fleet.num_clients", "fleet.file", "network.kind", "network.history", "network.sample_scale"),
+    *("network.full_batches", "train.rounds", "train.budget_s", "train.batch_size", "train.local_epochs"),
+    *("train.optimizer", "train.lr", "train.weight_decay", "train.schedule", "train.eval_every", "train.task"),
+    *("train.loss", "log.checkpoint_every", "log.model_every", "log.tensorboard"),
+}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +135,38 @@ def test_storage_beside_a_fleet_file(tmp_path: Path) -> None:
         check_effects(None, words, [read_config(None, words)])
 
 
-def test_every_rule_names_fields_that_there_are() -> None:
-    fields = set(flatten(RunConfig().model_dump()))
-    assert {name for rule in RULES for name in rule.names} <= fields
+@pytest.mark.parametrize(("setting", "beside"), USED, ids=[" ".join([setting, *beside]) for setting, beside in USED])
+def test_a_setting_that_is_used_is_not_refused(setting: str, beside: list[str]) -> None:
+    check_effects(None, [setting], [tiny(*beside, setting)])
+
+
+def test_every_setting_has_a_rule_or_always_does_something() -> None:
+    """A new setting belongs into the table, or into ALWAYS once somebody has thought about it."""
+    fields = {name for name in flatten(RunConfig().model_dump()) if not name.startswith("options.")}
+    ruled = {name for rule in RULES for name in rule.names}
+    assert ruled | ALWAYS == fields
+    assert not ruled & ALWAYS
+
+
+@pytest.mark.parametrize(("field", "word"), [("fleet.cuts", "max_cut"), ("fleet.one_cut", "fastest")])
+def test_the_way_out_of_an_impossible_cut_is_one(field: str, word: str) -> None:
+    framework = "framework=sl" if field == "fleet.one_cut" else "framework=hsfl"
+    with pytest.raises(InputError, match=f"the model has 5 units; choose up to 5, or set {field}={word}"):
+        check_effects(None, [], [tiny(framework, f"{field}=50")])
+    check_effects(None, [], [tiny(framework, f"{field}={word}")])
+
+
+def test_a_framework_beside_contenders(tmp_path: Path) -> None:
+    said = refused("compare", *tiny_words("framework=sl"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "c")
+    assert "framework = 'sl' has no effect: the contenders are hsfl, fl; add -f sl" in said
+
+
+def test_settings_of_what_a_plan_does_not_look_at(tmp_path: Path) -> None:
+    """They are refused before the table is looked for."""
+    words = ["plan", "--cost", tmp_path / "cost.json"]
+    assert "model.name has no effect beside --cost" in refused(*words, "--set", "model.name=cnn")
+    said = refused(*words, "--samples-per-client", 10, "--set", "data.limit=60")
+    assert "data.limit has no effect beside --samples-per-client" in said
 
 
 def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_path: Path) -> None:
@@ -100,6 +179,14 @@ def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_
         check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
     words = ["data.partition=dirichlet"]  # the file alone would not do, but with this it does
     check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
+
+
+def test_cuts_in_a_file_serve_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('framework = "fl"\n[fleet]\ncuts = 1\n[allocation]\nsamples = 3\n')
+    config = read_config(tmp_path / "my.toml")
+    check_effects(tmp_path / "my.toml", [], [config], planning=True)  # the plan says what it leaves aside
+    with pytest.raises(InputError, match=r"fleet.cuts = 1 has no effect: the framework does not cut the model"):
+        check_effects(tmp_path / "my.toml", [], [config])
 
 
 def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> None:
@@ -150,6 +237,8 @@ def test_from_python() -> None:
         ["compare", "demo", "--set", "train.momentum=0.1"],
         ["sweep", "demo", "train.ronds=1,2"],
         ["plan", "demo", "--set", "fleet.cutz=3"],
+        ["run", "demo", "--set", "allocation.policy=propsed"],
+        ["compare", "demo", "-f", "hsfl,allocation.policy=scsl"],
         ["run", "demo", "--set", "fleet.cuts=11"],
         ["run", "demo", "--set", "fleet.cuts=[1,2]"],
         ["run", "demo", "--framework", "sl", "--set", "fleet.one_cut=11"],

@@ -131,4 +131,4 @@ def test_data_of_another_shape_are_refused(tmp_path):
     config = tmp_path / "run/config.json"
     config.write_text(config.read_text().replace('"image_size": 8', '"image_size": 9'))
     message = refused("evaluate", tmp_path / "run")
-    assert "takes samples of (1, 8, 8) but digits has (1, 9, 9) now; put the data of then back" in message
+    assert "takes samples of (1, 8, 8) but digits has (1, 9, 9) now; put the original data back" in message

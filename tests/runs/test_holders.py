@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.report.fabricated import data_in
 from torch import nn
 
 import hsfl
@@ -54,6 +55,8 @@ def test_names_of_the_data_reach_the_folder_and_the_plan(tmp_path: Path) -> None
     words = ["data.partition=given", "fleet.num_clients=3", "fleet.cuts=1", "train.rounds=1", "train.batch_size=4"]
     hsfl.run(read_config(None, words), tmp_path, data=data(), model=MODEL)
     assert RunFolder(tmp_path).clients().names == ["archive", "laboratory", "ward"]
+    (run,) = data_in(tmp_path / "report.html")["runs"]
+    assert run["clients"]["names"] == ["archive", "laboratory", "ward"]
     plan = hsfl.plan(None, [*words, "allocation.samples=1"], data=data(), model=MODEL)
     assert [client.name for client in plan.clients] == ["archive", "laboratory", "ward"]
     numbered = read_config(None, words)

@@ -1,15 +1,19 @@
 """Few steps leave BatchNorm's statistics near their first values, and the run says so."""
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
+from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
 from hsfl.runs.loop import run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.progress import Warnings
 
 
 def left_after(steps: int) -> float:
@@ -39,6 +43,8 @@ def test_who_has_no_batch_norm_hears_nothing(tmp_path: Path) -> None:
     assert prepare(tiny(*words, "model.norm=group")).notes == ()
     said = hsfl("run", *tiny_words(*words), "--out", tmp_path / "run")
     assert "set model.norm=group" in " ".join((said.out + said.err).split())
+    (run,) = data_in(tmp_path / "run" / "report.html")["runs"]
+    assert any(words.startswith("Note: ") and "set model.norm=group" in words for words in run["words"])
 
 
 @pytest.mark.parametrize("framework", ["hsfl", "fl", "cl", "sl", "cpsl"])
@@ -57,3 +63,15 @@ def test_what_holds_for_all_runs_is_said_once(tmp_path: Path) -> None:
     words = tiny_words("train.batch_size=256", "train.rounds=1")
     said = hsfl("compare", *words, "-f", "hsfl", "-f", "fl", "--seeds", 2, "--out", tmp_path)
     assert (said.out + said.err).count("of BatchNorm's first statistics") == 1
+
+
+def test_other_numbers_are_no_other_warning() -> None:
+    """SL makes more steps than HSFL, and seeds divide the data otherwise: the advice is the same."""
+    console, said = Console(file=StringIO()), set[str]()
+    for framework in ("hsfl", "sl", "cl"):
+        (note,) = prepare(tiny(f"framework={framework}", "train.batch_size=256", "train.rounds=2")).notes
+        Warnings(console, framework, said).warns(note)
+    Warnings(console, "fl", said).warns("something else")
+    text = console.file.getvalue()
+    assert text.count("BatchNorm's first statistics") == 1
+    assert "something else" in text

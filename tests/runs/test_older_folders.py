@@ -39,7 +39,7 @@ def test_it_is_read(older: Path) -> None:
     assert folder.config().options.fsl.average == "server"
     assert folder.config() == parse_config(json.loads((older / "config.json").read_text()))
     assert [record.round for record in folder.rounds()] == [1, 2]
-    assert folder.first_cuts() is None
+    assert folder.cuts() is None
     clients = folder.clients()
     assert clients is not None
     assert clients.cuts == [1, 1, 1]  # FSL has one cut for all

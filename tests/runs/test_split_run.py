@@ -91,11 +91,16 @@ def registered():
     plugins.unload()
 
 
-def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str) -> None:
+def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str, monkeypatch) -> None:
+    from hsfl.models import by_graph
+
+    splits, split_by_graph = [], by_graph.split_by_graph
+    monkeypatch.setattr(by_graph, "split_by_graph", lambda *args: splits.append(args) or split_by_graph(*args))
     x = np.random.default_rng(1).normal(size=(40, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(40) % 3)
     chosen = settings(rounds=1) | {"data": {"name": f"npz:{tmp_path / 'set.npz'}"}}
     hsfl.run(None, tmp_path / "run", model=registered, report=False, **chosen)
+    assert len(splits) == 1  # for training and for its costs
     quality, _ = evaluate_folder(tmp_path / "run")
     assert quality.loss == pytest.approx(RunFolder(tmp_path / "run").rounds()[-1].test_loss)
     stored = load_model(RunFolder(tmp_path / "run"), "last").model
@@ -103,6 +108,51 @@ def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registere
     batch = torch.randn(5, 1, 8, 8)  # another size than the export's example
     assert torch.allclose(scripted(batch), stored(batch), atol=1e-6)
     assert load_file(export_folder(tmp_path / "run")).keys() == Net().state_dict().keys()
+
+
+class Two(nn.Module):
+    """Several outputs, and a mask that changes the sample in place."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 4), nn.Linear(4, classes)
+
+    def forward(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        hidden = self.first(x.add_(1.0)).relu() * mask
+        return {"logits": self.last(hidden), "hidden": hidden}
+
+
+@pytest.fixture
+def several():
+    from hsfl import plugins
+
+    example = {"x": torch.zeros(2, 5), "mask": torch.ones(2, 1)}
+    hsfl.register_model("several", lambda shape, classes: hsfl.split(Two(classes), example, output="logits"))
+    yield "several"
+    plugins.unload()
+
+
+def test_a_module_of_several_inputs_and_outputs_is_tested_and_exported(tmp_path: Path, several: str) -> None:
+    """What is exported takes the packed sample and gives one tensor; test samples stay as they are, though the module changes its input."""
+    x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+    np.savez(tmp_path / "set.npz", x=x, y=np.arange(40) % 3)
+    chosen = settings(rounds=2) | {
+        "data": {"name": f"npz:{tmp_path / 'set.npz'}"},
+        "fleet": {"num_clients": 2, "cuts": [1, 2]},
+    }
+    hsfl.run(None, tmp_path / "run", model=several, report=False, **chosen)
+    assert evaluate_folder(tmp_path / "run")[0].loss == RunFolder(tmp_path / "run").rounds()[-1].test_loss
+    stored = load_model(RunFolder(tmp_path / "run"), "last").model
+    scripted = torch.jit.load(str(export_folder(tmp_path / "run", "torchscript")))
+    batch = torch.randn(5, 6)
+    assert torch.allclose(scripted(batch.clone()), stored(batch.clone()), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_module_of_several_inputs_becomes_onnx(tmp_path: Path, several: str) -> None:
+    pytest.importorskip("onnxscript")
+    test_a_module_of_several_inputs_and_outputs_is_tested_and_exported(tmp_path, several)
+    assert export_folder(tmp_path / "run", "onnx").stat().st_size > 100
 
 
 @pytest.mark.slow

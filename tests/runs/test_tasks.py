@@ -56,9 +56,12 @@ def table(task: str = "regression", num: int = 80):
 
 
 def run(folder, words, framework="hsfl", **more):
-    """A run of a framework; one that does not cut the model is given no cuts."""
-    cuts = METHODS[framework].timing.cut == "any"
-    words = [word for word in words if cuts or not word.startswith("fleet.cuts")]
+    """A run of a framework; it is given no setting of cuts that it does not look at."""
+    if METHODS[framework].timing.cut != "any":
+        unread: tuple[str, ...] = ("fleet.cuts", "fleet.max_cut")
+    else:
+        unread = ("fleet.cuts",) if any(word.startswith("fleet.one_cut") for word in words) else ()
+    words = [word for word in words if not word.startswith(unread)]
     return hsfl.run(None, folder, [*words, f"framework={framework}"], report=False, **more)
 
 
@@ -202,7 +205,7 @@ def test_wrong_settings_are_one_line(tmp_path):
 def test_a_model_that_gives_too_few_numbers(tmp_path):
     ids = np.arange(48).reshape(12, 4)
     small = [nn.Embedding(40, 4), nn.Linear(4, 40)]
-    with pytest.raises(InputError, match="the model knows 40 tokens but the text has 49; take the tokenizer"):
+    with pytest.raises(InputError, match="the text has tokens up to 48, more than it knows; take its tokenizer"):
         run(tmp_path / "a", TABLE[1:], data=hsfl.dataset(ids, ids + 1, task="next_token"), model=small)
     with pytest.raises(InputError, match=r"gives \(2,\) numbers for a sample, but there are 1 columns of targets"):
         run(tmp_path / "b", TABLE[1:], data=table(), model=[nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)])

@@ -1,14 +1,18 @@
 """One training, several clocks: what takes over a training has the numbers that it would have had itself."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 
+from hsfl.allocation.cut_methods import CutChoice, CutSettings
+from hsfl.planning import policy_cuts
 from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
+from hsfl.runs.prepare import prepare
 from hsfl.runs.twins import learning, take_over
 
 CONTENDERS = ["hsfl", "splitfed_v1", "fsl", "fl"]
@@ -44,6 +48,11 @@ def test_who_learns_alike() -> None:
     assert learning(tiny("train.lr=0.1")) != learning(tiny())
     assert learning(tiny("seed=2")) != learning(tiny())
     assert learning(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning(tiny())
+
+
+def test_sizes_of_a_model_change_what_is_learned() -> None:
+    assert learning(tiny("options.gpt.depth=2")) != learning(tiny())
+    assert learning(tiny("options.cpsl.clusters=3")) == learning(tiny())
 
 
 def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +103,39 @@ def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "once").rglob("rounds.jsonl")}
     assert hsfl(*words, "--train-once", "--out", tmp_path / "once").code == 0
     assert before == {path: path.read_bytes() for path in (tmp_path / "once").rglob("rounds.jsonl")}
+
+
+def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the check, the rounds that fit and the run itself; a framework with one cut for all searches none."""
+    searched = []
+
+    def plan_cuts(*words: Any, **settings: Any) -> CutChoice:
+        searched.append(words)
+        return policy_cuts.choose_cuts(policy_cuts.samples(*words), CutSettings(time_limit_s=1.0))
+
+    monkeypatch.setattr(policy_cuts, "plan_cuts", plan_cuts)
+    words = [
+        "fleet.cuts=planned",
+        "allocation.policy=proposed",
+        "allocation.samples=2",
+        "train.rounds=1",
+        "train.budget_s=1e6",
+    ]
+    contenders = ["-f", "hsfl", "-f", "splitfed_v1", "-f", "fl"]
+    command = ["compare", *tiny_words(*words), *contenders, "--train-once", "--seeds", 2, "--out", tmp_path]
+    assert hsfl(*command).code == 0
+    assert len(searched) == 2  # a seed each
+    cuts = [RunFolder(tmp_path / "hsfl" / f"seed-{seed}").cuts() for seed in (0, 1)]
+    assert [RunFolder(tmp_path / "hsfl" / f"seed-{seed}").rounds()[0].cuts for seed in (0, 1)] == [
+        record.cuts for record in cuts if record is not None
+    ]
+    assert hsfl(*command).code == 0  # what is there is not searched again
+    assert len(searched) == 2
+
+
+def test_a_policy_with_a_rule_for_cuts_searches_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(policy_cuts, "plan_cuts")
+    for policy in ("scls", "cpsl", "rcls"):
+        bench = prepare(tiny("fleet.cuts=planned", f"allocation.policy={policy}", "fleet.max_cut=[2, 3, 4]"))
+        assert bench.plan_note is None
+        assert policy != "scls" or bench.task.cuts == (2, 2, 2)

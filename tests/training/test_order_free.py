@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.bench import make_task
 
+from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.rng import stream
-from hsfl.training.aggregate import Diverged, PartialSum
+from hsfl.training.aggregate import Diverged, PartialSum, _stretches
 from hsfl.training.link import Losses
 
 BEFORE = make_task([1], [2], dtype=torch.float32).initial
@@ -90,6 +91,47 @@ def test_the_largest_that_is_allowed_does_not_overflow() -> None:
     for _ in range(1000):
         total.add(state, 60)
     assert torch.equal(total.mean(BEFORE).floats, state.floats)
+
+
+def test_a_model_that_begins_with_infinity_has_no_grid() -> None:
+    before = BEFORE.clone()
+    before[1:2].floats[3] = float("-inf")
+    with pytest.raises(Diverged, match="a weight of unit 2 is infinite"):
+        PartialSum.zero(before, 10)
+
+
+def test_more_weight_than_a_sum_was_made_for_is_noticed_before_it_is_used() -> None:
+    total, state = PartialSum.zero(BEFORE, 10), BEFORE.clone()
+    for _ in range(3):
+        total.add(state, 10**6)
+    with pytest.raises(AssertionError, match="weigh more"):
+        total.mean(BEFORE)
+
+
+@pytest.mark.parametrize("weights", [(3.0, 5.0, 2.0), (0.25, 1.5, 7.125)])
+def test_counters_are_averaged_to_the_nearest_integer(weights: tuple[float, ...]) -> None:
+    states = [client(k, 1) for k in range(3)]
+    mean = total_of(states, list(weights), [2, 0, 1]).mean(BEFORE)
+    for at, found in enumerate(mean.ints.tolist()):
+        exact = sum(Fraction(w) * int(s.ints[at]) for w, s in zip(weights, states)) / Fraction(sum(weights))
+        assert abs(found - exact) <= Fraction(1, 2) + Fraction(3, 2) / Fraction(sum(weights))
+
+
+def test_integers_that_no_sum_can_carry_are_refused_and_the_largest_allowed_are_exact() -> None:
+    """A seed in a buffer would come back as another number, or overflow."""
+    total, state = PartialSum.zero(BEFORE, 1000), BEFORE.clone()
+    state.ints.fill_(2**42)
+    for _ in range(100):
+        total.add(state, 10)
+    assert torch.equal(total.mean(BEFORE).ints, state.ints)
+    for value in (2**62, -(2**63), 2**50):
+        state.ints.fill_(value)
+        with pytest.raises(InputError, match=r"cannot be averaged.*persistent=False"):
+            PartialSum.zero(BEFORE, 1000).add(state, 10)
+
+
+def test_neighbouring_units_with_one_scale_are_scaled_at_once() -> None:
+    assert _stretches([2.0, 2.0, 4.0, 2.0], [3, 5, 9, 9]) == [(0, 5, 2.0), (5, 9, 4.0), (9, 9, 2.0)]
 
 
 def test_losses_merge_in_any_order() -> None:

@@ -16,7 +16,7 @@ from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps
 
 Array = np.ndarray
 POWER_NAMES = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
-ROUNDING = 1e-9  # by which a bound may pass the round that meets it, relatively
+ROUNDING = 1e-9  # a lower bound that exceeds a round by this fraction or less still agrees with the round
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
 
 
@@ -165,7 +165,7 @@ def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Arra
 
 
 def holds(lower_bound_s: float, round_s: float) -> bool:
-    """Whether a lower bound agrees with a round that some allocation has: it is not above it by more than rounding."""
+    """Whether a lower bound agrees with a round that some allocation has: the bound exceeds the round by rounding at most."""
     return lower_bound_s <= round_s * (1.0 + ROUNDING)
 
 
@@ -181,7 +181,7 @@ def violation(scenario: Scenario, allocation: Allocation) -> float:
 
 
 def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
-    """How far each constraint is broken, relatively; the keys say the constraints in words. At most 0 where one holds."""
+    """The relative breach of each constraint, by the constraint in words. A constraint that holds has at most 0."""
     s, a = scenario, allocation
     powers = {name: getattr(a, name) for name in POWER_NAMES}
     given = {"server_hz": a.server_hz, **powers}

@@ -26,10 +26,11 @@ from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import ROUNDING, rents
 
 Array = np.ndarray
-FEW_STEPS, MANY_STEPS = 100, 2000  # of descent before planes: in small cells and where T has kinks, and elsewhere
-SMALL_CELL, LARGE_CELL = 400, 10_000  # shares; in larger cells than these the programmes of planes take too long
-LIGHTEN = 20  # steps, after which the tiny loads become smaller
-SLOW, STUCK = 1e-6, 1e-9  # of the pace: then the tiny loads become smaller; then the descent ends
+# Steps of descent before planes take over: few in small cells and where T has kinks, many elsewhere.
+FEW_STEPS, MANY_STEPS = 100, 2000
+SMALL_CELL, LARGE_CELL = 400, 10_000  # shares of a cell; beyond LARGE_CELL the programmes of planes take too long
+LIGHTEN = 20  # after every so many steps the tiny loads become smaller
+SLOW, STUCK = 1e-6, 1e-9  # paces: below SLOW the tiny loads become smaller, below STUCK the descent ends
 
 
 @compiled
@@ -163,7 +164,7 @@ def descend(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None = No
 
 
 def _first_answer(stage: Stage) -> StageAnswer:
-    """The first shares, or even ones where the bits of clients are so unequal that they say nothing."""
+    """The answer with the first shares, or with even shares where unequal bits make the first shares far slower."""
     first = _answer(stage, first_shares(stage))
     even = np.full(first.share.shape, 1.0 / len(first.share))
     return _answer(stage, even) if solve_shares(stage, even, 0.0, 0.0)[0] < 0.1 * first.T_s else first
@@ -185,7 +186,7 @@ class _Descent:
 
     def __init__(self, stage: Stage, first: StageAnswer) -> None:
         self.stage = stage
-        self.pace, self.moved = 1.0, True  # of the steps; whether the shares moved since the rents were computed
+        self.pace, self.moved = 1.0, True  # how far a step goes; whether the shares moved since the rents were computed
         self.share, self.new = first.share.copy(), np.zeros(first.share.shape)  # [K, I]; where the next step may lead
         self.G, self.point = np.empty(self.share.shape), np.empty((len(self.share), 6))
         self.load_s = 0.1 * first.T_s
@@ -237,7 +238,7 @@ def has_kinks(stage: Stage) -> bool:
 
 
 def _better(stage: Stage, best: StageAnswer, share: Array, T: float, rho: float) -> StageAnswer:
-    """The better one of the best answer so far and these shares, valued without the tiny loads."""
+    """The answer with these shares where it beats the best answer so far, else that answer; without the tiny loads."""
     T, rho, lam = solve_shares(stage, share, T, rho)
     return StageAnswer(share.copy(), T, rho, lam, best.lower_bound_s) if best.T_s > T else best
 

@@ -61,7 +61,7 @@ def _take(order: Array, m: int, share: Array, allowed: Array) -> bool:
 
 @compiled
 def _reach(stage: Stage, k: int, m: int, share: Array, T: float, work: Workspace, allowed: Array) -> tuple[bool, bool]:
-    """Change `share` into a set of m with own seconds c_k < T: (is it one now?, is it proven that there is none?)."""
+    """Change `share` into a set of m with own seconds c_k < T: (was such a set found?, is it proven that none exists?)."""
     rent, proven = work.rent, -math.inf
     for _ in range(12):
         c, _ = tangent(stage, k, share, 0.0, 1.0, 0.5, work.curve, work.spare, rent)
@@ -86,7 +86,7 @@ def _reach(stage: Stage, k: int, m: int, share: Array, T: float, work: Workspace
 def _tangent_minima(work: Workspace, base: float, m: int, allowed: Array) -> tuple[float, float]:
     """The least values of a tangent, base + sum of keys: over sets of m, and over sets of more than m.
 
-    -infinity stands for the first where fewer than m subchannels are allowed.
+    The first value is -infinity where fewer than m subchannels are allowed.
     """
     of_size, total, count = -math.inf, base, 0
     for i in work.order:
@@ -159,7 +159,7 @@ def _cheapest(pi: Array, m: int, allowed: Array) -> float:
 
 @compiled
 def _begin_with(share: Array, smaller: Array, m: int, pi: Array, work: Workspace, allowed: Array) -> None:
-    """Unless `share` already is an allowed set of m: the set that is one smaller, and the cheapest subchannel beside it."""
+    """Make `share` an allowed set of m, unless it is one already: the set `smaller`, of m - 1, and the cheapest subchannel."""
     if share.sum() != m or (share * (1.0 - allowed)).sum() > 0.0:
         work.key[:] = pi - 1e9 * smaller
         sort_by(work.key, work.order)

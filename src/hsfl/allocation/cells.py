@@ -37,13 +37,13 @@ from hsfl.errors import InputError
 Array = np.ndarray
 Every = Callable[..., list[Any]]  # map over the cells, by several threads
 PASSES = 12  # turns of shares and division, at most
-INSIDE = 1.0 - 1e-12  # of a bound, since the parts sum to the whole only to rounding
-LEAST_S = 0.02  # for one cell, however late it is
+INSIDE = 1.0 - 1e-12  # factor on a bound, since the parts sum to the whole only to rounding
+LEAST_S = 0.02  # seconds that one cell gets, even when the time is over
 
 
 @dataclass(frozen=True)
 class CellsAnswer:
-    """What every cell gives its clients. The bound is that of the joint problem; those of the single cells say nothing."""
+    """What every cell gives its clients. The bound is that of the joint problem; the bounds of single cells say nothing."""
 
     cells: tuple[Allocation, ...]  # [N]
     cell_hz: Array  # [N] of the main server's cycles

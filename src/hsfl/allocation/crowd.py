@@ -15,8 +15,8 @@ least at which all cells together take the cycles that there are: bisection in b
 Distribution ends with the last cell, and a mean over cells makes it look cheap. So several costs of its second are tried, and
 one cut for all; the candidate with the shortest round in this model is taken.
 
-The rounds that prices are found on are sampled with those who take part in them, as a run chooses them. This chooses cuts, and
-proves nothing: a round with these cuts is allocated by `cells`, with a proof.
+Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. Nothing is proven here:
+a round with the chosen cuts is allocated by `cells`, with a proof.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ import numpy as np
 
 Array = np.ndarray
 STEPS = 200  # of a bisection, at most
-CLOSE = 1e-4  # of T, and of prices
-WIDEST, NEAR = 80.0, 2.0  # of the logarithm of a band's price, around 1 and around the price for the T before
-DEAR = (1.0, 4.0, 16.0)  # costs of a second of distribution that are tried, in slopes of the prices
+CLOSE = 1e-4  # relative width at which a bisection over T, or over a price, ends
+WIDEST, NEAR = 80.0, 2.0  # how far ln(price of a band) is searched: at first around 0, then around the last price
+DEAR = (1.0, 4.0, 16.0)  # costs of a second of distribution that are tried, as multiples of the slope of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
 
 
@@ -95,7 +95,7 @@ def choose(crowd: Crowd, every: Loads, cell: Array) -> tuple[Array, float]:
 
 
 def round_s(crowd: Crowd, cuts: Array) -> float:
-    """The seconds of a round of these cuts, one for each row, in this model."""
+    """The seconds of a round in this model, where each row has its cut of cuts [rows]."""
     rows = np.arange(len(cuts))
     columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)
     found = find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
@@ -103,7 +103,10 @@ def round_s(crowd: Crowd, cuts: Array) -> float:
 
 
 def find_prices(crowd: Crowd, dear: float) -> Prices:
-    """The prices at which the rows take what there is. dear: how many times the slope of prices a second of distribution costs."""
+    """The prices at which the rows take all cycles and bands that there are.
+
+    dear: how many times the slope of the prices a second of distribution costs.
+    """
     rows, second = _Rows(crowd), 0.0
     low_s = float(crowd.loads.fixed_s.min(axis=1).max())
     high_s = max(low_s, 1e-12)
@@ -129,7 +132,7 @@ def _answers(loads: Loads, prices: Prices, cell: Array, num_subchannels: int) ->
     root_price = np.sqrt(prices.band[cell])[:, None]
     phi = _phi(loads, np.sqrt(loads.cycles), np.sqrt(loads.band_s), prices.T_s, root_price)
     total = phi + prices.second * loads.down_s / (len(prices.band) * num_subchannels)
-    late = np.isinf(phi).all(axis=1)  # not even its quickest cut ends at T: the quickest
+    late = np.isinf(phi).all(axis=1)  # no cut of the client ends at T: it takes its quickest cut
     return np.where(late, loads.fixed_s.argmin(axis=1), total.argmin(axis=1))
 
 
@@ -155,7 +158,7 @@ class _Rows:
     def __init__(self, crowd: Crowd) -> None:
         self.crowd, self.loads = crowd, crowd.loads
         self.root_cycles, self.root_band = np.sqrt(self.loads.cycles), np.sqrt(self.loads.band_s)
-        self.band, self.reach = np.ones(crowd.num_cells), WIDEST  # how far from the last prices to look, in ln
+        self.band, self.reach = np.ones(crowd.num_cells), WIDEST  # the last prices; how far around them to look
         self.rows = np.arange(len(crowd.cell))
 
     def at(self, T_s: float, second: float) -> _Taken:
@@ -164,7 +167,7 @@ class _Rows:
         extra = second * self.loads.down_s / (crowd.num_cells * crowd.num_subchannels)
         middle = np.log(self.band)
         low, high = np.maximum(middle - self.reach, -WIDEST), np.minimum(middle + self.reach, WIDEST)
-        if self.reach < WIDEST:  # a range around the last prices, where it holds the new ones
+        if self.reach < WIDEST:  # the narrow range serves only where it holds the new prices
             low = np.where(self._too_much(T_s, np.exp(low), extra)[0], low, -WIDEST)
             high = np.where(self._too_much(T_s, np.exp(high), extra)[0], WIDEST, high)
         while (high - low).max() > CLOSE:

@@ -120,7 +120,7 @@ def rcls(fleet: CutRange, rng: np.random.Generator) -> Array:
 
 
 def single_cuts(fleet: CutRange) -> Array:
-    """All candidates with the same cut for all clients, from min_cut to the largest that everyone can hold, [P, K]."""
+    """All candidates with the same cut for all clients, from min_cut to the largest cut that everyone can hold, [P, K]."""
     return np.arange(fleet.min_cut, fleet.max_cut.min() + 1)[:, None] * np.ones(fleet.num_clients, int)
 
 

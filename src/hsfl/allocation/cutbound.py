@@ -26,20 +26,20 @@ from hsfl.allocation.joint import exact
 from hsfl.allocation.oracles import by_matching, by_subsets, excluder
 from hsfl.allocation.prices import alone_each_s
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.sharebound import Prices
+from hsfl.allocation.sharebound import BandPrices
 from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.stage import Stage, can_trade, distribution_stage, given_power, training_stage
 from hsfl.allocation.subsets import few
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
-PRICED_SAMPLES = 3  # whose prices propose cuts
-LEAST_S = 0.02  # for a sample's bound; in less time, the bound is that of each client alone in the cell
+PRICED_SAMPLES = 3  # samples whose prices propose cuts
+LEAST_S = 0.02  # seconds for a sample's bound; in less time, the bound is that of each client alone in the cell
 MATCHINGS, PROGRAMMES, PRICE_STEPS = (
     12,
     8,
     150,
-)  # for one deadline: prices lam of two oracles, steps of subchannel prices
+)  # tried for one deadline: prices lam with matchings and with programmes, and steps of subchannel prices
 ROUNDS = 200  # of one programme over subsets
 
 
@@ -138,10 +138,10 @@ def _few(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
     return excluder(stage, by_subsets(stage, group, limit, ROUNDS), PROGRAMMES)
 
 
-def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> Prices:
+def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> BandPrices:
     """Prices for shared bands, which start from an answer of the exact solver."""
     assert answer.share is not None
-    return Prices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
+    return BandPrices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
 
 
 def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:

@@ -31,7 +31,7 @@ from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.subsets import few
 
 Array = np.ndarray
-LEAST_S = 0.02  # for one exact round, however late it is
+LEAST_S = 0.02  # seconds for one exact round, even when the time is over
 STARTS = 12  # candidates that are valued before the descent; the two best of them are its starts
 
 
@@ -93,7 +93,7 @@ def _best_finalist(
 ) -> tuple[Array, Array]:
     """The best few candidates (fewer where time is short) solved exactly: (best cuts [K], their rounds [S]).
 
-    Where the time is over, a round is the one that the search found.
+    Where the time is over, a round is as long as the search found it.
     """
     affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
     best = fitness.best(max(1, min(settings.finalists, affordable)))
@@ -155,7 +155,7 @@ class _RadioJudge(Judge):
 
 
 def _all_at_once(cuts: Array, saved_s: Array) -> list[Array]:
-    """Every client that would save anything by its best cut takes it; no candidate where at most one would."""
+    """The candidate in which every client whose best cut would save time takes that cut; none where at most one client would."""
     best = saved_s.argmax(axis=1)
     moving = saved_s[np.arange(len(cuts)), best] > 1e-6
     return [np.where(moving, best, cuts)] if moving.sum() > 1 else []

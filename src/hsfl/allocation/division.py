@@ -2,7 +2,7 @@
 
 Legend: N cells, K clients of a cell, I subchannels. Every cell has a radio of its own: its subchannels, and servers' power. Only the
 main server's cycles are common, so cells meet in one number, the deadline T. For fixed shares the cycles that a cell needs fall as T
-grows; the T at which all cells together need what there is, is found by bisection.
+grows. Bisection finds the T at which all cells together need exactly the cycles that there are.
 """
 
 import math
@@ -53,13 +53,13 @@ def cycles_needed(stage: Stage, curves: Array, counts: Array, c: Array, T: float
             new = r - Q * math.log(Q) / QR
         r = new if low < new < high else 0.5 * (low + high)
     if Q > 1.0 + 1e-9:
-        return math.inf, unit  # not even with endless cycles
+        return math.inf, unit  # T cannot be kept, even with endless cycles
     return F * stage.hz, unit * math.exp(r)
 
 
 @dataclass
 class Cell:
-    """A cell with fixed shares, in units of its own: asks how many cycles it needs at a deadline, and remembers its price."""
+    """A cell with fixed shares, in units of its own. It tells how many cycles it needs at a deadline, and remembers its price."""
 
     stage: Stage
     units: Units
@@ -108,7 +108,7 @@ def divide(cells: Sequence[Cell], main_hz: float, low_s: float, high_s: float) -
     each_hz = wants.at(high_s)
     spare_hz = main_hz - float(each_hz.sum())
     if spare_hz > 0.0:
-        each_hz[int(wants.at(low_s).argmax())] += spare_hz  # infinite in the cell that cannot keep less
+        each_hz[int(wants.at(low_s).argmax())] += spare_hz  # this cell cannot keep a shorter T
     return high_s, each_hz
 
 
@@ -119,7 +119,7 @@ class _Wants:
         self.cells, self.main_hz = cells, main_hz
 
     def at(self, T_s: float) -> Array:
-        """Of each cell, [N]."""
+        """What each cell wants, [N]."""
         return np.array([cell.needs_hz(T_s) for cell in self.cells])
 
     def kept(self, T_s: float) -> bool:

@@ -46,7 +46,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
 
 
 def _adopt(stage: Stage, best: StageAnswer, owner: Array) -> StageAnswer:
-    """The better one of the best answer so far and what local search finds from another owner [I]."""
+    """The answer that local search finds from another owner [I] where it beats the best answer so far, else that answer."""
     owner, T, rho, lam = local_search(stage, owner, best.T_s, best.rho)
     if not best.T_s * (1.0 - 1e-13) > T:
         return best

@@ -40,7 +40,7 @@ class Fitness:
         self.threads = threads
         self.limit_s = limit_s
         self.evaluations = 0
-        self.clock = TimeLimit(np.inf)  # a candidate for which it leaves no time is not valued: its round is infinite
+        self.clock = TimeLimit(np.inf)  # without time left, a candidate is not valued: its round is infinite
         self.pace_s = 0.0  # seconds that a candidate took the last time
         self.known: dict[tuple[int, ...], float] = {}
         self.rounds: dict[tuple[int, ...], Array] = {}  # [S] of each known candidate

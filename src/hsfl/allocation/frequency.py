@@ -239,7 +239,7 @@ def solve_later(
     """Solve (P) for given curves: (busy, later, idle, rho, lam).
 
     busy is the largest c of the clients that need cycles or power, and later the seconds from busy to the end of these
-    clients; idle is the largest c of the others. So T is the larger one of busy + later and idle. Time counts from busy,
+    clients; idle is the largest c of the others. So T is the larger of busy + later and idle. Time counts from busy,
     because T - c_k has no digits where T is near c_k. `start`, a guess of T, and `rho` shorten the iteration; pass 0 where
     there is no guess.
     """

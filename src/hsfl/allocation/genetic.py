@@ -25,7 +25,7 @@ Fitness = Callable[[Array], Array]  # mean rounds in seconds, [P, K] -> [P]
 
 @dataclass(frozen=True)
 class GeneticSettings:
-    """When the algorithm ends: after `patience` generations in which the best fell by less than a significant part."""
+    """When the algorithm ends: after `patience` generations in which the best mean round fell by less than `significant`, a fraction."""
 
     seed: int
     patience: int

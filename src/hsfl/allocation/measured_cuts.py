@@ -31,7 +31,7 @@ from hsfl.allocation.solving import TimeLimit
 Array = np.ndarray
 BOUND_GAP = 1e-5  # of each sample's best round
 BLOCK = 2_000_000  # numbers at a time
-PATIENCE = 10  # changes in vain after one that helped: then it is time to compute anew what changes promise
+PATIENCE = 10  # after so many vain changes since one that helped, what every change promises is computed anew
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def choose_measured_cuts(
     settings: CutSettings | None = None,
     on_progress: OnProgress | None = None,
 ) -> CutChoice:
-    """Choose cuts over the samples; they are never worse there than the cuts first [K] (those for mean speeds, say)."""
+    """Choose cuts over the samples. On the samples they are never worse than the cuts first [K], such as the cuts for mean speeds."""
     settings = settings or CutSettings()
     check_method(settings)
     clock, judge, best = TimeLimit(settings.time_limit_s), _MeasuredJudge(rounds), []
@@ -140,7 +140,7 @@ class _MeasuredJudge(Judge):
         return self.descend(self.best, clock)
 
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
-        """Many changes at once where they help together, else one at a time, until none can help: the best ever seen."""
+        """Make many changes at once where they help together, else one at a time, until none can help; returns the best cuts seen."""
         value_s, improved = self.value_s(cuts), True
         while improved and not clock.over():
             saved_s = value_s - optimistic(self.rounds, cuts)

@@ -94,7 +94,7 @@ def least_sums(
 
 
 def excluder(stage: Stage, oracle: Oracle, steps: int) -> Callable[[float], bool]:
-    """A test of deadlines in seconds: does some price exclude T? It tries `steps` prices, the last that proved first."""
+    """A test of deadlines in seconds: does some price exclude T? It tries `steps` prices, first the price of the last proof."""
     first_lam = 0.5
 
     def excludes(T_s: float) -> bool:

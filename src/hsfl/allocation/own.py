@@ -49,7 +49,7 @@ def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array)
 
 
 def _given(name: str, said: Any) -> dict[str, Any]:
-    """What the policy said, by name; an error where it said something else."""
+    """The values that the policy gave, by the names of `Allocation`; an error where it gave no such values."""
     if isinstance(said, Allocation):
         said = {field.name: getattr(said, field.name) for field in fields(said) if field.name in NAMES}
     if not isinstance(said, Mapping):

@@ -94,7 +94,7 @@ def even_transmission(stage: Stage) -> tuple[Array, Array]:
 
 
 def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
-    """The seconds m_k [K] of each client without the server's, for given shares and downlink watts [K, I]."""
+    """The seconds m_k [K] that each client takes apart from the server's seconds, for given shares and downlink watts [K, I]."""
     up_w, edge_w = np.zeros(share.shape), np.zeros(share.shape)
     uplink_powers(stage, share, up_w, edge_w)
     total_s = stage.fixed_s

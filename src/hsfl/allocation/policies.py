@@ -1,19 +1,12 @@
-"""Baselines by name: each changes one decision of the proposed policy; names joined by + change several.
+"""Policies at work: cuts chosen on samples, and rounds allocated by the rules of a policy's row (`policy_table`).
 
-Legend: K clients, I subchannels. A policy makes four decisions: cuts once, then cycles, subchannels and power every round.
-A decision that has no rule is optimal, given the rules.
-
-    proposed  everything optimised        rcls  random feasible cuts       scls  the smallest max_cut for all
-    ecfa      even server cycles          gtra  greedy subchannels         etra  even server power
-    etra_even even server power and even subchannels
-    even      even cycles, subchannels and power
-    splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
+Legend: K clients, I subchannels.
 """
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,57 +20,23 @@ from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
 from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.own import Allocate, allocate_own
+from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solving import Goal, Spent, StageAnswer, TimeLimit
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Array = np.ndarray
-RULES = {
-    "cuts": ("optimised", "random", "smallest", "single"),
-    "cycles": ("optimal", "even"),
-    "subchannels": ("optimal", "greedy", "even"),
-    "power": ("optimal", "even"),
-}
 PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Four decisions, each by the name of its rule; a decision that is `optimal` (cuts: `optimised`) is left to the solver."""
-
-    name: str
-    cuts: str | Callable[..., Any] = "optimised"  # or a function from the samples to a cut for each client
-    cycles: str = "optimal"
-    subchannels: str = "optimal"
-    power: str = "optimal"
-    allocator: Allocate | None = None  # decides cycles, subchannels and power itself, instead of the rules
-
-    def __post_init__(self) -> None:
-        for field, rules in RULES.items():
-            if not (field == "cuts" and callable(self.cuts)):
-                known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
-
-    @property
-    def cuts_rule(self) -> str:
-        """The name of the rule for cuts; a function goes by the policy's name."""
-        return self.cuts if isinstance(self.cuts, str) else self.name
-
-    @property
-    def is_optimal(self) -> bool:
-        """Whether no rule decides any part of a round."""
-        return self.allocator is None and (self.cycles, self.subchannels, self.power) == ("optimal",) * 3
-
-    def with_radio(self) -> "Policy":
-        """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
-        if callable(self.cuts) or self.allocator is not None:
-            raise InputError(f"policy {self.name} is for a radio but network.kind is 'measured'; choose another policy")
-        return self
+class Policy(PolicyRow):
+    """A row of the table that chooses cuts and allocates rounds."""
 
     def choose(
         self, samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress | None = None
@@ -182,20 +141,6 @@ def _compile() -> None:
     uplink_powers(stage, share, np.zeros((2, 2)), np.zeros((2, 2)))
 
 
-POLICIES = {
-    "proposed": Policy("proposed"),
-    "rcls": Policy("rcls", cuts="random"),
-    "scls": Policy("scls", cuts="smallest"),
-    "ecfa": Policy("ecfa", cycles="even"),
-    "gtra": Policy("gtra", subchannels="greedy"),
-    "etra": Policy("etra", power="even"),
-    "etra_even": Policy("etra_even", subchannels="even", power="even"),
-    "even": Policy("even", cycles="even", subchannels="even", power="even"),
-    "splitfed": Policy("splitfed", cuts="smallest", cycles="even", subchannels="even", power="even"),
-    "cpsl": Policy("cpsl", cuts="single", subchannels="greedy"),
-}
-
-
 def register_policy(
     name: str,
     *,
@@ -208,12 +153,13 @@ def register_policy(
 ) -> None:
     """Add a policy of your own, made of rules, of functions, or of both.
 
-    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. allocate: a
+    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. cycles, subchannels,
+    power: rules, by their names in `RULES`; a decision without a rule is optimal. allocate: a
     function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
     for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
     with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
     """
-    made, more = Policy(name, cuts, cycles, subchannels, power, allocate), () if options is None else ("options=",)
+    made, more = PolicyRow(name, cuts, cycles, subchannels, power, allocate), () if options is None else ("options=",)
     if allocate is not None and not callable(allocate):
         raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
     if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
@@ -227,31 +173,7 @@ def register_policy(
 
 def policy(name: str, options: Any = None) -> Policy:
     """A policy by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
-    plain = Policy(name)
-    result = plain
-    for part in name.split("+"):
-        decided = _with_options(POLICIES[known("policy", part, POLICIES, ", or join names with +")], options)
-        for field in (*RULES, "allocator"):
-            if getattr(decided, field) != getattr(plain, field):
-                if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):
-                    raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")
-                result = replace(result, **{field: getattr(decided, field)})
-    if result.allocator is not None and (result.cycles, result.subchannels, result.power) != ("optimal",) * 3:
-        raise InputError(f"policy is {name!r}, but one of these allocates cycles, subchannels and power itself")
-    return result
-
-
-def _with_options(own: Policy, options: Any) -> Policy:
-    """A registered policy with its options; a built-in policy as it is."""
-    if own.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", own.name)) is None:
-        return own
-    value = plugins.default_options(own.name) if options is None else options.of(own.name)
-    bound: dict[str, Any] = {
-        field: partial(function, options=value)
-        for field in ("cuts", "allocator")
-        if callable(function := getattr(own, field))
-    }
-    return replace(own, **bound)
+    return Policy(**vars(policy_row(name, options)))
 
 
 def even_owner(stage: Stage) -> Array:

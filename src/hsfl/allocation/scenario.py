@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, described, one_line, unique
+from hsfl.allocation.scenario_ranges import RANGES, SIGNAL_TO_NOISE, check_range
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -28,7 +29,7 @@ class Scenario:
     server_flops: Array  # [C]
     smashed_bits: Array  # [C]
     gradient_bits: Array  # [C]
-    model_bits: Array  # [C] whole
+    model_bits: Array  # [C] of all the client's units, once a round
     cpu_hz: Array  # [K]
     client_flops_per_cycle: Array  # [K]
     max_power_w: Array  # [K]
@@ -149,7 +150,7 @@ class Scenario:
         return self._plain()
 
     def _plain(self) -> "Scenario":
-        """With arrays that lie in memory in order and may be written to: for others numba would compile everything again."""
+        """The scenario with arrays that lie in memory in order and may be written to: numba would compile everything again for others."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         odd: dict[str, Any] = {
             name: np.array(value, order="C") for name, value in arrays.items() if not value.flags.carray
@@ -157,7 +158,7 @@ class Scenario:
         return replace(self, **odd) if odd else self
 
     def feasible_cuts(self, client: int) -> Array:
-        """The cuts that C1 allows a client: from min_cut to the largest that it can hold."""
+        """The cuts that C1 allows a client: from min_cut to the largest cut that the client can hold."""
         return np.arange(self.min_cut, self.max_cut[client] + 1)
 
     def check_cuts(self, cuts: Any) -> Array:
@@ -176,7 +177,7 @@ class Scenario:
             k = int(bad.argmax())
             raise InputError(
                 f"cuts[{k}] is {array[k]} but client {k} can take {self.min_cut} to {self.max_cut[k]} "
-                "(min_cut, clients.max_cut); choose one of those"
+                "(min_cut, clients.max_cut); choose a cut in this range"
             )
         return array.astype(np.int64)
 
@@ -220,55 +221,15 @@ def _check_lengths(s: Scenario) -> None:
         )
 
 
-# What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits. Within
-# these, a bound is right to 1e-9 of itself, whatever the ratios (tests/allocation/test_allocation_wide.py).
-RANGES = {
-    "batch_size": (1, 1e9),
-    "tau_s": (1e-12, 1e30),
-    "cost.client_flops": (1e-9, 1e18),  # costs may be 0, too
-    "cost.server_flops": (1e-9, 1e18),
-    "cost.smashed_bits": (1e-9, 1e15),
-    "cost.gradient_bits": (1e-9, 1e15),
-    "cost.model_bits": (1e-9, 1e15),
-    "clients.cpu_hz": (1e3, 1e24),
-    "clients.flops_per_cycle": (1e-3, 1e9),
-    "clients.max_power_w": (1e-9, 1e12),
-    "clients.num_batches": (1e-6, 1e12),
-    "servers.main_hz": (1, 1e24),
-    "servers.flops_per_cycle": (1e-3, 1e9),
-    "servers.main_power_w": (1e-9, 1e12),
-    "servers.edge_power_w": (1e-9, 1e12),
-    "channel.subchannel_hz": (1e-3, 1e18),
-    "channel.noise_w": (1e-30, 1e12),
-    "channel.main_gain": (1e-30, 1e30),
-    "channel.edge_gain": (1e-30, 1e30),
-}
-SIGNAL_TO_NOISE = (1e-12, 1e24)  # of all power on one subchannel; weaker signals lose their digits
 BY_NAME = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_per_cycle": "server_flops_per_cycle"}
 
 
 def _check_numbers(s: Scenario) -> None:
     """An error where a number is outside of its range, also in records that were built from arrays and not from a file."""
-    for name, (low, high) in RANGES.items():
+    for name in RANGES:
         value = getattr(s, BY_NAME.get(name, name.rpartition(".")[2]))
         if value is not None:
-            _check_range(name, _floats(value), low, high, or_zero=name.startswith("cost."))
-
-
-def _floats(value: Any) -> Array:
-    try:
-        return np.asarray(value, float)
-    except OverflowError:  # a whole number of hundreds of digits
-        return np.array(np.inf)
-
-
-def _check_range(name: str, value: Array, low: float, high: float, or_zero: bool) -> None:
-    good = (value >= low) & (value <= high)
-    bad = np.argwhere(~(good | (value == 0.0) if or_zero else good))
-    if len(bad):
-        where, most = "".join(f"[{i}]" for i in bad[0]), f"from {low:g} to {high:g}"
-        wanted = f"0, or {most}" if or_zero else most
-        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be {wanted}")
+            check_range(name, value)
 
 
 def _check_signals(s: Scenario) -> None:

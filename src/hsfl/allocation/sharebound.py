@@ -180,7 +180,7 @@ def buy_all(
     return total, pull
 
 
-class Prices:
+class BandPrices:
     """Prices that exclude deadlines, kept from one deadline to the next.
 
     The prices start as the rents of good rows [K] with good shares [K, I], until the clock ends.

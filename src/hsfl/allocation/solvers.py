@@ -13,7 +13,8 @@ from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
 from hsfl.allocation.paper import solve as solve_as_printed
-from hsfl.allocation.policies import POLICIES, policy
+from hsfl.allocation.policies import policy
+from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.scenario import Scenario
 from hsfl.errors import InputError
 
@@ -56,7 +57,7 @@ def allocate(
 
 def _cuts_by_rule(solver: str, scenario: Scenario, seed: int, options: Any) -> Array | None:
     """The cuts [K] of a solver that has a rule for cuts; else None."""
-    if solver in ("exact", "scip", "paper") or policy(solver).cuts == "optimised":
+    if solver in ("exact", "scip", "paper") or not policy(solver).chooses_cuts:
         return None
     return policy(solver, options).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
 

@@ -13,7 +13,7 @@ from hsfl.allocation.solving import Goal, StageSolver, TimeLimit
 from hsfl.allocation.stage import Stage, only
 
 Array = np.ndarray
-DECIDED = 1e-6  # the gap to decide whether a set of clients can finish; where it leaves this open, the set cannot
+DECIDED = 1e-6  # the gap of the answer to "can this set finish?"; where the gap leaves the answer open, it is no
 
 
 def prices(stage: Stage, T_s: float) -> Array:

@@ -13,7 +13,7 @@ from hsfl.planning.described import described
 from hsfl.planning.plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page_words import describe_plan
-from hsfl.runs.data import expect
+from hsfl.runs.data import expect, expected_task
 
 
 def plan(
@@ -32,7 +32,7 @@ def plan(
 ) -> Plan:
     """Which cut for which client, what each client gets, and what a round takes, for the fleet and the data of a run.
 
-    config, settings, sections, data, model: as in `hsfl.run`. The shape of a sample, the number of classes and each client's
+    config, settings, sections, data, model, plugins: as in `hsfl.run`. The shape of a sample, the number of classes and each client's
     samples are those of the data set; where `input_shape`, `num_classes` (or `cost`, a cost table) and `samples_per_client`
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """
@@ -58,5 +58,6 @@ def _world(chosen: Chosen, shape: tuple[int, ...], num_classes: int) -> World:
     if chosen.model is not None:
         from hsfl.models.fit import check_fits, example  # here, because they load torch
 
-        check_fits(chosen.model, example(shape), num_classes)
+        targets = expected_task(chosen.config, chosen.data).targets
+        check_fits(chosen.model, example(shape, chosen.model.input_dtype), num_classes, targets)
     return make_world(chosen.config, tuple(shape), num_classes, chosen.model)

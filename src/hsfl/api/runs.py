@@ -24,7 +24,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.many import Told
 from hsfl.runs.observer import Observer
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.runs.tables import phase_table, round_table
 
 PAGE = "report.html"
@@ -66,13 +66,13 @@ def run(
 ) -> Result:
     """Train as the config says and write a run folder: `out`, or a new one under runs/. Ctrl-C ends the run cleanly.
 
-    config, settings, sections: see `hsfl.api.chosen`; `hsfl.run("demo", train={"rounds": 5})`.
+    config, settings, sections: a config and changes to it, see `hsfl.api.chosen`; `hsfl.run("demo", train={"rounds": 5})`.
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
     model: an `nn.Sequential`, a list of modules or what `hsfl.split` gives, with the weights that it has. A name or a mapping sets
         the config's `model`.
     resume: True goes on with the run in `out`; None does so where there is one, and begins otherwise.
     observer: is told what happens (`hsfl.Observer`). progress: show it on stderr. Without either, warnings are shown.
-    report: write `report.html` into the folder, as the command does.
+    report: write `report.html` into the folder, as the command does. plugins: Python files that register methods of your own.
     """
     chosen = choose(config, settings, data, model, plugins, sections)
     chosen.check()
@@ -100,10 +100,15 @@ def compare(
 ) -> Comparison:
     """Several frameworks on one fleet, channel, data set and budget of simulated seconds; runs in `out` are not run again.
 
-    train_once: train one of those that learn the same in a round, and only time the others.
+    config, settings, sections, data, model, report, plugins: as in `hsfl.run`.
     frameworks: names, with settings of their own where wanted: `"hsfl,fleet.cuts=fastest"`.
+    seeds: how many; every framework is run with the config's seed and the seeds that follow it.
+    target: a value of the task's first metric, such as an accuracy of 0.6; the answer says after how many simulated seconds each
+        framework reached it.
+    progress: show on stderr which run is under way. figures: draw figures by matplotlib.
+    train_once: of the frameworks that learn the same in a round, train one and only time the others.
     The answer has `table()` (a row for each label, seed and round), `results` (means and intervals for each label) and
-    `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page, and with `figures` figures by matplotlib.
+    `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page and the figures.
     """
     labels, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
     if not labels or seeds < 1:

@@ -72,7 +72,7 @@ def renew(
 
 
 @commands.command(
-    epilog="Example: `hsfl certs revoke ward-1`, then copy certs/main/denylist.txt to the servers' bundles"
+    epilog="Example: `hsfl certs revoke ward-1`, then copy certs/authority/denylist.txt to the servers' bundles"
 )
 def revoke(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Put a device's certificates on the denylist. Running servers reread it and end the device's streams."""

@@ -14,7 +14,7 @@ from hsfl.formats import percent
 
 if TYPE_CHECKING:
     from hsfl.deploy.logs import Log
-    from hsfl.runs.records import RoundRecord
+    from hsfl.runs.round_records import RoundRecord
 
 commands = typer.Typer()
 serving = typer.Typer(no_args_is_help=True, help="Run a server of a deployment on real machines.")
@@ -27,10 +27,9 @@ Insecure = Annotated[
 JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON, a line for each event.")]
 
 
-def _quiet(json_log: bool) -> None:
-    """Before gRPC is loaded: its core writes lines of its own to stderr, which are no JSON."""
-    if json_log:
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+def _quiet() -> None:
+    """Before gRPC is loaded: its core writes lines of its own to stderr, with addresses; what they say is in our log in words."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _log(name: str, json_log: bool) -> "Log":
@@ -38,7 +37,15 @@ def _log(name: str, json_log: bool) -> "Log":
 
     log = open_log(name, json_log)
     log.adopt_others()
+    log.event("starts")  # what is loaded next takes seconds
     return log
+
+
+def _say_end(log: "Log", json_log: bool, words: str, **fields: Any) -> None:
+    """How a process ended: the last line of its log, and of a terminal where the log is for people."""
+    log.event("ended", **fields)
+    if not json_log:
+        out_console.print(words, highlight=False)
 
 
 @serving.command(epilog="Example: `hsfl serve main main.toml`")
@@ -46,13 +53,15 @@ def main(settings: Settings, insecure: Insecure = False, json_log: JsonLog = Fal
     """Run the main server: it plans, trains the clients' tails, and writes the run folder."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet(json_log)
+        _quiet()
+        log = _log("main", json_log)
         from hsfl.deploy.processes import serve_main  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import MainSettings, read_settings
 
         found = read_settings(settings, MainSettings)
-        summary = asyncio.run(serve_main(found, insecure, _log("main", json_log)))
-    out_console.print(f"{summary.status} after {summary.rounds} rounds", highlight=False)
+        summary = asyncio.run(serve_main(found, insecure, log))
+    words = f"{summary.status} after {summary.rounds} rounds"
+    _say_end(log, json_log, words, status=summary.status, rounds=summary.rounds)
     if summary.status != "finished":
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
@@ -62,12 +71,14 @@ def edge(settings: Settings, insecure: Insecure = False, json_log: JsonLog = Fal
     """Run the edge server: it hands out heads, takes them back, and swaps sums with the main server."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet(json_log)
+        _quiet()
+        log = _log("edge", json_log)
         from hsfl.deploy.processes import serve_edge  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import EdgeSettings, read_settings
 
         found = read_settings(settings, EdgeSettings)
-        asyncio.run(serve_edge(found, insecure, _log("edge", json_log)))
+        asyncio.run(serve_edge(found, insecure, log))
+    _say_end(log, json_log, "told to end", why="told to end")
 
 
 @commands.command(epilog="Example: `hsfl client ward-1.toml`")
@@ -75,13 +86,14 @@ def client(settings: Settings, insecure: Insecure = False, json_log: JsonLog = F
     """Take part from this device, with its own data, until the main server has no more rounds."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet(json_log)
+        _quiet()
         from hsfl.deploy.processes import run_client  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import ClientSettings, read_settings
 
         found = read_settings(settings, ClientSettings)
-        why = asyncio.run(run_client(found, insecure, _log(found.name, json_log)))
-    out_console.print(why, highlight=False)
+        log = _log(found.name, json_log)
+        why = asyncio.run(run_client(found, insecure, log))
+    _say_end(log, json_log, why, why=why)
 
 
 @commands.command(epilog="Example: `hsfl status main.toml --json`")
@@ -99,7 +111,9 @@ def status(settings: Settings, insecure: Insecure = False, as_json: Json = False
 
 
 def _show_status(report: dict[str, Any]) -> None:
+    here, wanted = sum(client["connected"] for client in report["clients"]), report["waits_for_clients"]
     going = "between rounds" if report["open_round"] is None else f"round {report['open_round']} is under way"
+    going = going if wanted is None else f"waits for {wanted} clients, {here} are here"
     accuracy = "" if report["test_accuracy"] is None else f", test accuracy {percent(report['test_accuracy'])}"
     out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {going}{accuracy}", highlight=False)
     phases = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
@@ -114,7 +128,8 @@ def _show_status(report: dict[str, Any]) -> None:
         )
         for client in report["clients"]
     ]
-    show_table(out_console, ("client", "here", "cut", "doing", *phases, "drops"), rows, [None] * len(rows))
+    show_table(out_console, ("name", "here", "cut", "doing", *phases, "drops"), rows, [None] * len(rows))
+    out_console.print("phases are measured seconds of the last round", highlight=False)
     (low, high), (_, edge_high) = report["main_units"], report["edge_units"]
     out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}", highlight=False)
     for server in report["holds_whole_model"]:
@@ -151,6 +166,12 @@ def deploy_demo(
         how = "plaintext" if insecure else "mutual TLS"
         out_console.print(
             f"starting a main server, an edge server and {len(CLIENTS)} clients, {how}; logs are in {out}",
+            highlight=False,
+        )
+        asks = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
+        out_console.print(
+            f"look on from another terminal: {asks}, or hsfl report --watch {demo.run_folder}",
+            soft_wrap=True,
             highlight=False,
         )
         try:

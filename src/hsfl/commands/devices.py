@@ -6,7 +6,7 @@ from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
 from hsfl.fleet import quantities
-from hsfl.formats import brief, giga, seconds, significant
+from hsfl.formats import brief, seconds, significant
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -49,6 +49,7 @@ def device_assumptions(world: "World", settings: "RunConfig", samples_per_client
         "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # that memory is for
         "num_clients": settings.fleet.num_clients,
         "server_hz": world.servers.main_hz / settings.fleet.num_clients,
+        "server_flops_per_s": world.servers.main_hz * world.servers.flops_per_cycle / settings.fleet.num_clients,
         "tau_s": settings.train.tau_s,
     }
 
@@ -65,7 +66,7 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
     out_console.print(
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
-        f"{giga(assumed['server_hz'])} Gcycles/s (--samples-per-client, train.batch_size, fleet.num_clients)",
+        f"{quantities.say(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
         highlight=False,
     )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}

@@ -24,7 +24,7 @@ def cost(
     model: Annotated[
         str,
         typer.Argument(
-            help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, a name that a plugin registers, or FILE.py:FUNCTION of yours."
+            help="resnet18, cnn, mlp, vgg11_bn, mobilenet_v2, gpt, vit, hf:PATH, a name that a plugin registers, or FILE.py:FUNCTION of yours."
         ),
     ] = "resnet18",
     input: Annotated[
@@ -45,6 +45,7 @@ def cost(
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
         from hsfl.models.cost import measure
+        from hsfl.models.fit import check_example, example
         from hsfl.models.zoo import build, build_from
         from hsfl.plugins import function_of
 
@@ -58,6 +59,7 @@ def cost(
         else:
             options = read_options(changes, plugin, [model]).of(model)
             split_model = build(model, shape, classes, norm, stem, options=options)
+        check_example(split_model, example(shape))
         table = measure(split_model, shape, batch_size)
         if save is not None:
             table.save(save)

@@ -9,6 +9,10 @@ from hsfl.formats import giga, percent, seconds, significant, took
 
 def show_plan(answer: Any) -> None:
     """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
+    from hsfl.allocation.policy_table import (
+        policy_row,
+    )  # here: importlib.metadata, which plugins need, is slow
+
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
     out_console.print()
     if answer.crowd is None:
@@ -20,8 +24,11 @@ def show_plan(answer: Any) -> None:
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
-    shown = [(name, significant(mean_s, 5), more) for (name, mean_s), more in zip(means.items(), longer)]
-    show_table(out_console, ("policy", "mean round s", "longer than proposed"), shown)
+    shown = [
+        (name, significant(mean_s, 5), more, policy_row(name).words)
+        for (name, mean_s), more in zip(means.items(), longer)
+    ]
+    show_table(out_console, ("policy", "mean round s", "longer than proposed", "by rule"), shown)
     out_console.print()
     out_console.print(
         f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "

@@ -99,7 +99,7 @@ def plan(
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
-        _check_cost(cost, input, classes)
+        _check_cost(cost, input, classes, samples_per_client, changes or [])
         seen = _expect(settings, config is not None, cost, input, classes, samples_per_client)
         world = world_of(settings, cost_table(settings, cost, seen)).named(seen.client_names)
         if wanted is not None:
@@ -144,7 +144,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
     page = None
     if out is not None:
         config = keep_inputs(out, settings)
-        write_json(out / "plan.json", asdict(answer) | {"words": " ".join(assumed), "config": config})
+        write_json(out / "plan.json", asdict(answer) | {"config": config})
         page = page_beside(out)
     if as_json:
         print_json(asdict(answer))
@@ -196,8 +196,18 @@ def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "Co
         ) from None
 
 
-def _check_cost(saved: Path | None, shape: str | None, classes: int | None) -> None:
-    """Refuse what is for measuring a model beside a table that has its costs."""
+def _check_cost(
+    saved: Path | None, shape: str | None, classes: int | None, samples_per_client: int | None, changes: list[str]
+) -> None:
+    """Refuse what is for measuring a model beside a table that has its costs, and settings of data that are not read."""
+    from hsfl.config import set_names
+
+    for name in (name for change in changes for name in set_names(change)):
+        if saved is not None and name.startswith("model."):
+            raise InputError(f"{name} has no effect beside --cost {saved}, which has the model's costs; leave one out")
+        known = saved is not None or (shape is not None and classes is not None)
+        if known and samples_per_client is not None and name.startswith("data."):
+            raise InputError(f"{name} has no effect beside --samples-per-client, since no data are read; leave one out")
     for option, value in (("--input", shape), ("--classes", classes)):
         if saved is not None and value is not None:
             raise InputError(

@@ -18,6 +18,7 @@ from hsfl.config.reading import (
     with_changes,
 )
 from hsfl.config.sections import (
+    DEVICES_DATA,
     OWN_DATA,
     OWN_MODEL,
     AllocationConfig,
@@ -30,6 +31,7 @@ from hsfl.config.sections import (
 )
 
 __all__ = [
+    "DEVICES_DATA",
     "OWN_DATA",
     "OWN_MODEL",
     "AllocationConfig",

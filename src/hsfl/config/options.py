@@ -9,7 +9,7 @@ from hsfl import plugins
 from hsfl.config.section import Section
 from hsfl.errors import InputError
 
-OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, where it was not the framework's name
+OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, if it was not the framework's name
 
 
 class FLOptions(Section):
@@ -21,7 +21,7 @@ class FLOptions(Section):
 class SLOptions(Section):
     """Options of SL."""
 
-    hand_optimizer: bool = False  # the head's optimiser state travels with it and is counted; else it starts anew
+    hand_optimizer: bool = False  # the optimiser's state travels with the head and is counted; else it starts anew
 
 
 class FSLOptions(Section):
@@ -41,9 +41,9 @@ class PSLOptions(Section):
 class CPSLOptions(Section):
     """Options of CPSL: how many clusters, how they are formed, and whether each has a cut of its own."""
 
-    clusters: int = Field(2, ge=1)  # how many
+    clusters: int = Field(2, ge=1)  # how many clusters
     clustering: Literal["random", "gibbs"] = "random"  # gibbs: searched, as its authors do
-    cut: Literal["one", "cluster"] = "one"  # one for all, or one for each cluster
+    cut: Literal["one", "cluster"] = "one"  # one cut for all clients, or one for each cluster
 
 
 class LocFedMixOptions(Section):

@@ -1,6 +1,7 @@
 """Settings are read from a preset, from TOML or JSON, and from `section.field=value`; plugins check their own options."""
 
 import json
+import re
 import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ from hsfl.config.sections import RunConfig
 from hsfl.config.words import explain, fields_of, unknown_field
 from hsfl.errors import InputError
 from hsfl.plugins import OPTIONS, find, load_all
+
+YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
 
 
 def presets() -> list[str]:
@@ -79,11 +82,11 @@ def is_of_a_run(source: str | Path | None) -> bool:
     return source is not None and Path(source).name == RUN_CONFIG
 
 
-def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
+def with_changes(config: RunConfig, changes: Iterable[str], look: bool = True) -> RunConfig:
     """A copy of the config with changes such as "train.rounds=20" applied in turn.
 
     Installed plugins are looked up for the names in the changes alone: the config itself may come from a run folder. What nobody
-    set stays so, since a plan asks whether somebody set the policy.
+    set stays so, since a plan asks whether somebody set the policy. look: False where the changes come from a folder, too.
     """
     tree = config.model_dump(mode="json", exclude_unset=True) | {"plugins": list(config.plugins)}
     typed: dict[str, Any] = {}
@@ -91,7 +94,7 @@ def with_changes(config: RunConfig, changes: Iterable[str]) -> RunConfig:
         _apply(tree, change)
         _apply(typed, change)
     load_all(config.plugins)
-    _load_plugins(typed, look=True)
+    _load_plugins(typed, look=look)
     return parse_config(tree)
 
 
@@ -187,14 +190,14 @@ def read_tree(source: str) -> dict[str, Any]:
         raise InputError(
             f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
         ) from None
+    yaml = f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so"
     if path.suffix.lower() in (".yaml", ".yml"):
-        raise InputError(
-            f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so, as "
-            f"{path.with_suffix('.toml')}"
-        )
+        raise InputError(f"{yaml}, as {path.with_suffix('.toml')}")
     try:
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
+        if path.suffix != ".json" and YAML_SECTION.search(text):
+            raise InputError(yaml) from None
         raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")

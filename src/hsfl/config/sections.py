@@ -12,6 +12,7 @@ Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 OWN_MODEL = "own"  # the name of a model that was given from Python
+DEVICES_DATA = "devices' own data"  # the name of the data of a run on real machines whose operator has none
 OWN_DATA = "own"  # how the name of a data set begins that was given from Python: own or own:NAME
 
 
@@ -41,10 +42,10 @@ class DataConfig(Section):
     partition: Literal["iid", "dirichlet", "shards", "quantity_skew", "given"] = "iid"  # given: as the data say
     alpha: float = Field(0.5, gt=0)  # of dirichlet and quantity_skew: small is uneven
     classes_per_client: int = Field(2, ge=1)  # of shards
-    min_samples: int = Field(2, ge=1)  # every client gets at least these
+    min_samples: int = Field(2, ge=1)  # every client gets at least so many training samples
     limit: int | None = Field(None, ge=1)  # training samples, a random subset
     limit_test: int | None = Field(None, ge=1)  # test samples, a random subset
-    image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # of image folders
+    image_size: int | None = Field(None, ge=8, le=MAX_SIDE)  # images are resized to squares of this side
     split: Literal["lesion", "image"] = "lesion"  # of ham10000: by image leaks lesions into the test set
     augment: Literal["none", "flip_crop"] = "none"  # flip_crop: training images are mirrored and shifted at random
     target_column: str | tuple[str, ...] | None = (
@@ -67,18 +68,18 @@ class DataConfig(Section):
         None  # of text: the end of every file is for testing (position, as null), or whole files are
     )
     normalise: bool = False  # of csv and npz: features to mean 0 and std 1 over the training samples; images always are
-    sha256: str | None = None  # of data given from Python, filled in by hsfl.run: the run goes on with no others
+    sha256: str | None = None  # of data given from Python, filled in by hsfl.run: a run goes on with the same data
 
 
 class FleetConfig(Section):
     """Who can do what. Ranges are uniform draws, by default the paper's; `file` gives explicit devices instead."""
 
-    num_clients: int = Field(10, ge=1)  # where a fleet file is given and this is not, the number of its devices
+    num_clients: int = Field(10, ge=1)  # by default the number of devices in the fleet file, where one is given
     seed: int | None = Field(
         None, ge=0
     )  # draws devices and channel, apart from data and weights; null takes the run's seed
     cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
-        "max_cut",  # as deep as each can hold; fastest under the even allocation; planned: the policy's
+        "max_cut",  # as deep as each client can hold; fastest: under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
     )
     one_cut: Literal["fastest"] | int | None = Field(
@@ -86,7 +87,7 @@ class FleetConfig(Section):
         description="one cut for all (3) or fastest",
     )
     max_cut: int | tuple[int, ...] | None = Field(
-        None,  # from storage, or drawn for each client in 3..num_units
+        None,  # the deepest cut that a client can hold; null: from storage, or drawn for each client in 3..num_units
         description="one for all (5), one for each client ([5, 6, 7])",
     )
     min_cut: int = Field(1, ge=0)  # 0 would send raw data to the main server
@@ -94,11 +95,11 @@ class FleetConfig(Section):
     cpu_floor_hz: float = Field(0.05e10, gt=0)  # no device that is drawn is slower
     flops_per_cycle: float = Field(1.0, gt=0)  # of every device that is drawn
     max_power_w: tuple[float, float] = Field((1.0, 10.0), description="a range of watts, such as [1, 10]")  # uplink
-    heterogeneity: float = Field(1.0, ge=0, le=1)  # 0: all clients equal to the mean
-    storage_bits: tuple[float, float] | None = Field(  # gives max_cut
+    heterogeneity: float = Field(1.0, ge=0, le=1)  # 1: as drawn; 0: all clients equal to the mean
+    storage_bits: tuple[float, float] | None = Field(  # memory of a client, from which max_cut follows
         None, description="a range of bits, such as [1e8, 1e9]"
     )
-    storage: Literal["training", "parameters"] = "training"  # what must fit
+    storage: Literal["training", "parameters"] = "training"  # what must fit into storage_bits or a device's memory
     file: str | None = None  # JSON or TOML: a [[device]] table for each client (docs/fleet.md)
 
 
@@ -120,14 +121,14 @@ class NetworkConfig(Section):
         None, description="a place in metres for each cell's antenna, such as [[0, 0], [0, 500]]"
     )
     num_subchannels: int = Field(10, ge=1, le=10**6)  # of the radio of a cell, to each server
-    subchannel_hz: float = Field(1e6, gt=0)  # the bandwidth of one of them
+    subchannel_hz: float = Field(1e6, gt=0)  # the bandwidth of one subchannel
     noise_w: float = Field(1e-3, gt=0)  # per subchannel
     fading: Literal["normal", "rayleigh"] = (
         "normal"  # of the gain: normal is |h| of h ~ N(0, 1), as the paper has it; rayleigh is exponential with mean 1
     )
     gain_floor: float = Field(0.01, gt=0)  # no gain is smaller, before path loss
     radius_m: float | None = Field(None, gt=0)  # path loss with clients uniform in a disc; null has no path loss
-    positions_m: tuple[tuple[float, float], ...] | None = Field(  # path loss
+    positions_m: tuple[tuple[float, float], ...] | None = Field(  # where the clients are, for path loss
         None, description="a place in metres for each client, such as [[10, 0], [0, 25]]"
     )
     main_m: tuple[float, float] = Field(
@@ -144,8 +145,8 @@ class NetworkConfig(Section):
     edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
     main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
-    main_power_w: float = Field(100.0, gt=0)  # with which the main server sends, in all
-    edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends, in all
+    main_power_w: float = Field(100.0, gt=0)  # with which the main server sends to all clients together
+    edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends to all clients together
     speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(
@@ -157,7 +158,7 @@ class NetworkConfig(Section):
 class AllocationConfig(Section):
     """Who gets which cycles, subchannels and power, and how `fleet.cuts = "planned"` are found."""
 
-    # or proposed, rcls, scls, ecfa, gtra, etra, etra_even, splitfed, cpsl; names joined by + change several decisions;
+    # even, proposed, rcls, scls, ecfa, gtra, etra, etra_even, splitfed, cpsl; names joined by + change several decisions;
     # own: what each framework's authors chose
     policy: str = "even"
     cuts: Literal["descent", "ga", "exhaustive"] = "descent"  # how cuts are searched
@@ -167,18 +168,18 @@ class AllocationConfig(Section):
     time_limit_s: float = Field(10.0, gt=0)  # of a round's solve, in real seconds
     plan_time_limit_s: float = Field(60.0, gt=0)  # of the search for cuts
     population: int = Field(50, ge=2)  # of the genetic algorithm
-    patience: int = Field(10, ge=1)  # its generations, or descent's kicks, without improvement that end the search
+    patience: int = Field(10, ge=1)  # so many generations (ga) or kicks (descent) without improvement end the search
 
 
 class TrainConfig(Section):
     """How long a run lasts, in rounds or simulated seconds, and how clients train."""
 
-    rounds: int = Field(10, ge=1, le=10**9)  # at most
+    rounds: int = Field(10, ge=1, le=10**9)  # the run ends after so many, or earlier where budget_s ends it
     budget_s: float | None = Field(None, gt=0)  # simulated; the round that would cross it is not begun
     tau_s: float | None = Field(
         None, gt=0
     )  # a client whose training and upload take longer is dropped from the round; null waits for everyone
-    batch_size: int = Field(256, ge=1)  # of a mini-batch
+    batch_size: int = Field(256, ge=1)  # samples of a mini-batch
     local_epochs: int = Field(1, ge=1, le=10_000)  # passes of a client over its data in a round
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"  # of clients and servers
     lr: float = Field(0.001, gt=0)  # the learning rate
@@ -186,7 +187,7 @@ class TrainConfig(Section):
     weight_decay: float = Field(0.0, ge=0)  # added to the gradient, times the weight
     schedule: Literal["constant", "cosine", "step"] = "constant"  # of the learning rate over the rounds
     step_rounds: int = Field(10, ge=1)  # where the schedule is `step`: the rate falls after so many rounds
-    step_factor: float = Field(0.1, gt=0, le=1)  # to this part of itself
+    step_factor: float = Field(0.1, gt=0, le=1)  # where the schedule is `step`: the rate falls to this part of itself
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
     clients_per_round: int | None = Field(None, ge=1)  # null takes all clients
     choose: Literal["uniform", "samples"] = "uniform"  # who takes part: all alike, or drawn by the number of samples

@@ -30,7 +30,7 @@ def short(value: Any) -> str:
 
 
 def as_floats(what: str, x: np.ndarray) -> np.ndarray:
-    """The numbers as float32; one that is infinite or NaN is told with its place."""
+    """The numbers as float32; an error names the place of a number that is infinite or NaN."""
     with np.errstate(over="ignore"):  # what float32 cannot hold is told below
         x = x.astype(np.float32)
     if not (fine := np.isfinite(x)).all():

@@ -42,7 +42,7 @@ def checked(
     task: str | None = None,
     tokens: bool = False,
 ) -> Arrays:
-    """Everything checked; without `test`, a part of each class (and of each client's share) is held out for testing.
+    """The arrays, with everything checked; without `test`, a part of each class (and of each client's samples) is held out for testing.
 
     where: how errors begin. clients: for each training sample the name or number of the client that holds it; before the
     split, where there is one. task: what is learned, which decides what y is. tokens: whether x holds tokens.
@@ -53,15 +53,7 @@ def checked(
         raise InputError(f"{where}{train.x_name} holds tokens, which have no mean; leave normalise out")
     x = [(token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
     raw = [RAW[row.targets](where + side.y_name, side.y) for side in sides]
-    for side, values, labels in zip(sides, x, raw):
-        if len(values) != len(labels):
-            raise InputError(
-                f"{where}{side.x_name} has {len(values)} samples but {side.y_name} {len(labels)} labels; "
-                "give one label for each sample"
-            )
-    if len(x) == 2 and (x[0].dtype, x[0].shape[1:]) != (x[1].dtype, x[1].shape[1:]):
-        first, second = (f"{part.dtype} {part.shape[1:]}" for part in x)
-        raise InputError(f"{where}{train.x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
+    _check_alike(where, sides, x, raw)
     called, by_class = [where + side.y_name for side in sides], row.targets == "classes"
     y, names = numbered(called, raw, classes) if by_class else (raw, named_columns(called, raw, classes))
     vocabulary = 1 + int(max(part.max() for part in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
@@ -76,6 +68,19 @@ def checked(
     kept = None if holder is None else holder[~held]
     about = (names, normalise, kept, holders, row.name, vocabulary)
     return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], *about)
+
+
+def _check_alike(where: str, sides: Sequence[Side], x: Sequence[np.ndarray], raw: Sequence[np.ndarray]) -> None:
+    """An error unless every sample has one label, and training and test samples have one type and shape."""
+    for side, values, labels in zip(sides, x, raw):
+        if len(values) != len(labels):
+            raise InputError(
+                f"{where}{side.x_name} has {len(values)} samples but {side.y_name} {len(labels)} labels; "
+                "give one label for each sample"
+            )
+    if len(x) == 2 and (x[0].dtype, x[0].shape[1:]) != (x[1].dtype, x[1].shape[1:]):
+        first, second = (f"{part.dtype} {part.shape[1:]}" for part in x)
+        raise InputError(f"{where}{sides[0].x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
 
 
 def samples(what: str, value: Any) -> np.ndarray:

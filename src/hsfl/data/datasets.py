@@ -197,7 +197,7 @@ def find_data_dir(data_dir: str | Path | None = None) -> Path:
 
 
 def describe(dataset: Dataset) -> list[ClassCount]:
-    """Samples per class, in the order of the labels, or those that have each label; of other targets all samples."""
+    """How many samples each class has, in the order of the labels, or how many have each label; other targets have one row for all."""
     if dataset.targets == "labels":
         had = zip(dataset.classes, dataset.train_y.sum(axis=0), dataset.test_y.sum(axis=0))
         return [ClassCount(name, int(train), int(test)) for name, train, test in had]

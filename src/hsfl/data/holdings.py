@@ -43,7 +43,7 @@ class Holdings(Sequence[Array]):
     def __getitem__(self, client: int | slice) -> Array | list[Array]:
         if isinstance(client, slice):
             return [self[k] for k in range(*client.indices(len(self)))]
-        client = range(len(self))[client]  # an error beyond the last, and -1 is the last
+        client = range(len(self))[client]  # an index beyond the last client is an error, and -1 is the last client
         return self.indices[self.ends[client - 1] if client else 0 : self.ends[client]]
 
     def __iter__(self) -> Iterator[Array]:

@@ -1,6 +1,6 @@
 """Data for more clients than the samples suffice for: every client's samples are drawn with replacement.
 
-Two clients may hold the same sample, and a client may hold one twice. What the kinds of partition promise stays: `iid` has the classes
+Two clients may hold the same sample, and a client may hold a sample twice. What the kinds of partition promise still holds: `iid` has the classes
 of the whole, `dirichlet` a mix of classes for each client, `shards` a few classes for each, `quantity_skew` unequal sizes. Nothing here
 loops over clients. Legend: K clients, C classes, n samples in all.
 """

@@ -60,7 +60,7 @@ def named_columns(what: Sequence[str], y: Sequence[np.ndarray], names: Sequence[
 
 
 def check_follows(what: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
-    """Every token has one that follows it: samples and targets have the same shape."""
+    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
     for side, tokens, following in zip(what, x, y):
         if tokens.shape != following.shape:
             raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")

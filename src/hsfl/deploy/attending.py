@@ -27,16 +27,39 @@ class Attending:
         """A client's connection, for as long as it stays."""
         hello, _ = expect(await must_hear(context), Hello)
         caller().must_be(hello.name)
-        seat, kit = self.desk.roster.seat(hello.name), self.desk.kit
-        evaluates = self.desk.settings.evaluate == "clients"
+        seat = self.desk.roster.seat(hello.name)
+        self.desk.roster.joining.add(hello.name)
+        ready = None
+        try:
+            ready = await self._ready(hello.name, seat, context)
+        finally:
+            if ready is None:
+                self.desk.roster.give_up(hello.name)
+        if ready is not None:
+            await self._attend(hello.name, seat, ready, context)
+
+    async def _ready(self, name: str, seat: int, context: Any) -> Ready | None:
+        """What a client says of itself when it can train; None if it went before."""
+        kit, evaluates = self.desk.kit, self.desk.settings.evaluate == "clients"
+        self.desk.log.event("client joins", client=name, seat=seat)
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack(welcome))
-        ready, _ = expect(await must_hear(context), Ready)
-        self._check_ready(hello.name, ready)
-        member = Member(hello.name, seat, ready)
-        self.desk.planner.join(seat, ready)
+        content = await hear(context)
+        said = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
+        if isinstance(said, Leave):
+            self.desk.log.event("client left before it was ready", client=name, why=said.why)
+            return None
+        self._check_ready(name, seat, said)
+        if self.desk.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
+            raise InputError(f"{name}'s seat was given to another client; start this client again")
+        self.desk.planner.join(seat, said)
+        return said
+
+    async def _attend(self, name: str, seat: int, ready: Ready, context: Any) -> None:
+        """A client that is ready, until it goes."""
+        member = Member(name, seat, ready)
         self.desk.roster.join(member)
-        self.desk.log.event("client joined", client=hello.name, seat=seat, samples=sum(ready.class_counts))
+        self.desk.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
         self.desk.metrics.clients.set(len(self.desk.roster.members))
         hearing = asyncio.create_task(self._hear_member(member, context))
         try:
@@ -46,12 +69,12 @@ class Attending:
         finally:
             hearing.cancel()
             if self.desk.roster.leave(member):
-                self.desk.log.event("client left", client=hello.name)
+                self.desk.log.event("client left" if member.goes else "client's connection ended", client=name)
                 if self.desk.evaluation is not None:
                     self.desk.evaluation.leave(seat)
             self.desk.metrics.clients.set(len(self.desk.roster.members))
 
-    def _check_ready(self, name: str, ready: Ready) -> None:
+    def _check_ready(self, name: str, seat: int, ready: Ready) -> None:
         self.desk.kit.check_fingerprint(ready.fingerprint, name)
         if len(ready.class_counts) != self.desk.kit.num_classes or not sum(ready.class_counts):
             raise InputError(
@@ -61,7 +84,7 @@ class Attending:
             raise InputError(
                 f"{name} has {sum(ready.class_counts)} samples; at most {MOST_SAMPLES} are taken of a client"
             )
-        self.desk.planner.deepest(ready.measured.memory_bits)
+        self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
         """What a client says besides training; the connection ends with the last word."""
@@ -69,6 +92,7 @@ class Attending:
             while (content := await hear(context)) is not None:
                 message, _ = expect_any(content, AskTokens, Leave)
                 if isinstance(message, Leave):
+                    member.goes = True
                     self.desk.drop(member.seat, "disconnected", "it left")
                     break
                 if member.outbox.qsize() >= MOST_WAITING:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from grpc import aio
 
+from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.client_evaluation import evaluate
 from hsfl.deploy.client_messages import (
     AskTokens,
@@ -24,7 +25,7 @@ from hsfl.deploy.client_messages import (
 )
 from hsfl.deploy.client_round import Abandoned, Channels, Job, RoundWork
 from hsfl.deploy.frames import WireError
-from hsfl.deploy.logs import Log
+from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.own import Own, prepare_own
 from hsfl.deploy.probe import measure_rates
@@ -34,6 +35,16 @@ from hsfl.errors import InputError
 from hsfl.training.speed import machine_memory_bits
 from hsfl.training.step import Part
 
+LEAVE_S = 2.0  # that the main server has to read why a client goes
+
+
+class Away(Exception):
+    """A client cannot join now and tries again. why: one word or a few, for the log."""
+
+    def __init__(self, words: str, why: str) -> None:
+        super().__init__(words)
+        self.why = why
+
 
 class Device:
     """The life of a client process."""
@@ -42,6 +53,7 @@ class Device:
         self.settings, self.certs, self.log = settings, certs, log
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.own: Own | None = None
+        self.joined = False  # once, at least: from then on the seat is this client's
         self.measured: Measured | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
@@ -50,6 +62,7 @@ class Device:
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.part: Part | None = None  # the working copy of the head, used again while the cut stays
+        self.hint = ""  # what a look at the servers before the start has found
 
     def _begin_thread(self) -> None:
         if self.settings.threads is not None:
@@ -60,17 +73,17 @@ class Device:
 
     async def run(self) -> str:
         """Until the main server says that there are no more rounds, or has been away for too long; returns why."""
-        backoff, said, clock = Backoff(), False, asyncio.get_running_loop().time
-        seen_s = clock()
+        backoff, clock = Backoff(), asyncio.get_running_loop().time
+        said, seen_s = set[str](), clock()
         while True:
             try:
                 return await self._attend(backoff)
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                if self.call is not None or not said:
-                    self.log.event("the main server is away; trying again", "warning", why=error.code().name.lower())
-                said = True
+                self._say_once(said, Away("the main server is away; trying again", error.code().name.lower()))
+            except Away as away:
+                self._say_once(said, away)
             except WireError as error:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
@@ -84,32 +97,39 @@ class Device:
                 return await self._give_up()
             await backoff.wait()
 
+    def _say_once(self, said: set[str], away: Away) -> None:
+        """A line for the first of many attempts that end alike; a connection that was there is another beginning."""
+        if self.call is not None:
+            said.clear()
+        if str(away) not in said:
+            self.log.event(str(away), "warning", why=away.why)
+        said.add(str(away))
+
     async def _give_up(self) -> str:
         """The main server stays away: after a last round that this client missed, it would for ever."""
         await self._abandon()
         words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
         if self.own is None:
-            raise InputError(
-                f"{words} and was never reached; is it running, and is main in this client's file its address?"
-            )
+            hint = self.hint or "is it running, and is main in this client's file its address?"
+            raise InputError(f"{words} and was never reached; {hint}")
         return f"{words}: its rounds may be over; start this client again if they are not"
 
     async def _attend(self, backoff: Backoff) -> str:
         """One connection to the main server."""
-        name, certs = self.settings.name, self.certs
-        self.channels = Channels(
-            Peer(self.settings.main, "main", name, certs), Peer(self.settings.edge, "edge", name, certs)
-        )
+        name = self.settings.name
+        self.channels = self._open_channels()
         call = self.channels.main.stream("Attend")
         await call.write(pack(Hello(name)))
         welcome, _ = expect(await read(call), Welcome)
-        own = self.own = self.own or await self._compute(prepare_own, self.settings, welcome)
+        own = self.own
+        if own is None or (own.seat != welcome.seat and not self.joined):
+            own = self.own = await self._prepare(call, welcome)
         if own.seat != welcome.seat:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
         self.measured = self.measured or await self._measure(own)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
         await call.write(pack(Ready(own.kit.fingerprint, list(own.class_counts), self.measured, holds)))
-        self.call = call
+        self.call, self.joined = call, True
         self.here.set()
         backoff.reset()
         self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
@@ -126,11 +146,41 @@ class Device:
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._over(message)
 
+    def _open_channels(self) -> Channels:
+        """Channels with the certificate that is in the bundle now. One that was good at the start may be half copied."""
+        name, certs = self.settings.name, self.certs
+        try:
+            peers = [Peer(getattr(self.settings, server), server, name, certs) for server in ("main", "edge")]
+        except InputError as error:
+            if self.own is None or certs is None:
+                raise
+            raise Away("the certificate cannot be used; trying again", without_folder(str(error), certs)) from None
+        return Channels(*peers)
+
+    async def _prepare(self, call: Any, welcome: Welcome) -> Own:
+        """The client's data and model; the main server's operator hears why they cannot be had."""
+        try:
+            own: Own = await self._compute(prepare_own, self.settings, welcome)
+        except InputError as error:
+            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(pack(Leave(scrubbed(str(error)))))
+                await call.done_writing()
+                await asyncio.wait_for(
+                    call.read(), LEAVE_S
+                )  # the words have arrived when the main server ends the stream
+            raise
+        return own
+
     async def _measure(self, own: Own) -> Measured:
         """FLOPs per second of the real units, memory, and the rates to both servers."""
         assert self.channels is not None
         main_bps = await measure_rates(self.channels.main)
-        edge_bps = await measure_rates(self.channels.edge)
+        try:
+            edge_bps = await measure_rates(self.channels.edge)
+        except aio.AioRpcError as error:
+            if is_refusal(error):
+                raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
+            raise Away("the edge server is away; trying again", error.code().name.lower()) from None
         speed = await self._compute(own.speed, self.settings.measure_s)
         return Measured(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
 
@@ -239,7 +289,7 @@ class Device:
         await self._abandon()
         if self.call is not None:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await self.call.write(pack(Leave()))
+                await self.call.write(pack(Leave("it was told to end")))
                 await self.call.done_writing()
         if self.channels is not None:
             await self.channels.close()

@@ -106,7 +106,9 @@ class RoundOver:
 @strict
 @dataclass(frozen=True)
 class Leave:
-    """Client to main server: it goes, on purpose."""
+    """Client to main server: it goes, on purpose; also in the place of Ready, where it cannot take part."""
+
+    why: Text
 
 
 @strict

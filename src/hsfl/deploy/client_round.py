@@ -63,7 +63,7 @@ class Job:
 
     def check(self) -> None:
         if self.over:
-            raise Abandoned
+            raise Abandoned("the round is over for this client")
 
     def abandon(self) -> None:
         """Stop all work on the round."""
@@ -178,8 +178,9 @@ class RoundWork:
                 return await read(self.job.call)
             except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError) as error:
                 self.job.call = None
-                if self.job.over or (isinstance(error, aio.AioRpcError) and is_refusal(error)):
-                    raise Abandoned from None
+                self.job.check()
+                if isinstance(error, aio.AioRpcError) and is_refusal(error):
+                    raise Abandoned(error.details()) from None
             except asyncio.CancelledError:
                 self.job.call = None
                 self._check_broken()

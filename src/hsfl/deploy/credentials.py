@@ -18,6 +18,7 @@ from hsfl.errors import InputError
 from hsfl.files import stamp
 
 Options = Sequence[tuple[str, Any]]
+Tell = Callable[[str, str], None]  # words for the log, and their level
 
 
 def is_loopback(address: str) -> bool:
@@ -42,12 +43,10 @@ def check_plaintext(address: str) -> None:
         )
 
 
-def add_port(
-    server: grpc.aio.Server, address: str, folder: Path | None, on_problem: Callable[[str], None] = lambda words: None
-) -> int:
+def add_port(server: grpc.aio.Server, address: str, folder: Path | None, tell: Tell = lambda words, level: None) -> int:
     """Let a server listen at an address, with the bundle in a folder (None: plaintext, loopback alone); returns the port.
-    on_problem: told when a renewed bundle cannot be used, once for each change of its files."""
-    credentials = None if folder is None else server_credentials(folder, on_problem)
+    tell: hears when a renewed bundle is taken up, or cannot be used; once for each change of its files."""
+    credentials = None if folder is None else server_credentials(folder, tell)
     if credentials is None:
         check_plaintext(address)
     try:
@@ -59,10 +58,10 @@ def add_port(
     return int(port)
 
 
-def server_credentials(folder: Path, on_problem: Callable[[str], None] = lambda words: None) -> grpc.ServerCredentials:
+def server_credentials(folder: Path, tell: Tell = lambda words, level: None) -> grpc.ServerCredentials:
     """Mutual TLS for a server. Every new connection gets the certificate that is in the folder then, so that a renewed one is
     taken up without a restart; while the new files are no whole bundle, the certificate of before stays."""
-    renewals = _Renewals(folder, on_problem)
+    renewals = _Renewals(folder, tell)
     return grpc.dynamic_ssl_server_credentials(
         _configuration(renewals.bundle), renewals.fetch, require_client_authentication=True
     )
@@ -71,8 +70,8 @@ def server_credentials(folder: Path, on_problem: Callable[[str], None] = lambda 
 class _Renewals:
     """Looks at a server's bundle when a connection is made. gRPC calls `fetch` from threads of its own."""
 
-    def __init__(self, folder: Path, on_problem: Callable[[str], None]) -> None:
-        self._folder, self._on_problem = folder, on_problem
+    def __init__(self, folder: Path, tell: Tell) -> None:
+        self._folder, self._tell = folder, tell
         self._seen = stamp(*files_in(folder))
         self.bundle = _server_bundle(folder)
 
@@ -85,9 +84,10 @@ class _Renewals:
         try:
             bundle = check_own(self._folder, role=self.bundle.identity.role)
         except InputError as error:
-            self._on_problem(f"the renewed certificate is not used: {without_folder(str(error), self._folder)}")
+            self._tell(f"the renewed certificate is not used: {without_folder(str(error), self._folder)}", "warning")
             return None
         self.bundle = bundle
+        self._tell("the renewed certificate is shown from now on", "info")
         return _configuration(bundle)
 
 

@@ -30,6 +30,7 @@ class Desk:
     metrics: Metrics
     now: MainRound | None = None  # the open round
     evaluation: Evaluation | None = None  # by the clients, while it lasts
+    waits_for: int | None = None  # clients that must be there for the next round, while there are fewer
     drops: dict[str, int] = field(default_factory=dict)  # since the start of this process, by client
 
     async def fresh_tokens(self, now: MainRound, seat: int) -> None:
@@ -43,9 +44,14 @@ class Desk:
         self.roster.send(seat, pack(now.order(seat)))
 
     def drop(self, seat: int, reason: str, words: str) -> None:
-        """Leave a client out of the open round."""
+        """Leave a client out of the open round, unless the servers have agreed on it: its update is in their sums."""
         now = self.now
-        if now is None or seat not in now.tails or not now.drop(seat, reason, words):
+        if now is None or seat not in now.tails:
+            return
+        if seat in now.agreed:
+            now.later.append((seat, reason, words))
+            return
+        if not now.drop(seat, reason, words):
             return
         name = now.tails[seat].name
         self.log.event("client dropped", "warning", client=name, round=now.round + 1, reason=reason, why=words)

@@ -7,27 +7,32 @@ from pathlib import Path
 
 from hsfl.deploy.bundle import CA, files_in
 from hsfl.deploy.identity import host_name
+from hsfl.errors import InputError
 
 EXPIRED, NOT_YET_VALID = 10, 9  # verify codes of X.509
 OTHER_NAME = (62, 63, 64)
 
 
 def diagnose(address: str, server: str, folder: Path | None, timeout_s: float = 5.0) -> str | None:
-    """What is wrong between this device and a server, None if nothing is. folder: the device's bundle, which `check_own` found
-    whole; None: plaintext. Blocks for up to twice `timeout_s`: call it in a thread."""
+    """What is wrong between this device and a server, None if nothing is. A certificate of the server that cannot be trusted is an
+    InputError: to try again would find the same. folder: the device's bundle, which `check_own` found whole; None: plaintext.
+    Blocks for up to twice `timeout_s`: call it in a thread. The words go into a log, so that they name no address."""
+    there = f"the address of the {server} server ({server} in this client's file)"
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as plain:
-            return None if folder is None else _tls_problem(plain, address, server, folder)
+            return None if folder is None else _tls_problem(plain, server, folder)
+    except InputError:
+        raise
     except TimeoutError:
-        return f"{address} does not answer within {timeout_s:g} s; is the address right, and no firewall between?"
+        return f"{there} does not answer within {timeout_s:g} s; is it right, and no firewall between?"
     except ConnectionRefusedError:
-        return f"nothing listens at {address}; is the {server} server running?"
+        return f"nothing listens at {there}; is the server running?"
     except (OSError, ValueError) as error:
-        return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error}); is the address right?"
+        return f"{there} cannot be reached ({getattr(error, 'strerror', None) or error}); is it right?"
 
 
-def _tls_problem(plain: socket.socket, address: str, server: str, folder: Path) -> str | None:
+def _tls_problem(plain: socket.socket, server: str, folder: Path) -> str | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     roots, certificate, key = files_in(folder)
     context.load_verify_locations(roots)
@@ -36,9 +41,9 @@ def _tls_problem(plain: socket.socket, address: str, server: str, folder: Path) 
     try:
         secure = context.wrap_socket(plain, server_hostname=host_name(server), suppress_ragged_eofs=False)
     except ssl.SSLCertVerificationError as error:
-        return f"the {server} server at {address} {_of_server(error.verify_code, server)}"
+        raise InputError(f"the {server} server {_of_server(error.verify_code, server)}") from None
     except (ssl.SSLError, ConnectionResetError):
-        return f"{address} speaks no TLS; was the {server} server started with --insecure, is it the right port?"
+        return f"the {server} server speaks no TLS; was it started with --insecure, is it the right port?"
     try:
         with secure:
             secure.recv(
@@ -46,7 +51,7 @@ def _tls_problem(plain: socket.socket, address: str, server: str, folder: Path) 
             )  # the server's greeting; with TLS 1.3 it looks at our certificate after our handshake has ended
     except (ssl.SSLError, ConnectionResetError):  # gRPC closes the connection and sends no alert that says why
         return (
-            f"the {server} server at {address} does not take this device's certificate; is ca.pem in the server's bundle the "
+            f"the {server} server does not take this device's certificate; is ca.pem in the server's bundle the "
             "same as here, is the server's clock right?"
         )
     return None

@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.messages import Message, expect, pack
 from hsfl.deploy.server_messages import (
@@ -49,14 +50,21 @@ class EdgeLost(Exception):
 class EdgeLink:
     """Questions to the edge server. A new channel is opened after every loss, so that a renewed certificate is taken up."""
 
-    def __init__(self, address: str, certs: Path | None) -> None:
-        self._address, self._certs = address, certs
+    def __init__(self, address: str, certs: Path | None, run: str) -> None:
+        self._address, self._certs, self._run = address, certs, run
         self._peer: Peer | None = None
         self.instance = ""
 
     @property
     def peer(self) -> Peer:
-        self._peer = self._peer or Peer(self._address, "edge", "main", self._certs)
+        if self._peer is None:
+            try:
+                self._peer = Peer(self._address, "edge", "main", self._certs)
+            except InputError as error:
+                if self._certs is None:
+                    raise
+                words = without_folder(str(error), self._certs)  # it was good at the start, and may be half copied now
+                raise EdgeLost(f"the certificate cannot be used: {words}") from None
         return self._peer
 
     async def lose(self) -> None:
@@ -73,8 +81,8 @@ class EdgeLink:
 
     async def begin(self, kit: Kit) -> Standing:
         """Say what is trained, and hear where the edge server stands."""
-        message = Begin(sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
-        standing = await self._ask("Begin", message, Standing)
+        message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
+        standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
         kit.check_fingerprint(standing.fingerprint, "the edge server")
         self.instance = standing.instance
         return standing

@@ -1,7 +1,7 @@
 """The edge server: hands every client its head, takes the trained heads back, and swaps sums with the main server.
 
 The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the round with the
-list of agreed clients. What is lost with this process is asked for again; what is on its disk are the last two rounds.
+list of agreed clients. What is lost with this process is asked for again; what is on its disk are the last two rounds of each run.
 """
 
 import asyncio
@@ -59,9 +59,11 @@ class Edge:
     """The edge server's handlers."""
 
     def __init__(self, folder: Path, compute: Compute, log: Log, metrics: Metrics) -> None:
-        self.compute, self.store, self.log, self.metrics = compute, Store(folder), log, metrics
+        self.folder, self.compute, self.log, self.metrics = folder, compute, log, metrics
         self.instance = secrets.token_hex(8)
+        self.begun: Begin | None = None
         self.kit: Kit | None = None
+        self.store: Store | None = None  # of the run
         self.held: dict[int, UnitState] = {}  # by round
         self.open_round: EdgeRound | None = None
         self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
@@ -84,18 +86,16 @@ class Edge:
     async def begin(self, request: bytes, context: Any) -> bytes:
         """What is trained; and where this server stands."""
         message, _ = expect(request, Begin)
-        config = received_config(message.settings)
-        kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
-        if self.kit is None or self.kit.fingerprint != kit.fingerprint:
-            self.kit, self.held = kit, {}
-            for round in self.store.rounds():
-                state, notes = self.store.load(round, kit)
-                if notes.get("fingerprint") != kit.fingerprint:
-                    raise InputError("the edge server's folder holds another model's rounds; give it an empty folder")
-                self.held[round] = state
+        if message != self.begun or self.kit is None:
+            config = received_config(message.settings)
+            kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
+            store = Store(self.folder / message.run)
+            self.held = await self.compute.run(lambda: _states(store, kit))
+            self.begun, self.kit, self.store, self.open_round = message, kit, store, None
+            self.log.event("the main server is here", rounds=sorted(self.held))
         rounds = sorted(self.held)
-        self.log.event("the main server is here", rounds=rounds)
-        return pack(Standing(self.instance, kit.fingerprint, rounds, [self.held[round].stop for round in rounds]))
+        stops = [self.held[round].stop for round in rounds]
+        return pack(Standing(self.instance, self.kit.fingerprint, rounds, stops))
 
     def _begun(self) -> Kit:
         if self.kit is None:
@@ -115,7 +115,7 @@ class Edge:
         like = kit.empty(message.start, message.stop)
         more = read_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
         whole = more if before is None else joined(before, more)
-        self._keep(message.round, whole)
+        await self._keep(message.round, whole)
         await context.write(pack(Done()))
 
     async def give_units(self, messages: Any, context: Any) -> None:
@@ -212,23 +212,23 @@ class Edge:
             await self._refuse(now, seat, error)
             raise
         async with now.news:
-            now.finished[seat.seat] = Finished(head, float(seat.num_samples))
-            now.model_up_s[seat.seat] = took_s
-            now.up_bytes += head.num_bytes
+            if seat.seat not in now.finished:  # an answer that was lost is asked for again; the head of before stays
+                now.finished[seat.seat] = Finished(head, float(seat.num_samples))
+                now.model_up_s[seat.seat] = took_s
+                now.up_bytes += head.num_bytes
             self.metrics.carried("client_edge", "up", head.num_bytes)
             now.news.notify_all()
         await context.write(pack(Uploaded()))
 
     async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
-        if error.reason == "ended":
-            return  # the stream broke: the client may upload again
+        if error.reason == "ended" or seat.seat in now.finished:
+            return  # the stream broke and the client may upload again, or its head is complete and may be agreed on already
         self.log.event(
             "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
         )
         self.metrics.dropped(error.reason)
         async with now.news:
             now.refused[seat.seat] = error.words[:1000]
-            now.finished.pop(seat.seat, None)
             now.news.notify_all()
 
     async def swap(self, messages: Any, context: Any) -> None:
@@ -248,13 +248,27 @@ class Edge:
                 await context.write(chunk)
             await self.compute.run(lambda: server.merge(read_sum(content, mine)))
         after = await self.compute.run(server.close)
-        self._keep(now.round + 1, after)
+        await self._keep(now.round + 1, after)
         self.held = {round: state for round, state in self.held.items() if now.round <= round <= now.round + 1}
         self.log.event("round complete", round=now.round + 1, clients=len(message.kept))
         self.metrics.completed(now.round + 1, time.perf_counter() - now.began_s)
         await context.write(pack(Done()))
 
-    def _keep(self, round: int, state: UnitState) -> None:
+    async def _keep(self, round: int, state: UnitState) -> None:
         """A state on the disk, then in memory."""
-        self.store.save(round, state, {"fingerprint": self._begun().fingerprint})
+        kit, store = self._begun(), self.store
+        assert store is not None
+        await self.compute.run(lambda: store.save(round, state, {"fingerprint": kit.fingerprint}))
         self.held[round] = state
+
+
+def _states(store: Store, kit: Kit) -> dict[int, UnitState]:
+    """The rounds of a run that are on the disk."""
+    found = {}
+    for round in store.rounds():
+        found[round], notes = store.load(round, kit)
+        if notes.get("fingerprint") != kit.fingerprint:
+            raise InputError(
+                "the edge server holds rounds of this run with another model; is a plugin another one now?"
+            )
+    return found

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -13,14 +14,19 @@ from hsfl.deploy.edge_link import EdgeLost
 from hsfl.deploy.evaluating import Evaluating
 from hsfl.deploy.main_round import MainRound
 from hsfl.deploy.messages import pack
+from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.record import make_record, save_model, write_end
+from hsfl.deploy.serving import Backoff
+from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.store import Store
 from hsfl.files import checked
+from hsfl.formats import rounded
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import Summary
-from hsfl.runs.records import RoundRecord, Standing, advance
+from hsfl.runs.records import Standing, advance
+from hsfl.runs.round_records import RoundRecord
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 from hsfl.training.link import LinkBytes
@@ -50,13 +56,12 @@ class Keeping:
 
     async def write(self, now: MainRound, after: UnitState, began_s: float) -> None:
         """The round in the run folder; with the checkpoint it is complete."""
-        kept, config = now.kept(), self.desk.kit.config
+        kept, config = now.agreed, self.desk.kit.config
         last = now.round + 1 == config.train.rounds
         whole = quality = None
         if self.desk.settings.evaluate != "none" and (last or (now.round + 1) % config.train.eval_every == 0):
-            whole = await self._whole(now.round + 1, after)
-            quality = await self._judge(now, whole)
-        measured = {seat: now.tails[seat].phases(now.model_up_s[seat]) for seat in kept}
+            whole, quality = await self._evaluated(now, after)
+        measured = {seat: self._measured(now, seat) for seat in kept}
         before_s = self._modelled_s()
         record = make_record(
             self.desk.kit, now.round, before_s, now.plan, now.tails, kept, measured, self._sent(now), quality,
@@ -68,6 +73,24 @@ class Keeping:
             save_model(self.folder, whole, best=True)
         self._keep(after)
         self._end_well(now, record, measured)
+
+    async def _evaluated(self, now: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
+        """The joined model, and how good it is. The edge server has the round on its disk: where it is away meanwhile, it is waited
+        for until tau, and the round is not made again."""
+        clock, backoff = asyncio.get_running_loop().time, Backoff()
+        until_s = clock() + (self.desk.kit.config.train.tau_s or TAU_S)
+        while True:
+            try:
+                whole = await self._whole(now.round + 1, after)
+                return whole, await self._judge(now, whole)
+            except EdgeLost as error:
+                if clock() > until_s:
+                    raise
+                self.desk.log.event("evaluation made again", "warning", round=now.round + 1, why=str(error))
+                await self.desk.edge.lose()
+                await backoff.wait()
+                with suppress(EdgeLost):
+                    await self.desk.edge.begin(self.desk.kit)
 
     def _modelled_s(self) -> float:
         records = self.folder.rounds()
@@ -88,18 +111,23 @@ class Keeping:
                 self.desk.planner.learn(
                     seat, tail.cut, measured[seat], {"up": tail.up_bytes, "down": tail.down_bytes, "head": head}
                 )
-                for phase in ("client", "smashed", "server", "gradient", "model_up", "model_down"):
+                for phase in PHASES:
                     self.desk.metrics.phase(phase, measured[seat][phase])
             now.parts.give_back(tail.cut, tail.part)
         self.desk.metrics.completed(record.round, record.wall_s)
         self.desk.log.event(
-            "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=record.train_loss,
-            test_accuracy=record.test_accuracy, wall_s=round(record.wall_s, 3),
+            "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=_short(record.train_loss),
+            test_accuracy=_short(record.test_accuracy), wall_s=round(record.wall_s, 3),
         )  # fmt: skip
+
+    def _measured(self, now: MainRound, seat: int) -> dict[str, float]:
+        tail = now.tails[seat]
+        up_share = self.desk.planner.up_share(seat, tail.up_bytes, tail.down_bytes)
+        return tail.phases(now.model_up_s[seat], up_share)
 
     def _sent(self, now: MainRound) -> LinkBytes:
         """Bytes on each link, as a simulation counts them."""
-        start, stop = min(now.cuts), max(now.cuts)
+        start, stop = now.common
         sums = 2 * (self._sum_bytes(start, stop) if start < stop else 0)
         assert now.have is not None
         return LinkBytes(
@@ -140,8 +168,14 @@ class Keeping:
             self.desk.log.event("the last model is not joined: the edge server is away", "warning", why=str(error))
         if status == "finished":
             for seat in list(self.desk.roster.members):
+                self.desk.roster.members[seat].goes = True
                 self.desk.roster.send(seat, pack(Stop("all rounds are done")))
             deadline_s = time.monotonic() + OVER_S
             while self.desk.roster.members and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.05)
         return write_end(self.folder, self.desk.kit, status)
+
+
+def _short(value: float | None) -> float | None:
+    """A number for a log; the record has all its digits."""
+    return None if value is None else rounded(value, 4)

@@ -80,11 +80,11 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
     """The kit of a run, on the CPU."""
     if config.device != "cpu":
         raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
-    for name, usual in (("choose", "uniform"), ("receivers", "all")):
+    for name, usual in (("choose", "uniform"), ("receivers", "all"), ("drop_rate", 0.0)):
         if (value := getattr(config.train, name)) != usual:
             raise InputError(f"train.{name} is {value!r}; it is for simulated fleets, so leave it out on real machines")
     if (task := expected_task(config)).name != DEFAULT or config.train.loss is not None:
         raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
     model = make_model(config, input_shape, num_classes).eval()
-    check_fits(model, example(input_shape), num_classes)
+    check_fits(model, example(input_shape, model.input_dtype), num_classes)
     return Kit(config, model, Layout.of(model), input_shape, num_classes)

@@ -28,7 +28,7 @@ PATH = re.compile(
     r"|\b[A-Za-z]:\\[^\s:;,'\"()]*"  # C:\a
 )
 ADDRESS = re.compile(r"(?:ipv[46]:)?(?<![\w.])(?:\[[0-9a-fA-F:.%]{2,}\]|\d{1,3}(?:\.\d{1,3}){3})(?::\d{1,5})?(?![\w.])")
-HOST = re.compile(r"\b(?:[a-zA-Z0-9-]+\.)+[a-zA-Z][a-zA-Z0-9-]*:\d{1,5}\b|\blocalhost:\d{1,5}\b")
+HOST = re.compile(r"\b(?:[a-zA-Z0-9-]+\.)+[a-zA-Z][a-zA-Z0-9-]*:\d{1,5}\b|(?<![\w.])[a-zA-Z][a-zA-Z0-9-]*:\d{2,5}\b")
 
 
 def scrubbed(text: str, hosts: bool = True) -> str:
@@ -103,7 +103,7 @@ class Words(logging.Formatter):
         level, who, event = (said.pop(name) for name in ("level", "server", "event"))
         more = " ".join(f"{name}={_shown(value)}" for name, value in said.items())
         mark = "" if level == "info" else f"{level}: "
-        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {who}: {mark}{event}"
+        line = f"{datetime.fromtimestamp(record.created):%Y-%m-%d %H:%M:%S} {who}: {mark}{event}"
         return _printable(f"{line}  {more}" if more else line)
 
 

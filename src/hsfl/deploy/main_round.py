@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import Round
@@ -30,9 +32,9 @@ class Parts:
         if part is not None:
             self._free.setdefault(cut, []).append(part)
 
-    def keep_only(self, cuts: set[int]) -> None:
-        """Forget copies of cuts that nobody has now."""
-        self._free = {cut: parts for cut, parts in self._free.items() if cut in cuts}
+    def keep_only(self, cuts: Iterable[int]) -> None:
+        """Forget copies that clients with these cuts do not need."""
+        self._free = {cut: self._free.get(cut, [])[:count] for cut, count in Counter(cuts).items()}
 
 
 @dataclass(eq=False)
@@ -50,12 +52,25 @@ class MainRound:
     edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
     have: Have | None = None
+    edge_stop: int = (
+        0  # the edge server holds the units [0, edge_stop) of the round: to the deepest cut of those who were in it
+    )
     drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
+    agreed: list[int] = field(default_factory=list)  # seats whose sides are summed: who goes now has still taken part
+    later: list[tuple[int, str, str]] = field(
+        default_factory=list
+    )  # drops of agreed clients, if the agreement falls through
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def cuts(self) -> list[int]:
         return [tail.cut for tail in self.tails.values()]
+
+    @property
+    def common(self) -> tuple[int, int]:
+        """The units that both servers hold in this round, from and to."""
+        start = min(self.cuts)
+        return start, max(start, self.edge_stop)
 
     def seats(self) -> list[Seat]:
         """Those who are still in, as the edge server must know them."""
@@ -94,13 +109,20 @@ class MainRound:
 
 
 def open_round(
-    kit: Kit, round: int, state: UnitState, plan: Plan, seats: dict[int, tuple[str, int]], parts: Parts, tau_s: float
+    kit: Kit,
+    round: int,
+    state: UnitState,
+    plan: Plan,
+    seats: dict[int, tuple[str, int]],
+    parts: Parts,
+    deadline_s: float,
 ) -> MainRound:
-    """A round with these clients, by seat their name and number of samples."""
+    """A round with these clients, by seat their name and number of samples. For the compute thread: a step of the round before
+    may be under way on a working copy that this round takes."""
     lr, tails = learning_rate(kit.config.train, round), {}
-    parts.keep_only({plan.cuts[seat] for seat in seats})
+    parts.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
         mine = state[cut : state.stop]
         tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
-    return MainRound(round, state, plan, tails, asyncio.get_running_loop().time() + tau_s, parts)
+    return MainRound(round, state, plan, tails, deadline_s, parts)

@@ -5,7 +5,9 @@ tail is complete here and its head at the edge server; the servers agree on the 
 """
 
 import asyncio
+import math
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +29,7 @@ from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
-from hsfl.planning.choice import choose_clients
+from hsfl.planning.choice import choose_present
 from hsfl.runs.record import Summary
 
 NEWS_S = 5.0  # that the edge server may take to say that there is no news
@@ -53,6 +55,7 @@ class Main:
         self.desk, self.keeping, self.parts = desk, keeping, Parts(desk.kit)
         self.attending, self.stepping = Attending(desk), Stepping(desk)
         self.started = False  # whether the first round since the start of this process has begun
+        self.edge_away = False  # and it was said
         self.stopping = asyncio.Event()
 
     def methods(self) -> dict[str, Method]:
@@ -82,7 +85,7 @@ class Main:
                 status = "interrupted"
                 break
             except EdgeLost as error:
-                self.desk.log.event("edge server lost", "warning", round=self.keeping.round + 1, why=str(error))
+                self._say_lost(error)
                 await self._end_attempt("the edge server is away")
                 await self.desk.edge.lose()
                 await backoff.wait()
@@ -113,17 +116,20 @@ class Main:
         """One round, from the edge server's readiness to the checkpoint."""
         seats = await self._enough()
         standing = await self.desk.edge.begin(self.desk.kit)
+        self._say_back()
         began_s = time.perf_counter()
-        plan = self.desk.planner.plan(self.keeping.round, tuple(sorted(seats)), self.desk.roster.names)
+        plan = self.desk.planner.plan(self.keeping.round, tuple(sorted(seats)), self.desk.roster.labels())
         cuts = [plan.cuts[seat] for seat in seats]
         stop = dict(zip(standing.rounds, standing.stops)).get(self.keeping.round)
         await self._share_units(min(cuts), max(cuts), stop)
         write_clients(
             self.keeping.folder, self.desk.planner, plan, self.desk.roster, self.desk.kit, self.keeping.classes
         )
-        tau_s = self.desk.kit.config.train.tau_s or TAU_S
         state = self.keeping.state[min(cuts) : self.keeping.state.stop]
-        now = self.desk.now = open_round(self.desk.kit, self.keeping.round, state, plan, seats, self.parts, tau_s)
+        deadline_s = asyncio.get_running_loop().time() + self._tau_s
+        now = self.desk.now = await self.desk.compute.run(
+            partial(open_round, self.desk.kit, self.keeping.round, state, plan, seats, self.parts, deadline_s)
+        )
         self.started = True
         self.desk.log.event("round begins", round=self.keeping.round + 1, clients=len(seats), cuts=cuts)
         await self._tell_everybody(now)
@@ -132,18 +138,35 @@ class Main:
         await self.keeping.write(now, after, began_s)
 
     async def _enough(self) -> dict[int, tuple[str, int]]:
-        """The clients of the next round, by seat their name and samples; waits until there are enough."""
-        least = self.desk.settings.min_clients if self.started else self.desk.settings.start_clients
-        chosen, said = choose_clients(self.desk.kit.config, self.keeping.round), False
-        while True:
-            self.desk.roster.changed.clear()
-            here = {k: member for k, member in sorted(self.desk.roster.members.items()) if k in chosen}
-            if len(here) >= min(least, len(chosen)) and here:
-                return {k: (member.name, sum(member.ready.class_counts)) for k, member in here.items()}
-            if not said:
-                self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=len(here), wanted=least)
-                said = True
-            await self.desk.roster.changed.wait()
+        """The clients of the next round, by seat their name and samples; waits until there are enough. After a restart the clients
+        of before have tau to come back; who stays away does not stop the run."""
+        settings, members, clock = self.desk.settings, self.desk.roster.members, asyncio.get_running_loop().time
+        least = settings.min_clients if self.started else settings.start_clients
+        until_s = clock() + self._tau_s if self.keeping.round else math.inf
+        try:
+            while True:
+                self.desk.roster.changed.clear()
+                least = least if clock() < until_s else min(least, settings.min_clients)
+                if len(members) >= least:
+                    chosen = choose_present(self.desk.kit.config, self.keeping.round, members)
+                    return {k: (members[k].name, sum(members[k].ready.class_counts)) for k in chosen}
+                self._say_waiting(least)
+                left_s = until_s - clock() if least > settings.min_clients else math.inf
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s if math.isfinite(left_s) else None):
+                        await self.desk.roster.changed.wait()
+        finally:
+            self.desk.waits_for = None
+
+    def _say_waiting(self, least: int) -> None:
+        if self.desk.waits_for != least:
+            here = len(self.desk.roster.members)
+            self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=here, wanted=least)
+            self.desk.waits_for = least
+
+    @property
+    def _tau_s(self) -> float:
+        return self.desk.kit.config.train.tau_s or TAU_S
 
     async def _share_units(self, low: int, high: int, edge_stop: int | None) -> None:
         """Both servers get the units that the cuts of the round ask for: `[low, num_units)` here, `[0, high)` there."""
@@ -167,6 +190,7 @@ class Main:
         """Open the round at the edge server and send every client its order."""
         seats = now.seats()
         answer = await self.desk.edge.open(now.round, now.attempt, seats)
+        now.edge_stop = max((seat.cut for seat in seats), default=0)
         now.hand_out([seat.seat for seat in seats], answer)
         for seat in seats:
             self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
@@ -180,9 +204,7 @@ class Main:
                 left_s = now.deadline_s - clock()
                 if left_s <= 0:
                     for seat in now.waiting():
-                        self.desk.drop(
-                            seat, "late", f"it was not done after tau = {self.desk.kit.config.train.tau_s or TAU_S:g} s"
-                        )
+                        self.desk.drop(seat, "late", f"it was not done after tau = {self._tau_s:g} s")
                     break
                 known = 0 if now.have is None else len(now.have.seats) + len(now.have.refused)
                 news = news or asyncio.create_task(self.desk.edge.wait(now.attempt, known, min(left_s, NEWS_S)))
@@ -208,7 +230,7 @@ class Main:
 
     async def _reopen(self, now: MainRound, lost: EdgeLost) -> None:
         """The edge server was away: once it is back, it gets the round again and every client uploads its head again."""
-        self.desk.log.event("edge server lost", "warning", round=now.round + 1, why=str(lost))
+        self._say_lost(lost)
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         now.have, now.model_up_s = None, {}
         while True:
@@ -221,15 +243,26 @@ class Main:
                 if now.round not in standing.rounds:
                     raise InputError(f"the edge server has lost round {now.round}; start it in its own folder")
                 await self._tell_everybody(now)
-                self.desk.log.event("edge server is back", round=now.round + 1)
+                self._say_back()
                 return
             except EdgeLost:
                 continue
 
+    def _say_lost(self, lost: EdgeLost) -> None:
+        """Say that the edge server is away: once, however often it is tried again."""
+        if not self.edge_away:
+            self.desk.log.event("edge server lost", "warning", round=self.keeping.round + 1, why=str(lost))
+        self.edge_away = True
+
+    def _say_back(self) -> None:
+        if self.edge_away:
+            self.desk.log.event("edge server is back", round=self.keeping.round + 1)
+        self.edge_away = False
+
     async def _agree(self, now: MainRound) -> UnitState:
         """One kept list; both servers sum these clients, swap the sums of the common units, and divide."""
         while True:
-            kept = now.kept()
+            kept = now.agreed = now.kept()
             if len(kept) < self.desk.settings.min_clients:
                 diverged = all(reason in ("diverged", "not_finite") for reason in now.drops.values())
                 raise TooFew(
@@ -238,11 +271,12 @@ class Main:
                 )
             sides = {seat: now.tails[seat].side for seat in kept}
             server = await self.desk.compute.run(partial(agreed, now.state, sides, kept))
-            start, stop = min(now.cuts), max(now.cuts)
+            start, stop = now.common
             mine = server.send(start, stop) if start < stop else None
             try:
                 theirs = await self.desk.edge.swap(Swap(now.round, now.attempt, kept, start, stop), mine)
             except EdgeLost as error:
+                self._disagree(now)
                 await self._reopen(now, error)
                 await self._gather(now)
                 continue
@@ -251,6 +285,12 @@ class Main:
                 self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
                 server.merge(theirs)
             return await self.desk.compute.run(server.close)
+
+    def _disagree(self, now: MainRound) -> None:
+        """The sums were not swapped: who was to be dropped meanwhile is dropped now."""
+        later, now.later, now.agreed = now.later, [], []
+        for seat, reason, words in later:
+            self.desk.drop(seat, reason, words)
 
     async def _end_attempt(self, why: str) -> None:
         """Give the open round up; its clients wait for the next order."""

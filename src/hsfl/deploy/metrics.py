@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from hsfl.deploy.credentials import is_loopback
 from hsfl.errors import InputError
 
-PHASES = ("client", "smashed", "server", "gradient", "model_up", "model_down")
+PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
 LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
     *("certificate", "expired", "key_usage", "name", "role", "revoked", "token"),  # of hsfl.deploy.identity.Refused
-    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "other"),
+    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
 )
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
 

@@ -12,6 +12,7 @@ from hsfl.config import RunConfig
 from hsfl.deploy.client_messages import Measured, Ready
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
+from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured as MeasuredLinks
@@ -53,12 +54,16 @@ class Planner:
         self.measured: dict[int, Measured] = {}  # by seat
         self.samples: dict[int, int] = {}
         self.cuts: tuple[int, ...] | None = None
+        if not isinstance(config.fleet.cuts, str):
+            self._choose(
+                self._world([]), self._samples()
+            )  # cuts that cannot be are an error now, and not when clients are there
 
     def join(self, seat: int, ready: Ready) -> None:
         """A client's own measurement. The rounds that it made say more, so that it does not replace them."""
         self.samples[seat] = sum(ready.class_counts)
-        if seat not in self.measured:
-            self.measured[seat] = ready.measured
+        known = self.measured.get(seat, ready.measured)
+        self.measured[seat] = replace(known, memory_bits=ready.measured.memory_bits)
 
     def learn(self, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
         """A measured round. sent: bytes by link."""
@@ -83,7 +88,7 @@ class Planner:
         world, samples = self._world(names), self._samples()
         best = self._timed(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
-            before = self._timed(world, samples, self.cuts, round, chosen)
+            before = self._timed(world, samples, self._fitting(best.cuts, world), round, chosen)
             if best.line.round_s < GAIN * before.line.round_s:
                 best = self._fewest_changes(world, samples, best, before, round, chosen)
                 self._say(best, before, chosen, names)
@@ -91,6 +96,22 @@ class Planner:
                 best = before
         self.cuts = best.cuts
         return best
+
+    def _fitting(self, best: tuple[int, ...], world: World) -> tuple[int, ...]:
+        """The cuts of before, if every device can hold its own. One that cannot has taken a seat that was planned for another, or has
+        less memory than before: it gets its new cut, however little the round gains."""
+        assert self.cuts is not None
+        holds = world.fleet.max_cut >= np.array(self.cuts)
+        if holds.all() or best == self.cuts:
+            return self.cuts
+        for seat in np.flatnonzero(~holds).tolist():
+            self.log.event(
+                "client gets another cut, as its memory does not hold the one before", client=world.fleet.name(seat),
+                cut=best[seat], before=self.cuts[seat],
+            )  # fmt: skip
+        if not method(self.config.framework).own_cuts:
+            return best
+        return tuple(old if fits else new for old, new, fits in zip(self.cuts, best, holds))
 
     def _fewest_changes(
         self, world: World, samples: np.ndarray, best: Plan, before: Plan, round: int, chosen: tuple[int, ...]
@@ -131,11 +152,28 @@ class Planner:
         links = MeasuredLinks(Rates(*(table[name] for name in RATES)))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
+    def up_share(self, seat: int, up_bytes: int, down_bytes: int) -> float:
+        """The part of an exchange's seconds on the link that goes up. A client times both ways together; they are divided as the
+        rates of its probes would have them."""
+        known = self.measured[seat]
+        up_s, down_s = up_bytes / known.main_up_bps, down_bytes / known.main_down_bps
+        return up_s / (up_s + down_s) if up_s + down_s > 0 else 0.0
+
     def deepest(self, memory_bits: float | None) -> int:
         """The deepest cut that fits; an error where none does."""
         if memory_bits is None or self.cost.memory_bits is None:
             return self.cost.num_units
         return int(max_cuts(self.cost, np.array([memory_bits]), "training", self.config.fleet.min_cut)[0])
+
+    def check_memory(self, name: str, seat: int, memory_bits: float | None) -> None:
+        """Refuse a device that cannot hold the cut that the operator gave it; the others go on without it."""
+        deepest, fleet = self.deepest(memory_bits), self.config.fleet
+        given = [] if isinstance(fleet.cuts, str) else [fleet.cuts if isinstance(fleet.cuts, int) else fleet.cuts[seat]]
+        given += [fleet.one_cut] if isinstance(fleet.one_cut, int) else []
+        if max(given, default=0) > deepest:
+            raise InputError(
+                f"{name}'s memory holds cuts up to {deepest}, and the run gives it {max(given)}; ask the operator for a smaller cut"
+            )
 
     def _column(self, name: str) -> np.ndarray:
         known = {seat: float(getattr(each, name)) for seat, each in self.measured.items()}

@@ -78,8 +78,8 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         planner = await compute.run(lambda: _planner(kit, log))
         test = make_images(config, dataset, "test") if dataset is not None else None
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
-        edge = EdgeLink(settings.edge, certs)
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
+        edge = EdgeLink(settings.edge, certs, roster.run)
         desk = Desk(settings, kit, planner, roster, edge, compute, log, metrics)
         keeping = Keeping(desk, folder, test, classes)
         keeping.restore()
@@ -166,6 +166,7 @@ async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
     for server, address in (("main", settings.main), ("edge", settings.edge)):
         if problem := await asyncio.to_thread(diagnose, address, server, certs):
             log.event(problem, "warning")
+            device.hint = device.hint or problem
     _on_signals(stopping.set)
     running, told = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
     try:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import cast
 
 from hsfl.deploy.kit import Kit
+from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.plan import Plan, Planner
 from hsfl.deploy.roster import Roster
 from hsfl.deploy.tails import Tail
@@ -14,13 +15,12 @@ from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import RoundRecord, Says
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
-
-PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
 
 
 def make_record(
@@ -90,7 +90,7 @@ def write_clients(
         cpu_hz=flops,
         max_power_w=[None] * len(seats),
         input_shape=list(kit.input_shape),
-        names=[*roster.names, *(f"seat {k}" for k in range(len(roster.names), len(seats)))],
+        names=roster.labels(),
         flops_per_s=flops,
         main_flops_per_s=planner.main_flops_per_s,
     )

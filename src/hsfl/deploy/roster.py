@@ -1,7 +1,8 @@
 """Who takes part: a seat for each client's name, which stays the client's for the run, and who is connected now."""
 
 import asyncio
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hsfl.deploy.client_messages import Ready
@@ -11,9 +12,11 @@ from hsfl.files import read_record, write_json
 
 @dataclass(frozen=True)
 class SeatsRecord:
-    """seats.json in the run folder: names in the order of their seats."""
+    """seats.json in the run folder: names in the order of their seats, and the run's own name, drawn once. An empty name is a free
+    seat. By the run's name the edge server tells the run's rounds from those of another run."""
 
     names: list[str]
+    run: str
 
 
 @dataclass(eq=False)
@@ -24,6 +27,7 @@ class Member:
     seat: int
     ready: Ready
     outbox: "asyncio.Queue[bytes | None]" = field(default_factory=asyncio.Queue)  # None ends the stream
+    goes: bool = False  # it has said goodbye, or heard it
 
 
 class Roster:
@@ -31,27 +35,64 @@ class Roster:
 
     def __init__(self, folder: Path, names: tuple[str, ...], most: int) -> None:
         self._path, self._most = folder / "seats.json", most
-        kept: list[str] = read_record(self._path, SeatsRecord).names if self._path.exists() else []
-        if list(names[: len(kept)]) != kept[: len(names)]:
+        found = self._path.exists()
+        record: SeatsRecord = read_record(self._path, SeatsRecord) if found else SeatsRecord([], secrets.token_hex(8))
+        kept, self.run = record.names, record.run
+        self.names = [*names, *kept[len(names) :]]
+        others = any(old and old != new for old, new in zip(kept, names))
+        if others or len({name for name in self.names if name}) < sum(map(bool, self.names)):
             raise InputError(
                 f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order"
             )
-        self.names = kept + list(names[len(kept) :])
         self.members: dict[int, Member] = {}
         self.known: dict[int, Ready] = {}  # what each said last, connected or not
+        self.joining: set[str] = set()  # connected and not ready yet
+        self._new: set[str] = set()  # whose seat is settled when they are ready
+        self._had: dict[str, int] = {}  # seats of names that came since the start of this process
         self.changed = asyncio.Event()
+        self._write()
 
     def seat(self, name: str) -> int:
-        """The seat of this name; a new name takes the next free one."""
+        """The seat of this name. A new name takes the one that it had when it was here before, else one that nobody had."""
         if name not in self.names:
-            if len(self.names) >= self._most:
-                raise InputError(f"all {self._most} seats are taken; raise run.fleet.num_clients and begin a new run")
-            self.names.append(name)
-            write_json(self._path, {"names": self.names})
+            seat = self._free(name)
+            self.names += [""] * (seat + 1 - len(self.names))
+            self.names[seat] = name
+            self._new.add(name)
+            self._had[name] = seat
         return self.names.index(name)
+
+    def _free(self, name: str) -> int:
+        free = [seat for seat in range(self._most) if seat >= len(self.names) or not self.names[seat]]
+        if not free:
+            raise InputError(
+                f"all {self._most} seats are taken; free one in seats.json, or raise run.fleet.num_clients and begin a new run"
+            )
+        before = self._had.get(name)
+        return before if before in free else min(free, key=lambda seat: (seat in self._had.values(), seat))
+
+    def give_up(self, name: str) -> None:
+        """A client went, or was refused, before it was ready: a seat that was new stays free for others."""
+        self.joining.discard(name)
+        if name in self._new:
+            self._new.discard(name)
+            self.names[self.names.index(name)] = ""
+
+    def labels(self) -> list[str]:
+        """A name for every seat of the run."""
+        names = [*self.names, *[""] * (self._most - len(self.names))]
+        return [name or f"seat {seat}" for seat, name in enumerate(names)]
+
+    def _write(self) -> None:
+        settled = ["" if name in self._new else name for name in self.names]
+        write_json(self._path, asdict(SeatsRecord(settled, self.run)))
 
     def join(self, member: Member) -> None:
         """Take a client in. An earlier connection of the same client ends."""
+        self.joining.discard(member.name)
+        if member.name in self._new:
+            self._new.discard(member.name)
+            self._write()
         before = self.members.get(member.seat)
         if before is not None:
             before.outbox.put_nowait(None)

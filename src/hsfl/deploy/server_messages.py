@@ -11,8 +11,9 @@ from hsfl.deploy.fields import Count, Id, Long, Seats, Seconds, Small, Text, Uni
 @strict
 @dataclass(frozen=True)
 class Begin:
-    """Main server to edge server, before anything else: what is trained. Answered by Standing."""
+    """Main server to edge server, before anything else: what is trained, in which run. Answered by Standing."""
 
+    run: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # the run's own name: a folder at the edge server
     settings: Long
     input_shape: Units
     num_classes: Small

@@ -86,7 +86,7 @@ async def listen(
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     server.add_generic_rpc_handlers(health.handlers())
-    port = add_port(server, address, certs, lambda words: log.event(words, "warning"))
+    port = add_port(server, address, certs, log.event)
     await server.start()
     health.set(True)
     return Listening(server, gate, health, port)

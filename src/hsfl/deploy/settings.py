@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
-from hsfl.config import DataConfig, RunConfig, parse_config
-from hsfl.errors import InputError
+from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
+from hsfl.errors import InputError, known
 from hsfl.methods import copy_per_client_names, method
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
@@ -90,8 +90,11 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        fields = ", ".join(kind.model_fields)
-        raise InputError(f"{path}: {where} is {first['input']!r}: {first['msg']}; the fields are {fields}") from None
+        if first["type"] == "extra_forbidden":
+            known(f"setting of {path}", where, kind.model_fields)
+        raise InputError(
+            f"{path}: {where} is {first['input']!r}: {first['msg']}; docs/deploy.md lists the settings"
+        ) from None
     return settings.model_copy(update=_beside(path.parent, settings))
 
 
@@ -106,7 +109,7 @@ def _beside(folder: Path, settings: _Table) -> dict[str, Any]:
 def run_config(settings: MainSettings) -> RunConfig:
     """The settings of the run, from a main server's file."""
     plugins.load_all(settings.plugins)
-    config = parse_config(settings.run)
+    config = parse_config(_named(settings))
     if config.plugins:
         raise InputError("run.plugins is given; name the files in plugins, beside listen and out")
     if not method(config.framework).copy_per_client:
@@ -128,7 +131,21 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"min_clients and first_clients are {settings.min_clients} and {settings.start_clients} but "
             f"run.fleet.num_clients is {config.fleet.num_clients}; lower them"
         )
+    few = config.train.clients_per_round
+    if few is not None and settings.min_clients > few:
+        raise InputError(
+            f"min_clients is {settings.min_clients} but run.train.clients_per_round is {few}, so that no round would keep enough; "
+            "lower min_clients"
+        )
     return config
+
+
+def _named(settings: MainSettings) -> dict[str, Any]:
+    """The settings of the run. Where no data of the operator's are in play, the default's name would say what is not so."""
+    run, elsewhere = settings.run, settings.evaluate != "here" and settings.input is not None
+    data = run.get("data", {})
+    named = isinstance(data, dict) and "name" not in data
+    return run | {"data": data | {"name": DEVICES_DATA}} if elsewhere and named else run
 
 
 def sent_settings(config: RunConfig) -> str:

@@ -45,12 +45,14 @@ def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
             "drops": desk.drops.get(name, 0),
         }
         for seat, name in enumerate(desk.roster.names)
+        if name
     ]
     return {
         "framework": desk.kit.config.framework,
         "rounds_done": keeping.round,
         "rounds": desk.kit.config.train.rounds,
         "open_round": None if now is None else now.round + 1,
+        "waits_for_clients": desk.waits_for,
         "test_accuracy": last[0].test_accuracy if last else None,
         "clients": clients,
         "main_units": [low, num_units],
@@ -63,6 +65,8 @@ def _doing(desk: Desk, seat: int) -> str:
     now = desk.now
     tail = None if now is None else now.tails.get(seat)
     if now is None or tail is None:
+        if desk.roster.names[seat] in desk.roster.joining:
+            return "joins"
         return "waits" if seat in desk.roster.members else "away"
     if tail.dropped is not None:
         return "dropped"

@@ -1,7 +1,10 @@
 """The main server's door for batches: one stream for each client and round."""
 
+import asyncio
 from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered
 from hsfl.deploy.desk import Desk
@@ -20,6 +23,7 @@ class Stepping:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._steps: set[asyncio.Task[bytes]] = set()  # that are under way
 
     async def train(self, messages: Any, context: Any) -> None:
         """A client's batches of a round."""
@@ -34,6 +38,7 @@ class Stepping:
                 if isinstance(message, End):
                     async with tail.lock:
                         self._check_open(now, tail)
+                        tail.check_stream(stream)
                         await self.desk.compute.run(partial(tail.finish, message))
                     now.changed.set()
                     await context.write(pack(Ended()))
@@ -60,6 +65,21 @@ class Stepping:
             raise WireError("stale", "the round is over for this client")
 
     async def _step(self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object) -> bytes:
+        """The answer to a batch. A step that has begun is counted even if its stream breaks meanwhile: the client sends its batch
+        again on the next stream, and the weights have moved already."""
+        step = asyncio.create_task(self._counted(now, tail, message, tensors, stream))
+        self._steps.add(step)
+        step.add_done_callback(self._ended)
+        return await asyncio.shield(step)
+
+    def _ended(self, step: "asyncio.Task[bytes]") -> None:
+        self._steps.discard(step)
+        if not step.cancelled():
+            step.exception()  # whoever still listens has heard it
+
+    async def _counted(
+        self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object
+    ) -> bytes:
         async with tail.lock:
             self._check_open(now, tail)
             if tail.repeats(message, stream):
@@ -68,8 +88,13 @@ class Stepping:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
             cost = tensors["labels"].numel() * float(self.desk.planner.cost.server_flops[tail.cut])
             weight = now.plan.weight(tail.seat)
-            done = await self.desk.compute.timed(lambda: tail.compute(tensors), tail.seat, cost, weight)
+            done = await self.desk.compute.timed(lambda: self._compute(now, tail, tensors), tail.seat, cost, weight)
             loss, gradient = done.answer
             self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
             self.desk.metrics.carried("client_main", "down", gradient.nbytes)
             return tail.answer(loss, gradient, done.waited_s, done.took_s, tensors["smashed"].nbytes)
+
+    def _compute(self, now: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The step in its turn. The round may have ended while it waited, and its working copy may be another client's by now."""
+        self._check_open(now, tail)
+        return tail.compute(tensors)

@@ -58,8 +58,6 @@ class Tail:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     dropped: str | None = None  # why
     end: End | None = None
-    up_bytes: int = 0
-    down_bytes: int = 0
 
     def __post_init__(self) -> None:
         train = self.kit.config.train
@@ -70,6 +68,7 @@ class Tail:
         """Begin the client's round anew: nothing of it has been summed yet."""
         self.step, self.end, self.last = 0, None, b""
         self.server_s = self.waited_s = 0.0
+        self.up_bytes = self.down_bytes = 0
         self.stream: object = None  # the stream that may speak for the client
         self.fresh_stream = False
         if self.part is not None:
@@ -86,10 +85,14 @@ class Tail:
         self.stream, self.fresh_stream = stream, True
         return self.step
 
+    def check_stream(self, stream: object) -> None:
+        """Refuse what comes late on a stream that another one has replaced; the client has done nothing wrong."""
+        if stream is not self.stream:
+            raise WireError("stale", "a message on a stream that another one has replaced")
+
     def repeats(self, message: Batch, stream: object) -> bool:
         """Whether the batch is the last one again, which a new stream may ask for first; anything else out of order is refused."""
-        if stream is not self.stream:
-            raise WireError("order", "a batch on a stream that another one has replaced")
+        self.check_stream(stream)
         first, self.fresh_stream = self.fresh_stream, False
         if first and self.last and message.step == self.step - 1:
             return True
@@ -135,17 +138,17 @@ class Tail:
             raise WireError("diverged", str(error)) from None
         self.end, self.last = message, b""
 
-    def phases(self, model_up_s: float) -> dict[str, float]:
-        """Measured seconds of the round, by phase. Waiting for other clients' steps is a phase of its own here."""
+    def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
+        """Measured seconds of the round, by phase. Waiting for other clients' steps is a phase of its own here. up_share: of the
+        seconds that an exchange spends on the link, which a client times both ways together."""
         assert self.end is not None
         moved_s = max(self.end.exchange_s - self.server_s - self.waited_s, 0.0)
-        up = self.up_bytes / max(self.up_bytes + self.down_bytes, 1)
         return {
             "client": self.end.client_s,
-            "smashed": moved_s * up,
+            "smashed": moved_s * up_share,
             "server": self.server_s,
             "waiting": self.waited_s,
-            "gradient": moved_s * (1 - up),
+            "gradient": moved_s * (1 - up_share),
             "model_up": model_up_s,
             "model_down": self.end.model_down_s,
         }

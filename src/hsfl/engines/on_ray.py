@@ -10,17 +10,19 @@ token that only its own processes know; other clusters belong on closed networks
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.actor import actor_class, share_tensors
-from hsfl.engines.cores import num_cores
+from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.spread import Helper, Spread
 from hsfl.engines.versions import versions
 from hsfl.engines.worker import Answer, Done, Failed, Order, Setup
@@ -35,11 +37,10 @@ LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
 START_S = 120.0  # that a worker has to start
 NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
-TOKEN = "RAY_AUTH_TOKEN"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # nothing is reported
 
 
-_made_here: set[str] = set()  # tokens
+_before: dict[str, str | None] = {}  # of the environment, what a cluster that is started here replaces
 
 
 @dataclass(kw_only=True)
@@ -77,9 +78,9 @@ class OnRay(Spread[Remote]):
         asked = engine.workers or max(min(room, most), 1)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
-        elif engine.address is None and asked * threads > num_cores():
-            say(f"engine.workers is {asked} but this machine has {num_cores()} cores; the workers wait for each other")
         num_workers = min(asked, most)
+        if engine.address is None:
+            warn_of_cores(num_workers, threads, num_cores(), say)
         if num_workers > room:
             if room == 0:
                 _end()
@@ -143,6 +144,10 @@ class OnRay(Spread[Remote]):
         except StopIteration:
             return None  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
+            if helper.greets and (missing := _missing(error)) is not None:
+                return Failed(
+                    "InputError", f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
+                )
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({_first_line(error)})"
             return None
         return _writable(answer)
@@ -187,13 +192,22 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
+def _missing(error: BaseException) -> str | None:
+    """Which module a node has not, as Python says it there."""
+    lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError: " in line]
+    return lines[-1].partition("ModuleNotFoundError: ")[2][:200] if lines else None
+
+
 def _connect(address: str | None, num_cpus: int) -> list[float]:
     """Join the cluster at an address, or start one on this machine; returns the CPUs of each node."""
+    if "ray" not in sys.modules and find_spec("ray") is None:
+        raise InputError(NO_RAY)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address is None:
-        _made_here.add(token := secrets.token_hex(32))
-        os.environ |= {"RAY_AUTH_MODE": "token", TOKEN: token}
+        made = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        _before.update({name: os.environ.get(name) for name in made if name not in _before})
+        os.environ |= made
         how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         how |= {"_node_ip_address": "127.0.0.1"}
     else:
@@ -210,6 +224,8 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
             f"engine.address {address} takes connections but is no Ray cluster that answers; check it"
         ) from None
     except (Exception, SystemExit) as error:
+        with suppress(Exception):
+            _end()  # what had started of the cluster
         raise InputError(_unusable(address, error)) from error
     return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
 
@@ -217,7 +233,7 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
 def _knock(address: str) -> None:
     """Refuse an address that is none, or where nobody listens."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
     try:
         _within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
@@ -255,7 +271,7 @@ def _within(seconds: float | None, call: Callable[[], Any]) -> None:
 
 def _unusable(address: str | None, error: BaseException) -> str:
     if address is None:
-        return f"Ray cannot be used: {_first_line(error)}"
+        return f"Ray cannot be used: {_first_line(error)}; try again when the machine is less busy, or set engine.name=workers"
     return (
         f"the Ray cluster at {address} cannot be used: {_first_line(error)}; every node needs the same Python and Ray, and the "
         "token of the cluster (docs/scale.md)"
@@ -266,5 +282,8 @@ def _end() -> None:
     import ray  # here, because Ray takes seconds to load
 
     ray.shutdown()
-    if os.environ.get(TOKEN) in _made_here:
-        del os.environ[TOKEN]  # a cluster that is joined later has a token of its own
+    for name, value in _before.items():  # a cluster that is joined later has a token of its own, or none
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    _before.clear()

@@ -12,11 +12,12 @@ import torch.multiprocessing as mp
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines.cores import num_cores
+from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.spread import Helper, Spread
 from hsfl.engines.worker import Answer, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
+from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
 
 END_S = 5.0  # that a worker has to end when it is told to
@@ -27,7 +28,7 @@ class Shared:
     """The setup and two places that the run writes to before rounds and tests. All tensors lie in memory that processes share."""
 
     setup: Setup
-    state: State
+    state: Packed[str]
     whole: UnitState
 
 
@@ -40,13 +41,23 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
         plugins.load_all(specs)
         shared = pipe.recv()
         worker = Worker(shared.setup, pipe.send)
-        worker.state, worker.whole = shared.state, shared.whole
+        worker.state, worker.whole = State(shared.state.states()), shared.whole
         while (order := pipe.recv()) is not None:
             pipe.send(worker.carry_out(order))
     except (EOFError, ConnectionError):
         pass  # the run is gone
     except (Exception, SystemExit) as error:
-        pipe.send(Failed.by(error))
+        pipe.send(Failed.by(no_room(error) or error))
+
+
+def no_room(error: BaseException) -> InputError | None:
+    """What to say of an error of torch, if it is that memory to be shared is short; containers often have 64 MB of it."""
+    if "shared memory" not in str(error) and "torch_shm" not in str(error):
+        return None
+    return InputError(
+        "workers share data and models in /dev/shm, which is full; give it more room (docker run --shm-size=4g), lower "
+        "engine.workers, or set engine.name=inline"
+    )
 
 
 @dataclass(kw_only=True)
@@ -73,10 +84,10 @@ class Workers(Spread[Process]):
         asked = config.engine.workers or min(cores, most)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
-        elif asked > cores:
-            say(f"engine.workers is {asked} but this machine has {cores} cores; the workers wait for each other")
         num_workers = min(asked, most)
-        return cls(num_workers, config.engine.threads or max(1, cores // num_workers), say)
+        threads = config.engine.threads or max(1, cores // num_workers)
+        warn_of_cores(num_workers, threads, cores, say)
+        return cls(num_workers, threads, say)
 
     def _spawn(self) -> Process:
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them
@@ -87,11 +98,14 @@ class Workers(Spread[Process]):
         return Process(where=f"process {process.pid}", process=process, pipe=pipe)
 
     def _give_setup(self, setup: Setup) -> None:
-        for images in (setup.task.feed.images, setup.test):
-            images.x.share_memory_()
-            images.y.share_memory_()
-        state = State({name: _shared(units) for name, units in self.framework.init().units.items()})
-        self.shared = Shared(setup, state, _shared(setup.task.initial))
+        state, whole = Packed.of(self.framework.init().units), setup.task.initial.clone()
+        images = (setup.task.feed.images.x, setup.task.feed.images.y, setup.test.x, setup.test.y)
+        try:
+            for tensor in (*images, state.floats, state.ints, whole.floats, whole.ints):
+                tensor.share_memory_()
+        except RuntimeError as error:
+            raise no_room(error) or error from None
+        self.shared, self.state = Shared(setup, state, whole), state.states()
         for helper in self.helpers:
             self._send_shared(helper)
 
@@ -106,7 +120,7 @@ class Workers(Spread[Process]):
     def _give_state(self, state: State) -> None:
         assert self.shared is not None
         for name, units in state.units.items():
-            self.shared.state.units[name].copy_(units)
+            self.state[name].copy_(units)
 
     def _give_whole(self, whole: UnitState) -> None:
         assert self.shared is not None
@@ -148,11 +162,3 @@ class Workers(Spread[Process]):
                 process.join()
         for helper in self.helpers:
             helper.pipe.close()
-
-
-def _shared(units: UnitState) -> UnitState:
-    """A copy in memory that all processes share."""
-    copy = units.clone()
-    copy.floats.share_memory_()
-    copy.ints.share_memory_()
-    return copy

@@ -30,7 +30,7 @@ def choose(
     from hsfl.allocation.cuts import best_single_cut
     from hsfl.allocation.cuts import choose_cuts as search_cuts
     from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples
+    from hsfl.planning.policy_cuts import samples
 
     train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation
     num_batches = count_batches(config, num_samples)

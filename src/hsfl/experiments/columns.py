@@ -50,7 +50,7 @@ class Column:
         return TWIN_TRACE if self.framework in TWINS and same else self.label or self.framework
 
     def config(self, base: RunConfig) -> RunConfig:
-        """The setting of this column among those that all columns share."""
+        """The config of this column: the settings `base` that all columns share, with the column's own."""
         if self.label:
             return contender(base, self.label)
         return with_changes(base, [f"framework={self.framework}", f"allocation.policy={self.policy}"])
@@ -68,7 +68,7 @@ class Columns(dict[str, Column]):
         return Column(", ".join([row.title, *changes]), name, cuts, config.allocation.policy, label)
 
 
-PUBLISHED = "splitfed_v1"  # whose rounds are the budget
+PUBLISHED = "splitfed_v1"  # the budget is what its rounds take
 CHOSEN = {  # columns that say more than a framework's name
     PROPOSED: Column("HSFL, proposed", PROPOSED, "own", "proposed"),
     "hsfl_even": Column("HSFL, even", PROPOSED, "own", "even"),
@@ -101,19 +101,19 @@ SIZES: dict[
     },
     "full": dict.fromkeys(FACTS, ("train.rounds=100",)),
 }
-SIDES = {"smoke": 16, "quick": 32}  # larger images are made so small; at full scale they stay
+SIDES = {"smoke": 16, "quick": 32}  # larger images are reduced to this side; at full scale they are not
 NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
 FIRST_SEED = 1
 NUM_SEEDS = {"smoke": 1, "quick": 1, "full": 3}
-CHECK_ROUNDS = {"smoke": 4, "quick": 1, "full": 1}  # in which V1 and FL are trained themselves, to show the equality
-SHARE_OF_ROUNDS = 2  # SL, CL and what is not a twin are trained for the twins' rounds over this
+CHECK_ROUNDS = {"smoke": 4, "quick": 1, "full": 1}  # for which V1 and FL are trained themselves, to show the equality
+SHARE_OF_ROUNDS = 2  # frameworks that are no twins, such as SL and CL, are trained for half as many rounds as the twins
 
 
 def columns_named(text: str) -> tuple[str, ...]:
     """`seven` (the default), `all`, or names joined by commas; SplitFed V1 as published (the budget) and HSFL (what all
     others are set against) are always there.
 
-    A name may be a framework's of one's own, and a framework's name may be followed by settings of the contender:
+    A name may be that of a framework that a plugin registered. Settings of the contender may follow a framework's name:
     `hsfl,fedavgm,options.fedavgm.momentum=0.5,fl` names three columns.
     """
     if text in ("seven", "all"):

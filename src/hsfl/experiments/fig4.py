@@ -8,9 +8,9 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.errors import known
 from hsfl.experiments import latency
-from hsfl.experiments.latency import PAPER, SIX, Axis, Study
+from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy
 from hsfl.experiments.latency_outcome import change, lowest, make, say_change
-from hsfl.experiments.latency_report import Row, series_s
+from hsfl.experiments.latency_report import LatencyRow, series_s
 from hsfl.experiments.shared import SCALES, Outcome, Say, Trend
 
 # The paper draws its axes without numbers that we know of; each of ours holds the paper's setting (10 MHz, 100e10, 100 W).
@@ -23,15 +23,15 @@ POLICIES = (*SIX, PAPER)
 SENSITIVE = 0.1  # of the latency, from one value of an axis to the next; the paper gives no number
 
 
-def study(scale: str, num_seeds: int | None = None) -> Study:
+def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and values of a scale; --seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     axes = (BANDWIDTH, CYCLES, POWER)
     if scale == "smoke":
         few = tuple(Axis(a.field, a.values[::2], a.title, a.unit) for a in axes)
-        return Study(latency.paper_base(4), few, POLICIES, max(2, num_seeds or 0), 3)
+        return LatencyStudy(latency.paper_base(4), few, POLICIES, max(2, num_seeds or 0), 3)
     fleets, channels = (10, 10) if scale == "quick" else (30, 20)
-    return Study(latency.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
+    return LatencyStudy(latency.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
 
 
 def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
@@ -44,7 +44,7 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     return make("fig4", "Fig. 4: latency of a single round", study(scale, num_seeds), find_trends, out, say)
 
 
-def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
+def find_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on bandwidth, cycles and power beside what the rows say."""
     bandwidth, cycles, power = (series_s(rows, axis) for axis in wanted.axes)
     step = steps(cycles)

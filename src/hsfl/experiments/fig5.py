@@ -11,9 +11,9 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.errors import known
 from hsfl.experiments import latency
-from hsfl.experiments.latency import SIX, Axis, Study
+from hsfl.experiments.latency import SIX, Axis, LatencyStudy
 from hsfl.experiments.latency_outcome import change, lowest, make, say_change
-from hsfl.experiments.latency_report import NAMES, Row, at, series_s
+from hsfl.experiments.latency_report import NAMES, LatencyRow, at, series_s
 from hsfl.experiments.shared import SCALES, Outcome, Say, Trend
 
 LEVELS = Axis(
@@ -22,14 +22,14 @@ LEVELS = Axis(
 POLICIES = (*SIX, "even", "splitfed", "cpsl")
 
 
-def study(scale: str, num_seeds: int | None = None) -> Study:
+def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and levels of a scale; num_seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     if scale == "smoke":
         levels = Axis(LEVELS.field, (0.0, 0.6, 1.0), LEVELS.title)
-        return Study(latency.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
+        return LatencyStudy(latency.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
     fleets, channels = (20, 10) if scale == "quick" else (60, 20)
-    return Study(latency.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
+    return LatencyStudy(latency.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
 
 
 def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
@@ -42,7 +42,7 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     return make("fig5", "Fig. 5: latency against heterogeneity", study(scale, num_seeds), find_trends, out, say)
 
 
-def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
+def find_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on heterogeneity beside what the rows say."""
     (axis,) = wanted.axes
     series = series_s(rows, axis)
@@ -62,7 +62,7 @@ def find_trends(wanted: Study, rows: Sequence[Row]) -> list[Trend]:
     ]
 
 
-def advantage(wanted: Study, rows: Sequence[Row], value: float) -> float:
+def advantage(wanted: LatencyStudy, rows: Sequence[LatencyRow], value: float) -> float:
     """How much longer the paper's five baselines take on average, as a fraction."""
     (axis,) = wanted.axes
     ratios = [row.ratio for name in SIX[1:] for row in at(rows, axis, value, name)]

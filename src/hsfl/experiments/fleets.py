@@ -27,8 +27,8 @@ from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import model_cost, world_of
+from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile
-from hsfl.runs.records import Index, Number, Positive
 
 Cuts = Mapping[str, Sequence[int]]  # by column
 STORAGES = {  # how max_cut comes about
@@ -38,7 +38,7 @@ STORAGES = {  # how max_cut comes about
         "fleet.storage_bits=[4e8, 2.4e9]",
     ),  # 50 to 300 MB, for training in batches of 256
 }
-PAPER_BATCH = 256  # whose memory counts, whatever the batches of a training on a subset
+PAPER_BATCH = 256  # the batch whose memory counts, also where a subset is trained in smaller batches
 CUTS_FILE = "cuts.csv"
 GAINS_CUTS_FILE = f"gains-{CUTS_FILE}"
 CUTS_FIELDS = ("data", "seed", "fleet", "storage", "gap", "column", "cuts")
@@ -145,7 +145,7 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     chosen = {name: list(cuts) for name, cuts in (known or {}).items() if name in point.columns}
     for name, cuts in chosen.items():
         if len(cuts) != len(num_samples) or not all(1 <= cut <= cost.num_units for cut in cuts):
-            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the file of then back")
+            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the original file back")
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:

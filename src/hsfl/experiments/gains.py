@@ -94,7 +94,7 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
         path = folder / file_name(data, TWIN_TRACE, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
-    from hsfl.runs.data import divide, read_data
+    from hsfl.runs.data import divide, read_data  # here, because torch takes seconds to load
 
     config = base_config(data, scale, FIRST_SEED, data_dir)
     return [len(own) for own in divide(config, read_data(config))]

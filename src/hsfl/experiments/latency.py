@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost import CostTable
+from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
+from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile
-from hsfl.runs.records import Index, Number, Positive
 
 if TYPE_CHECKING:
     from hsfl.allocation.cut_methods import CutSettings
@@ -40,7 +42,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Study:
+class LatencyStudy:
     """The fleets and the values of every axis; each pair is solved under all policies."""
 
     base: RunConfig
@@ -65,7 +67,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Point:
+class LatencyPoint:
     """One fleet at one value of an axis, to be solved under these policies."""
 
     name: str  # of its file
@@ -83,25 +85,25 @@ def paper_base(num_samples: int) -> RunConfig:
     return read_config("paper-cifar10", [f"allocation.samples={num_samples}"])
 
 
-def point_name(study: Study, axis: Axis, value: float) -> str:
+def point_name(study: LatencyStudy, axis: Axis, value: float) -> str:
     """The name of a point's file, after the value that differs from the base config. All axes share the point where no value differs."""
     section, field = axis.field.split(".")
     return "base" if getattr(getattr(study.base, section), field) == value else f"{axis.field}={value:g}"
 
 
-def points(study: Study) -> list[Point]:
+def points(study: LatencyStudy) -> list[LatencyPoint]:
     """All points of the study, each once, ordered by fleet."""
-    found: dict[str, Point] = {}
+    found: dict[str, LatencyPoint] = {}
     for seed in study.seeds:
         for axis in study.axes:
             for value in axis.values:
                 config = with_changes(study.base, [f"fleet.seed={seed}", f"{axis.field}={value!r}"])
-                point = Point(point_name(study, axis, value), config, study.policies, study.num_channels)
+                point = LatencyPoint(point_name(study, axis, value), config, study.policies, study.num_channels)
                 found[point.file] = point
     return list(found.values())
 
 
-def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = None) -> float:
+def run_points(study: LatencyStudy, folder: Path, say: Say, num_workers: int | None = None) -> float:
     """Solve the points that have no file yet, and return the seconds that this took. After Ctrl-C every file holds a whole point."""
     claim(folder, study.settings())
     every = points(study)
@@ -123,12 +125,10 @@ def run_points(study: Study, folder: Path, say: Say, num_workers: int | None = N
 
 
 def _cost(base: RunConfig) -> CostTable:
-    from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
-
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
 
 
-def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
+def solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float:
     """Solve a point and write its file; returns the seconds that this took."""
     began = time.perf_counter()
     answer = solve(point, cost)
@@ -137,13 +137,12 @@ def solve_and_write(point: Point, cost: CostTable, folder: Path) -> float:
     return seconds
 
 
-def solve(point: Point, cost: CostTable) -> dict[str, Any]:
+def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
-    from hsfl.allocation.cuts import choose_cuts
+    from hsfl.allocation.cuts import choose_cuts  # here, because numba takes seconds to load
     from hsfl.allocation.policies import policy
-    from hsfl.planning.optimised import samples
+    from hsfl.planning.policy_cuts import samples
     from hsfl.planning.scenarios import scenario
-    from hsfl.planning.world import world_of
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
@@ -171,7 +170,7 @@ def solve(point: Point, cost: CostTable) -> dict[str, Any]:
 
 def cut_settings(config: RunConfig) -> "CutSettings":
     """How the config says that cuts are searched."""
-    from hsfl.allocation.cut_methods import CutSettings
+    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
 
     settings = config.allocation
     return CutSettings(
@@ -185,14 +184,12 @@ def cut_settings(config: RunConfig) -> "CutSettings":
 
 def shares_cuts(name: str) -> bool:
     """Whether a policy has no cuts of its own and takes the proposed ones."""
-    from hsfl.allocation.policies import policy
-
-    return name == PAPER or policy(name).cuts == "optimised"
+    return name == PAPER or not policy_row(name).chooses_cuts
 
 
 def _solver(name: str, settings: AllocationConfig) -> Any:
     """The function that gives the length of a round in seconds from a scenario and the cuts."""
-    from hsfl.allocation.solvers import solver_named
+    from hsfl.allocation.solvers import solver_named  # here, because numba takes seconds to load
 
     solve_one = solver_named("exact" if name == "proposed" else name)
     words = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.experiments.latency import PAPER, SAMPLES_PER_CLIENT, Axis, Study, run_points, shares_cuts
+from hsfl.experiments.latency import PAPER, SAMPLES_PER_CLIENT, Axis, LatencyStudy, run_points, shares_cuts
 from hsfl.experiments.latency_report import (
     NAMES,
-    Row,
+    LatencyRow,
     figure,
     mean_s,
     ratio_table,
@@ -23,8 +23,8 @@ from hsfl.report.figure import save
 def make(
     name: str,
     title: str,
-    wanted: Study,
-    find_trends: Callable[[Study, Sequence[Row]], list[Trend]],
+    wanted: LatencyStudy,
+    find_trends: Callable[[LatencyStudy, Sequence[LatencyRow]], list[Trend]],
     out: Path,
     say: Say,
 ) -> Outcome:
@@ -49,7 +49,7 @@ def make(
     return Outcome(name, write_text(out / f"{name}.md", text), files, trends)
 
 
-def lowest(wanted: Study, rows: Sequence[Row]) -> Trend:
+def lowest(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> Trend:
     """The values at which no policy has a shorter mean round than `proposed`, up to the solver's proven gap."""
     places = [(axis, value) for axis in wanted.axes for value in axis.values]
     tolerance = 1 + wanted.base.allocation.gap
@@ -87,7 +87,7 @@ def say_change(fraction: float, axis: Axis) -> str:
     return f"proposed: {100 * fraction:+.1f} % from {first:g} to {last:g}, {axis.title}"
 
 
-def short_note(wanted: Study) -> str:
+def short_note(wanted: LatencyStudy) -> str:
     """A phrase on what means and intervals are over."""
     return (
         f"mean and 95 % interval over {wanted.num_fleets} fleets, {wanted.num_channels} fresh channels each; cuts planned "
@@ -95,7 +95,7 @@ def short_note(wanted: Study) -> str:
     )
 
 
-def settings_note(wanted: Study) -> str:
+def settings_note(wanted: LatencyStudy) -> str:
     """A paragraph with the settings, the machine and the versions behind the numbers."""
     fleet, network = wanted.base.fleet, wanted.base.network
     words = (
@@ -114,7 +114,7 @@ def settings_note(wanted: Study) -> str:
     return words
 
 
-def shared_cuts_note(wanted: Study) -> str:
+def shared_cuts_note(wanted: LatencyStudy) -> str:
     """A paragraph on which comparisons are findings and which ones only check the solver."""
     same = say_names(name for name in wanted.policies if name != "proposed" and shares_cuts(name))
     return (

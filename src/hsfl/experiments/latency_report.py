@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.latency import PAPER, Axis, Study, point_name, read_point
+from hsfl.experiments.latency import PAPER, Axis, LatencyStudy, point_name, read_point
 from hsfl.experiments.shared import say_mean, table
 from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
@@ -62,7 +62,7 @@ CSV_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class LatencyRow:
     """One policy on one fleet at one value: mean rounds over the draws of the channel."""
 
     field: str
@@ -79,7 +79,7 @@ class Row:
     plan_ratio: float
 
 
-def read_rows(study: Study, folder: Path) -> list[Row]:
+def read_rows(study: LatencyStudy, folder: Path) -> list[LatencyRow]:
     """The rows of all points of a study, from its folder."""
     rows = []
     for axis in study.axes:
@@ -90,10 +90,10 @@ def read_rows(study: Study, folder: Path) -> list[Row]:
     return rows
 
 
-def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> Row:
+def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> LatencyRow:
     own, proposed = point["rounds"][name], point["rounds"]["proposed"]
     plan_s, fresh_s = own["plan_s"], own["fresh_s"]
-    return Row(
+    return LatencyRow(
         axis.field,
         value,
         point["seed"],
@@ -109,22 +109,22 @@ def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> Row:
     )
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> Path:
+def write_rows(rows: Sequence[LatencyRow], path: Path) -> Path:
     """Write the rows as a CSV file; returns its path."""
     return write_csv(path, CSV_FIELDS, ([getattr(row, name) for name in CSV_FIELDS] for row in rows))
 
 
-def at(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> list[Row]:
+def at(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> list[LatencyRow]:
     """The rows of one policy at one value of an axis, one for each fleet."""
     return [row for row in rows if (row.field, row.value, row.policy) == (axis.field, value, policy)]
 
 
-def mean_s(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
+def mean_s(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> Estimate:
     """The mean round of a policy in seconds, over fleets, on channels that the plan never saw."""
     return estimate(row.fresh_mean_s for row in at(rows, axis, value, policy))
 
 
-def series_s(rows: Sequence[Row], axis: Axis, policy: str = "proposed") -> np.ndarray:
+def series_s(rows: Sequence[LatencyRow], axis: Axis, policy: str = "proposed") -> np.ndarray:
     """The mean rounds of a policy at every value of an axis, in seconds."""
     return np.array([mean_s(rows, axis, value, policy).mean for value in axis.values], float)
 
@@ -132,7 +132,7 @@ def series_s(rows: Sequence[Row], axis: Axis, policy: str = "proposed") -> np.nd
 # ---- tables
 
 
-def value_tables(study: Study, rows: Sequence[Row]) -> str:
+def value_tables(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
     """For each axis the mean round of every policy at every value."""
     parts = []
     for axis in study.axes:
@@ -145,7 +145,7 @@ def value_tables(study: Study, rows: Sequence[Row]) -> str:
     return "\n".join(parts)
 
 
-def ratio_table(study: Study, rows: Sequence[Row]) -> str:
+def ratio_table(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
     """How much longer each policy's rounds are, in pairs fleet by fleet, each fleet's mean over all values first."""
     body = []
     for name in study.policies[1:]:
@@ -163,7 +163,7 @@ def ratio_table(study: Study, rows: Sequence[Row]) -> str:
     return table(header, body)
 
 
-def _by_fleet(rows: Sequence[Row], quantity: str) -> Estimate:
+def _by_fleet(rows: Sequence[LatencyRow], quantity: str) -> Estimate:
     seeds = sorted({row.seed for row in rows})
     logs = [float(np.mean([np.log(getattr(row, quantity)) for row in rows if row.seed == seed])) for seed in seeds]
     return estimate(np.exp(logs), ratio=True)
@@ -179,7 +179,7 @@ def _longer(ratio: Estimate) -> str:
 # ---- figure
 
 
-def figure(study: Study, rows: Sequence[Row], note: str) -> "Figure":
+def figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) -> "Figure":
     """A column for each axis: seconds above, and below how much longer than proposed, in pairs, fleet by fleet."""
     mpl = matplotlib()
     num = len(study.axes)
@@ -208,7 +208,7 @@ def figure(study: Study, rows: Sequence[Row], note: str) -> "Figure":
     return result
 
 
-def longer(rows: Sequence[Row], axis: Axis, value: float, policy: str) -> Estimate:
+def longer(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> Estimate:
     """Per cent above the proposed round: the mean of ratios fleet by fleet."""
     ratio = estimate((row.ratio for row in at(rows, axis, value, policy)), ratio=True)
     mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))

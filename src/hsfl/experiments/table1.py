@@ -1,8 +1,8 @@
 """Table 1: accuracy at one budget of simulated seconds, over many fleets from few trainings.
 
 Every trace (one training of one seed) is timed on every fleet for every column that shares it. The budget of a fleet is what
-SplitFed V1 as published needs there for R rounds, R being half of the rounds that were trained; a half and a quarter of
-it beside. Nobody is dropped (tau none). Folder: `traces/` (CSV), `runs/` (run folders of what was trained here), `fleets/`.
+SplitFed V1 as published needs there for R rounds; R is half of the rounds that were trained. The table also has a half and a
+quarter of the budget. Nobody is dropped (tau none). Folder: `traces/` (CSV), `runs/` (run folders of what was trained here), `fleets/`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hsfl.experiments.fleets import CUTS_FILE, write_cuts
 from hsfl.experiments.shared import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
-from hsfl.experiments.table1_study import Cell, Study, Timing, cells, make_study, timings
+from hsfl.experiments.table1_study import ColumnTiming, Study, TableCell, cells, make_study, timings
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_trace, largest_difference, train_ahead
 from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
@@ -74,13 +74,13 @@ def check_twins(
 
 
 def draw(
-    out: Path, scale: str, study: Study, tau_rows: Sequence[tau_row.Row] = (), checks: Sequence[Trend] = ()
+    out: Path, scale: str, study: Study, tau_rows: Sequence[tau_row.TauRow] = (), checks: Sequence[Trend] = ()
 ) -> Outcome:
     """CSV, figures and tables."""
     found, times = list(cells(study)), list(timings(study))
     files = [
-        _write(out / "table1.csv", Cell, found),
-        _write(out / "times.csv", Timing, times),
+        _write(out / "table1.csv", TableCell, found),
+        _write(out / "times.csv", ColumnTiming, times),
         write_cuts(out / CUTS_FILE, study.answers),
     ]
     for data in study.data_sets:
@@ -91,7 +91,9 @@ def draw(
     return Outcome("table1", write_text(out / "table1.md", text), files, trends)
 
 
-def _write(path: Path, kind: type[Cell] | type[Timing], records: Sequence[Cell] | Sequence[Timing]) -> Path:
+def _write(
+    path: Path, kind: type[TableCell] | type[ColumnTiming], records: Sequence[TableCell] | Sequence[ColumnTiming]
+) -> Path:
     """Write a CSV with one line for each record; an unknown value is an empty field."""
     names = [field.name for field in fields(kind)]
     values = ([getattr(record, name) for name in names] for record in records)

@@ -7,8 +7,8 @@ import numpy as np
 from hsfl.experiments.columns import COLUMNS, PUBLISHED
 from hsfl.experiments.shared import Trend, machine, say_mean, table, trend_table
 from hsfl.experiments.statistics import NO, UNDECIDED, YES, Verdict, ratio_over_fleets, verdict
-from hsfl.experiments.table1_study import FRACTIONS, Cell, Study, Timing
-from hsfl.experiments.tau_row import Row
+from hsfl.experiments.table1_study import FRACTIONS, ColumnTiming, Study, TableCell
+from hsfl.experiments.tau_row import TauRow
 from hsfl.methods import COMPARED, PROPOSED
 from hsfl.report.curves import Estimate, estimate
 
@@ -30,7 +30,7 @@ def name_of(data: str) -> str:
 # ---- verdicts
 
 
-def find_trends(cells: Sequence[Cell]) -> list[Trend]:
+def find_trends(cells: Sequence[TableCell]) -> list[Trend]:
     """The paper's order of HSFL and each other framework, data set by data set, at the whole budget."""
     trends = []
     for data in dict.fromkeys(cell.data for cell in cells):
@@ -46,7 +46,7 @@ def find_trends(cells: Sequence[Cell]) -> list[Trend]:
     return trends
 
 
-def difference(cells: Sequence[Cell], data: str, high: str, low: str, fraction: float = 1.0) -> list[float] | None:
+def difference(cells: Sequence[TableCell], data: str, high: str, low: str, fraction: float = 1.0) -> list[float] | None:
     """For each training seed, the difference of two columns' accuracies averaged over fleets; None where a fleet has none."""
     own = [cell for cell in cells if (cell.data, cell.fraction) == (data, fraction)]
     values = {(cell.column, cell.seed, cell.fleet): cell.accuracy for cell in own if cell.column in (high, low)}
@@ -75,10 +75,10 @@ def _say_points(found: Verdict) -> str:
 
 def markdown(
     study: Study,
-    cells: Sequence[Cell],
-    timings: Sequence[Timing],
+    cells: Sequence[TableCell],
+    timings: Sequence[ColumnTiming],
     trends: Sequence[Trend],
-    tau_rows: Sequence[Row],
+    tau_rows: Sequence[TauRow],
     scale: str,
 ) -> str:
     """The page of Table 1: accuracies, seconds, trends and the row with tau, with the settings behind them."""
@@ -132,7 +132,7 @@ def _round_ratios(study: Study) -> str:
     return table(["", *map(name_of, study.data_sets)], rows)
 
 
-def _target_ratios(study: Study, timings: Sequence[Timing]) -> str:
+def _target_ratios(study: Study, timings: Sequence[ColumnTiming]) -> str:
     keys = list(dict.fromkeys((timing.data, timing.target) for timing in timings))
     rows = []
     for column in (column for column in study.columns if column != REFERENCE):
@@ -140,7 +140,7 @@ def _target_ratios(study: Study, timings: Sequence[Timing]) -> str:
     return table(["", *(f"{name_of(data)} {100 * target:g} %" for data, target in keys)], rows)
 
 
-def _target_ratio(timings: Sequence[Timing], data: str, target: float, column: str) -> str:
+def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, column: str) -> str:
     of = {
         name: {
             (t.seed, t.fleet): t.seconds_to_target
@@ -157,7 +157,7 @@ def _target_ratio(timings: Sequence[Timing], data: str, target: float, column: s
     return str(ratio) if len(both) == len(pairs) else f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})"
 
 
-def _accuracies(study: Study, cells: Sequence[Cell], fraction: float) -> str:
+def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> str:
     rows = []
     for data in study.data_sets:
         rows.append([name_of(data), *(_accuracy(cells, data, column, fraction) for column in study.columns)])
@@ -178,8 +178,8 @@ def _accuracies(study: Study, cells: Sequence[Cell], fraction: float) -> str:
 
 
 def _accuracy(
-    cells: Sequence[Cell], data: str, column: str, fraction: float,
-    value: Callable[[Cell], float | None] = lambda cell: cell.accuracy,
+    cells: Sequence[TableCell], data: str, column: str, fraction: float,
+    value: Callable[[TableCell], float | None] = lambda cell: cell.accuracy,
 ) -> str:  # fmt: skip
     own = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
     trained = [cell for cell in own if value(cell) is not None]
@@ -194,7 +194,7 @@ def _accuracy(
     return words + (f" †{100 * short:.0f}" if short > 0 else "")
 
 
-def _tau_table(rows: Sequence[Row]) -> str:
+def _tau_table(rows: Sequence[TauRow]) -> str:
     if not rows:
         return ""
     body = []

@@ -25,7 +25,7 @@ TARGETS = {"ham10000": (0.68, 0.70, 0.72), "cifar10": (0.4, 0.5, 0.6), "mnist": 
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One column on one fleet with one training seed, when a fraction of the budget is spent."""
 
     data: str
@@ -40,7 +40,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Timing:
+class ColumnTiming:
     """How long a column's rounds take on a fleet, and when it reaches a target."""
 
     data: str
@@ -120,7 +120,7 @@ def settings(scale: str) -> dict[str, object]:
     return {"scale": scale, "fleets": len(fleets_of(scale)), "configs": bases}
 
 
-def cells(study: Study) -> Iterator[Cell]:
+def cells(study: Study) -> Iterator[TableCell]:
     """Every column of every fleet and seed at every fraction of the budget."""
     for answer in study.answers:
         whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(answer.data))
@@ -129,19 +129,21 @@ def cells(study: Study) -> Iterator[Cell]:
             for fraction in FRACTIONS:
                 plain = at_budget(trace, round_s, fraction * whole_s)
                 balanced = at_budget(trace, round_s, fraction * whole_s, "balanced_accuracy")
-                yield Cell(
+                yield TableCell(
                     answer.data, column, answer.seed, answer.fleet, fraction, plain.rounds, plain.short, plain.value,
                     balanced.value,
                 )  # fmt: skip
 
 
-def timings(study: Study) -> Iterator[Timing]:
+def timings(study: Study) -> Iterator[ColumnTiming]:
     """Every column of every fleet and seed, with its mean round and its seconds to each target."""
     for answer in study.answers:
         for column in study.columns:
             for target in TARGETS.get(answer.data, ()):
                 seconds = time_to_s(study.trace(answer, column), answer.round_s[column], target)
-                yield Timing(answer.data, column, answer.seed, answer.fleet, answer.mean_s(column), target, seconds)
+                yield ColumnTiming(
+                    answer.data, column, answer.seed, answer.fleet, answer.mean_s(column), target, seconds
+                )
 
 
 def values_at(study: Study, data: str, column: str, seed: int, fraction: float, quantity: str) -> list[float | None]:

@@ -48,7 +48,7 @@ TAU_ROUNDS = 2.0  # tau, in median rounds of SplitFed V1 as published
 
 
 @dataclass(frozen=True)
-class Row:
+class TauRow:
     """One column of one seed when its budget is spent."""
 
     data: str
@@ -64,10 +64,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnTraining:
     """A column that is trained on its own from its first drop on."""
 
-    row: Row  # without the accuracies, which its training gives
+    row: TauRow  # without the accuracies, which its training gives
     config: RunConfig
     path: Path
     trace: Trace  # of the twins
@@ -77,7 +77,7 @@ class Own:
     def words(self) -> str:
         return f"{self.row.data}, {self.row.column} with tau, seed {self.row.seed}"
 
-    def trained(self) -> Row:
+    def trained(self) -> TauRow:
         last = RunFolder(self.path).rounds()[-1]
         return replace(self.row, accuracy=last.test_accuracy, balanced_accuracy=last.balanced_accuracy)
 
@@ -85,10 +85,10 @@ class Own:
 def run(
     out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
     make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
-) -> list[Row]:  # fmt: skip
+) -> list[TauRow]:  # fmt: skip
     """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
     known = read_rows(shipped / TAU_FILE) if shipped is not None else {}
-    found: list[Row | Own] = []
+    found: list[TauRow | OwnTraining] = []
     for seed in seeds:
         missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
         trace = (
@@ -97,11 +97,11 @@ def run(
         for column in COLUMNS_WITH_TAU:
             row = known.get((data, seed, column))
             found.append(row or _timed(out, scale, column, trace, data_dir, shipped, say))
-    _train([each for each in found if isinstance(each, Own)], out, together, say)
-    rows = [each.trained() if isinstance(each, Own) else each for each in found]
+    _train([each for each in found if isinstance(each, OwnTraining)], out, together, say)
+    rows = [each.trained() if isinstance(each, OwnTraining) else each for each in found]
     write_csv(
         out / TAU_FILE,
-        [field.name for field in fields(Row)],
+        [field.name for field in fields(TauRow)],
         (["" if v is None else v for v in astuple(r)] for r in rows),
     )
     return rows
@@ -109,7 +109,7 @@ def run(
 
 def _timed(
     out: Path, scale: str, column: str, trace: Trace | None, data_dir: Path | None, shipped: Path | None, say: Say
-) -> Row | Own:
+) -> TauRow | OwnTraining:
     """A column's rounds by the clock: its row where nobody is dropped, so that the twins' training is its own; else what to train."""
     assert trace is not None
     answer = _answer(out, scale, trace, shipped, say)
@@ -123,12 +123,12 @@ def _timed(
     if first is None:
         round_s = [line.round_s for line in lines]
         plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
-        return Row(*said, None, plain.value, balanced.value)
+        return TauRow(*said, None, plain.value, balanced.value)
     folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
-    return Own(Row(*said, first + 1, None, None), config, folder, trace, first)
+    return OwnTraining(TauRow(*said, first + 1, None, None), config, folder, trace, first)
 
 
-def _train(own: Sequence[Own], out: Path, together: Together, say: Say) -> None:
+def _train(own: Sequence[OwnTraining], out: Path, together: Together, say: Say) -> None:
     """Train every column from its first drop on, several at a time where `together` says so."""
     for each in own:
         say(f"{each.words}: trained on its own from round {each.num_shared + 1}")
@@ -137,7 +137,7 @@ def _train(own: Sequence[Own], out: Path, together: Together, say: Say) -> None:
     run_all(pieces, work, has_ended, together.jobs, together.show)
 
 
-def _fork_and_run(piece: Piece, observer: Observer, own: dict[Path, Own], out: Path) -> None:
+def _fork_and_run(piece: Piece, observer: Observer, own: dict[Path, OwnTraining], out: Path) -> None:
     """Begin where the twins were, and train the rest."""
     one = own[piece.path]
     fork(one.config, one.path, one.trace, one.num_shared, out)
@@ -217,7 +217,7 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
     save_checkpoint(folder.checkpoint_path, framework.init(), Standing(num_shared), config)
 
 
-def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
+def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:
     """The rows of a CSV file by data set, seed and column; nothing where there is no such file."""
     if not path.exists():
         return {}
@@ -228,8 +228,8 @@ def read_rows(path: Path) -> dict[tuple[str, int, str], Row]:
     return {(row.data, row.seed, row.column): row for row in rows}
 
 
-def _parsed(row: dict[str, str]) -> Row:
+def _parsed(row: dict[str, str]) -> TauRow:
     """A row from its line of the CSV; an empty field is an unknown value."""
     kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int}
     values: dict[str, Any] = {name: kinds.get(name, finite)(text) if text else None for name, text in row.items()}
-    return Row(**values)
+    return TauRow(**values)

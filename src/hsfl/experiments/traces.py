@@ -20,7 +20,7 @@ from hsfl.runs.compare import has_ended, run_or_resume, run_piece
 from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 MakeObserver = Callable[[str], Observer]
@@ -128,7 +128,7 @@ def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
     machine = asdict(folder.environment())
     environment = {key: machine[key] for key in ("processor", "num_threads", "packages", "python")}
     tree = config.model_dump(mode="json")
-    tree["data"]["dir"] = None  # where the data lay is nobody's business
+    tree["data"]["dir"] = None  # a folder of this machine, which no reader needs
     about = {"data": data, "trace": name, "num_samples": clients.num_samples, "environment": environment}
     lines = [f"# {json.dumps(about | {'config': tree})}", ",".join(FIELDS)]
     lines += [",".join(_cells(record)) for record in folder.rounds()]

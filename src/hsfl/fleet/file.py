@@ -174,6 +174,6 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError("give text with a number and a unit, or a number")
-        return parse(QUANTITIES[key], value if isinstance(value, str) else repr(value))
+        return parse(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
     except InputError as error:
         raise InputError(f"{where}: {key} is {value!r}; {error}") from None

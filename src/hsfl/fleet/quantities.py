@@ -26,6 +26,9 @@ class Kind:
     example: str
     scales: Mapping[str, float]
     least: float = 1e-6
+    least_bare: float = (
+        0.0  # in base units: a smaller number without a unit was meant in another one, such as 100 (Mbps)
+    )
 
 
 _RATES = {"bps": 1.0, "b/s": 1.0, "bit/s": 1.0, "bits/s": 1.0, "Bps": 8.0, "B/s": 8.0, "byte/s": 8.0, "bytes/s": 8.0}
@@ -33,11 +36,13 @@ _BYTES = {"B": 8.0, "byte": 8.0, "bytes": 8.0}
 _SIZES = SCALES | BINARY_SCALES
 _FLOPS = ("FLOP/s", "FLOPs/s", "FLOPS", "FLOPs", "flop/s", "flops")
 KINDS = {
-    "cycles": Kind({"": 1.0, "Hz": 1.0, "hz": 1.0, "HZ": 1.0}, "5GHz", SCALES),
-    "compute": Kind({"": 1.0, **dict.fromkeys(_FLOPS, 1.0)}, "35 GFLOP/s", SCALES),
-    "memory": Kind({"": 8.0, **_BYTES}, "1GB or 1GiB", _SIZES),  # a bare number is bytes, as people count memory
+    "cycles": Kind({"": 1.0, "Hz": 1.0, "hz": 1.0, "HZ": 1.0}, "5GHz", SCALES, least_bare=1e6),
+    "compute": Kind({"": 1.0, **dict.fromkeys(_FLOPS, 1.0)}, "35 GFLOP/s", SCALES, least_bare=1e6),
+    "memory": Kind(
+        {"": 8.0, **_BYTES}, "1GB or 1GiB", _SIZES, least_bare=8e5
+    ),  # a bare number is bytes, as people count memory
     "bits": Kind({"": 1.0, "b": 1.0, "bit": 1.0, "bits": 1.0, **_BYTES}, "1GiB or 8e9", _SIZES),
-    "rate": Kind({"": 1.0, **_RATES}, "5Mbps or 1MB/s", _SIZES),
+    "rate": Kind({"": 1.0, **_RATES}, "5Mbps or 1MB/s", _SIZES, least_bare=1e4),
     "power": Kind({"": 1.0, "W": 1.0}, "2W or 500mW", SCALES | {"m": 1e-3}, 1e-30),
     "seconds": Kind({"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}, "300s, 5min or 2h", {"": 1.0, "m": 1e-3}, 1e-30),
     "metres": Kind({"": 1.0, "m": 1.0}, "50m or 2km", {"": 1.0, "k": 1e3}, -MOST),
@@ -51,10 +56,11 @@ def kind_of(field: str) -> str | None:
     return SUFFIXES.get(last) if joint else None
 
 
-def parse(kind: str, text: str, zero: bool = False) -> float:
+def parse(kind: str, text: str, zero: bool = False, doubt: bool = False) -> float:
     """5Mbps -> 5e6. The error says what is wrong and shows an example; the caller names the setting and its value.
 
-    zero: whether 0 may be given, as the lower end of a range.
+    zero: whether 0 may be given, as the lower end of a range. doubt: whether a small number without a unit is refused; where the
+    field's name says the unit, there is no doubt.
     """
     how = KINDS[kind]
     such_as = f"such as {how.example}"
@@ -62,6 +68,8 @@ def parse(kind: str, text: str, zero: bool = False) -> float:
     if match is None:
         raise InputError(f"give a number, {such_as}")
     amount = float(match[1]) * _scale(how, match[2].strip(), such_as)
+    if doubt and not match[2].strip() and 0 < amount < how.least_bare:
+        raise InputError(f"{match[1]} of what? give its unit, {such_as}")
     if amount == 0 and (zero or how.least <= 0):
         return 0.0
     if amount <= 0 < how.least:

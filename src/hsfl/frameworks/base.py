@@ -78,7 +78,7 @@ class Task:
         return choice.most_weight(self.config, round_samples)
 
     def receivers(self, round_index: int) -> np.ndarray:
-        """The clients that get the model of a round (0, 1, ...): all, or those that were to take part; none that stays away."""
+        """The clients that get the model of a round (0, 1, ...): all, or those that were to take part; never a client that stays away."""
         every = np.arange(self.num_clients)
         if self.config.train.receivers == "chosen":
             every = np.array(choice.choose_clients(self.config, round_index, self.feed.sizes), int)

@@ -14,10 +14,12 @@ sums of the units that both hold. In this simulation one working copy serves all
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
+from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
@@ -37,12 +39,20 @@ class Shard:
     losses: Losses
     bytes: LinkBytes
 
+    def __reduce__(self) -> tuple[Callable[..., "Shard"], tuple[Any, ...]]:
+        """How a shard crosses a process border: all heads as one."""
+        return _unpacked, (self.total, Packed.of(self.heads), self.losses, self.bytes)
+
     def merge(self, other: "Shard") -> None:
         """Count in another part of the round."""
         self.total.merge(other.total)
         self.heads.update(other.heads)
         self.losses.merge(other.losses)
         self.bytes.merge(other.bytes)
+
+
+def _unpacked(total: PartialSum, heads: Packed[int], losses: Losses, num_bytes: LinkBytes) -> Shard:
+    return Shard(total, heads.states(), losses, num_bytes)
 
 
 class CopyPerClient(Base):
@@ -54,6 +64,8 @@ class CopyPerClient(Base):
     spread: Callable[[State, Sequence[int], int], Sequence[Shard]] | None = (
         None  # an engine that trains a round's shards
     )
+
+    _round_weights: tuple[int, np.ndarray] = (-1, np.empty(0))  # the last round and its weights
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -104,7 +116,7 @@ class CopyPerClient(Base):
         into: the shard that these clients are counted into; by default a new one.
         """
         task, lr, link = self.task, self.task.lr(round_index), Link()
-        weights = task.weights(round_index)
+        weights = self._weights(round_index)
         shard = into or Shard(self.zero_sum(state, round_samples), {}, Losses(), LinkBytes())
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
         heads = (
@@ -121,6 +133,12 @@ class CopyPerClient(Base):
             heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
         return shard
+
+    def _weights(self, round_index: int) -> np.ndarray:
+        """What each client counts, [K]; remembered for a round, since an engine may train it client by client."""
+        if self._round_weights[0] != round_index:
+            self._round_weights = (round_index, self.task.weights(round_index))
+        return self._round_weights[1]
 
     def zero_sum(self, state: State, round_samples: int) -> PartialSum:
         """An empty sum for a round that starts from this state, with so many samples."""

@@ -2,48 +2,83 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.cuts import Cut, cuts_after, find_cuts, unit_names
-from hsfl.models.flow import Flow, draws, module_path
+from hsfl.models.exporting import IN_ORDER
+from hsfl.models.flow import Flow, draws, module_path, storages, writes
 from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message
 from hsfl.models.module_split import ModuleSplit, state_of
-from hsfl.models.trace import IN_ORDER, trace
+from hsfl.models.trace import Trace, trace
 from hsfl.models.units import SplitModel
 from hsfl.models.writing import Writer, Written
 
 
-def split_by_graph(
-    module: nn.Module, inputs: Sequence[Tensor], at: Sequence[str], most_tensors: int, output: str | int | None
-) -> ModuleSplit:
+@dataclass(frozen=True)
+class Wanted:
+    """What `hsfl.split` is asked for."""
+
+    inputs: Sequence[Tensor]  # the example
+    names: tuple[str, ...] = ()  # of the inputs, where they are given by name
+    at: tuple[str, ...] = ()
+    most_tensors: int = 1
+    output: str | int | None = None
+
+
+def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
     """The module cut wherever its graph allows, or behind the parts `at`; see `hsfl.split`."""
-    training, evaluation = (_flow(module, inputs, mode, output) for mode in (True, False))
+    try:
+        return _split(module, wanted)
+    except (NotImplementedError, AssertionError, KeyError, SyntaxError) as error:  # what no graph of ours has shown yet
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{type(module).__name__} cannot be split: its graph has what we do not know ({type(error).__name__}: {reason}); write it "
+            f"with plain operations of torch, {IN_ORDER}"
+        ) from error
+
+
+def _split(module: nn.Module, wanted: Wanted) -> ModuleSplit:
+    training, evaluation = (_flow(module, wanted, mode) for mode in (True, False))
+    training.owned = evaluation.owned = training.owned | evaluation.owned  # a statistic may be read in one mode alone
     _check_draws(module, evaluation)
-    cuts = find_cuts(training, evaluation, most_tensors)
+    cuts = find_cuts(training, evaluation, wanted.most_tensors)
     if not cuts:
-        raise InputError(_why_no_cut(module, training, most_tensors))
-    if at:
-        cuts = cuts_after(cuts, at, training.trace.matrices)
+        raise InputError(_why_no_cut(module, training, wanted.most_tensors))
+    if wanted.at:
+        cuts = cuts_after(cuts, wanted.at, training.trace.matrices)
     tensors = state_of(module)
     owner = _owners(tensors, training, evaluation, cuts)
     units, message = _make_units(tensors, owner, training, evaluation, cuts)
 
     def again(changed: nn.Module) -> SplitModel:
-        return split_by_graph(changed, inputs, at, most_tensors, output)
+        return split_by_graph(changed, wanted)
 
-    return ModuleSplit(module, units, message, again)
+    return ModuleSplit(module, units, message, again, wanted.names)
 
 
-def _flow(model: nn.Module, inputs: Sequence[Tensor], training: bool, output: str | int | None) -> Flow:
-    found = trace(model, inputs, training, output)
+def _flow(model: nn.Module, wanted: Wanted, training: bool) -> Flow:
+    found = trace(model, wanted.inputs, training, wanted.output, wanted.names)
+    _check_kept(model, found)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     flow = Flow(found, (names[id(p)] for p in model.parameters() if p.requires_grad))
     if found.output not in flow.moving:
         raise InputError(f"{type(model).__name__} cannot be split: what it returns does not depend on its input")
     return flow
+
+
+def _check_kept(model: nn.Module, found: Trace) -> None:
+    """What training changes must be in the state dict: nothing else is averaged, kept in checkpoints or handed from client to client."""
+    own = {storage: name for node, name in found.attributes.items() for storage in storages(node)}
+    for call in found.calls:
+        if changed := [own[s] for node in writes(call) for s in storages(node) if s in own]:
+            raise InputError(
+                f"{type(model).__name__} cannot be split: its forward changes {changed[0]}, which is not in its state dict, so no "
+                "client's weights would hold it; make it a buffer: register_buffer(name, tensor)"
+            )
 
 
 def _check_draws(model: nn.Module, evaluation: Flow) -> None:
@@ -124,7 +159,7 @@ def _make_units(
 
 def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Mapping[str, Tensor]) -> None:
     """What a unit needs beside its own tensors; no part of its state, since nobody trains it."""
-    unit.held.update(written.held)
+    GraphUnit.held(unit).update(written.held)
     for attribute, name in written.held.items():
         plant(unit, attribute, tensors[name].detach(), persistent=False)
     for attribute in written.constants:

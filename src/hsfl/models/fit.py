@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
+from hsfl.models.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 
 
-def example(shape: tuple[int, ...]) -> Tensor:
-    """One sample of this shape, all zeros."""
-    return torch.zeros(1, *shape)
+def example(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """One sample of this shape, all zeros. dtype: of tokens; None is floats."""
+    return torch.zeros(1, *shape, dtype=dtype)
 
 
 def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str = "classes") -> None:
@@ -21,6 +22,7 @@ def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str
     """
     if not any(True for _ in model.parameters()):
         raise InputError("the model has no parameters, so there is nothing to train; give it a layer with weights")
+    check_example(model, samples)
     answer, units = samples, copy.deepcopy(model).eval()
     for name, unit in zip(units.unit_names, units.units) if isinstance(units, SplitModel) else [("", units)]:
         before = tuple(getattr(answer, "shape", ()))[1:]
@@ -28,20 +30,58 @@ def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str
             with torch.no_grad():
                 answer = unit(answer)
         except Exception as error:  # a model of one's own may raise anything
-            reason = str(error).partition("\n")[0] or type(error).__name__
             where = f"; unit {name} gets {before}" if before != tuple(samples.shape[1:]) else ""
             raise InputError(
-                f"the model does not take samples of {tuple(samples.shape[1:])}{where}: {reason}; change "
+                f"the model does not take samples of {tuple(samples.shape[1:])}{where}: {_reason(model, samples, error)}; change "
                 f"{f'unit {name}' if name else 'it'}"
             ) from None
     shape = tuple(getattr(answer, "shape", ()))
     if targets == "tokens":
         _check_tokens(shape[1:], tuple(samples.shape[1:]), num_classes)
         return
+    if len(shape) == 1 and num_classes == 1:
+        raise InputError(
+            "the model gives [batch] where [batch, 1] is expected, a column of targets; leave out the squeeze at its end"
+        )
     if len(shape) != 2 or shape[1] != num_classes:
         raise InputError(
             f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} {WORDS[targets]}; change its last unit"
         )
+
+
+def check_weights(model: nn.Module) -> None:
+    """Refuse a model that was made on the meta device, where tensors have no numbers."""
+    if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
+        raise InputError(
+            f"{empty[0]} of the model is on the meta device, so that it has no numbers; make the model on the CPU"
+        )
+
+
+def check_example(model: nn.Module, samples: Tensor) -> None:
+    """Refuse samples of another shape than that of the example by which a module was split."""
+    if not isinstance(model, ModuleSplit) or tuple(samples.shape[1:]) == model.message.shape:
+        return
+    if not model.message.is_plain:
+        names = ", ".join(model.names) or ", ".join("xyzuvw"[: len(model.message.pieces)])
+        raise InputError(
+            f"the model takes {len(model.message.pieces)} tensors for a sample, packed into {model.message.shape[0]} numbers, but the "
+            f"data have samples of {tuple(samples.shape[1:])}; give hsfl.dataset(model.pack({names}), targets)"
+        )
+    raise InputError(
+        f"the model was split for samples of {model.message.shape} but the data have samples of {tuple(samples.shape[1:])}; split "
+        "it with an example of theirs"
+    )
+
+
+def _reason(model: nn.Module, samples: Tensor, error: Exception) -> str:
+    """What a model raised, in one line; of what happens often the cause."""
+    floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if samples.is_floating_point() and samples.dtype not in floats and isinstance(error, RuntimeError):
+        kinds = [str(dtype).removeprefix("torch.") for dtype in (*floats, samples.dtype)]
+        return f"its weights are {kinds[0]} and samples are {kinds[-1]}, so call .float() on the module"
+    if isinstance(error, IndexError) and not samples.is_floating_point():
+        return f"the text has tokens up to {int(samples.max())}, more than it knows; take its tokenizer or a larger vocabulary"
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 WORDS = {"classes": "classes", "labels": "labels", "numbers": "columns of targets"}

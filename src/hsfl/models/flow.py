@@ -43,20 +43,23 @@ class Flow:
         self.trace = trace
         main = trace.inputs[0]
         self.batch = _expression(main.meta["val"].shape[0])
-        self.storage = {node: _storages(node) for node in trace.graph.nodes}
+        self.storage = {node: storages(node) for node in trace.graph.nodes}
         self.owned = set(trained) | {trace.state[node] for call in trace.calls for node in self._changed_state(call)}
         self.moving = self._find_moving(main)
         self.order = [call for call in trace.calls if call in self.moving]
         self.place = {call: i for i, call in enumerate(self.order)}
         self._position = {node: i for i, node in enumerate(trace.graph.nodes)}
-        self.writers = [call for call in trace.calls if call not in self.moving and _writes(call)]
+        self.writers = [call for call in trace.calls if call not in self.moving and writes(call)]
 
     def _changed_state(self, call: fx.Node) -> list[fx.Node]:
         """The tensors of the state that an operation changes; running statistics are among them."""
-        written = _writes(call)
+        written = writes(call)
         if _is_norm(call):
             written = [node for node in call.all_input_nodes if self.trace.state.get(node) not in self.trace.parameters]
-        return [node for node in written if node in self.trace.state]
+        storages = {
+            storage for node in written for storage in self.storage[node]
+        }  # a view of a buffer changes the buffer
+        return [node for node in self.trace.state if self.storage[node] & storages]
 
     def _find_moving(self, main: fx.Node) -> set[fx.Node]:
         """Operations that depend on the sample, draw, or change the state; and what they write into."""
@@ -66,7 +69,7 @@ class Flow:
             written: set[int] = set()  # storages that a moving operation writes into
             for call in self.trace.calls:
                 if call in moving:
-                    written |= {s for node in _writes(call) for s in self.storage[node]}
+                    written |= {s for node in writes(call) for s in self.storage[node]}
             for call in self.trace.calls:
                 if call in moving or self.is_size(call):
                     continue
@@ -137,7 +140,7 @@ class Flow:
 
     def same(self, node: fx.Node) -> fx.Node:
         """What a value is called once: an operation in place gives back the value that it changed."""
-        while node in self.moving and (changed := _writes(node)) and changed[0] is node.args[0]:
+        while node in self.moving and (changed := writes(node)) and changed[0] is node.args[0]:
             if changed[0] is self.trace.inputs[0] or not isinstance(node.meta.get("val"), Tensor):
                 return node
             if changed[0] not in self.moving:
@@ -199,7 +202,7 @@ class Flow:
     @cached_property
     def _last_write(self) -> dict[int, int]:
         """By storage: the last place that writes into it."""
-        return {s: place for place, call in enumerate(self.order) for n in _writes(call) for s in self.storage[n]}
+        return {s: place for place, call in enumerate(self.order) for n in writes(call) for s in self.storage[n]}
 
     def batch_dim(self, node: fx.Node) -> int | None:
         """The dimension of a tensor that counts samples; None if there is none, or if other sizes follow the batch, too."""
@@ -217,13 +220,13 @@ def _bits_per_sample(node: fx.Node) -> int:
     return prod(int(size) for size in tensor.shape if isinstance(size, int)) * tensor.element_size() * BITS_PER_BYTE
 
 
-def _storages(node: fx.Node) -> frozenset[int]:
+def storages(node: fx.Node) -> frozenset[int]:
     """The memory behind a value; aliases have it in common. The graph keeps its fake tensors alive, so numbers are unique."""
     leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return frozenset(leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _writes(call: fx.Node) -> list[fx.Node]:
+def writes(call: fx.Node) -> list[fx.Node]:
     """The arguments that an operation says to write into."""
     schema = getattr(call.target, "_schema", None)
     if schema is None or not schema.is_mutable:

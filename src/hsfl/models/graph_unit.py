@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Function = Callable[[nn.Module, Tensor], Tensor]
+Function = Callable[[None, nn.Module, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,62 @@ def compiled(code: Code) -> Function:
 
 
 class GraphUnit(nn.Module):
-    """A unit whose tensors have the names that they have in the module. `plant` gives it its tensors."""
+    """A unit whose tensors have the names that they have in the module. `plant` gives it its tensors.
+
+    Its own attributes have two underscores, since a part of the module may be called anything.
+    """
 
     def __init__(self, training: Code, evaluation: Code, draws_numbers: bool) -> None:
         super().__init__()
-        self._codes = (evaluation, training)
-        self._draws = draws_numbers
-        self.held: dict[
-            str, str
-        ] = {}  # attribute -> name of a tensor of the state that another unit has and nobody trains
-        self._compile()
+        self.__codes = (evaluation, training)
+        self.__draws = draws_numbers
+        self.__held: dict[str, str] = {}
+        self.__compile()
 
-    def _compile(self) -> None:
-        self._functions = tuple(map(compiled, self._codes))
-
-    @property
-    def draws(self) -> bool:
-        """Whether the unit draws random numbers in training."""
-        return self._draws
+    def __compile(self) -> None:
+        self.__functions = tuple(map(compiled, self.__codes))
+        self.__parts: dict[str, tuple[nn.Module, str]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._functions[self.training](self, x)
+        return self.__functions[self.training](None, self, x)
+
+    @staticmethod
+    def draws(unit: "GraphUnit") -> bool:
+        """Whether a unit draws random numbers in training."""
+        return unit.__draws
+
+    @staticmethod
+    def held(unit: "GraphUnit") -> dict[str, str]:
+        """Attribute -> name of a tensor of the state that another unit has and nobody trains."""
+        return unit.__held
+
+    @staticmethod
+    def parts(unit: "GraphUnit") -> dict[str, tuple[nn.Module, str]]:
+        """By name of a tensor: the part of the unit that has it, and its name there; filled as tensors are asked for."""
+        return unit.__parts
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_functions"}
+        return {name: value for name, value in self.__dict__.items() if name not in MADE_AGAIN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._compile()
+        self.__compile()
+
+
+MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # of a copy
+
+
+def tensor_of(unit: GraphUnit, name: str) -> Tensor:
+    """The tensor of a unit by its dotted name, of which every word may be anything."""
+    parts = GraphUnit.parts(unit)
+    if name not in parts:
+        *path, leaf = name.split(".")
+        part: nn.Module = unit
+        for word in path:
+            part = part._modules[word]  # type: ignore[assignment]
+        parts[name] = part, leaf
+    part, leaf = parts[name]
+    return part._parameters[leaf] if leaf in part._parameters else part._buffers[leaf]  # type: ignore[return-value]
 
 
 def plant(root: nn.Module, name: str, tensor: Tensor, persistent: bool = True) -> None:

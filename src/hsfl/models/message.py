@@ -11,7 +11,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-Layout = tuple[int, tuple[int, ...], torch.dtype]  # of a piece: dimension of the samples, its other sizes, type
+# Of a piece: the dimension of the samples, its other sizes, its type, and the order of its dimensions in memory.
+Layout = tuple[int, tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,33 @@ class Message:
         """Of the tensor that travels, for one sample."""
         if self.is_plain:
             return self.pieces[0][1]
-        return (sum(prod(sizes) for _, sizes, _ in self.pieces),)
+        return (sum(prod(sizes) for _, sizes, *_ in self.pieces),)
 
 
 def pack(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torch.dtype) -> Tensor:
     """One tensor `[batch, numbers]` that holds the pieces."""
     flat = [
         tensor.movedim(dim, 0).reshape(tensor.shape[dim], prod(sizes)).to(dtype)
-        for tensor, (dim, sizes, _) in zip(tensors, pieces)
+        for tensor, (dim, sizes, *_) in zip(tensors, pieces)
     ]
     return torch.cat(flat, dim=1)
 
 
 def unpack(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
-    """The pieces again, each with its own shape and type."""
-    parts = packed.split([prod(sizes) for _, sizes, _ in pieces], dim=1)
+    """The pieces again, each with its own shape, type and order in memory."""
+    parts = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
     return [
-        part.reshape(len(packed), *sizes).movedim(0, dim).to(dtype) for part, (dim, sizes, dtype) in zip(parts, pieces)
+        laid_out(part.reshape(packed.shape[0], *sizes).movedim(0, dim).to(dtype), order)
+        for part, (dim, sizes, dtype, order) in zip(parts, pieces)
     ]
+
+
+def laid_out(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """A tensor with its dimensions in this order in memory, as the module has it, so that `view` works on what arrived."""
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
+
+
+def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions from the one with the widest steps in memory to the narrowest; those of a repeated tensor as they are."""
+    plain = range(len(strides))
+    return tuple(plain) if 0 in strides else tuple(sorted(plain, key=lambda dim: -strides[dim]))

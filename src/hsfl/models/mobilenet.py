@@ -25,41 +25,54 @@ def conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1,
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU6(inplace=True))
 
 
-class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel by 3x3, narrow linearly by 1x1; the input is added where the shape stays."""
+def layers(in_channels: int, out_channels: int, stride: int, expansion: int) -> list[nn.Module]:
+    """A block's layers: widen by 1x1, filter each channel by 3x3, narrow linearly by 1x1 and BatchNorm."""
+    hidden = in_channels * expansion
+    widen = [conv_norm(in_channels, hidden, 1)] if expansion != 1 else []
+    filtering = conv_norm(hidden, hidden, 3, stride, groups=hidden)
+    return [*widen, filtering, nn.Conv2d(hidden, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels)]
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
+
+class InvertedResidual(nn.Module):
+    """A block whose input is added to what its layers give, so that it is one unit."""
+
+    def __init__(self, channels: int, expansion: int) -> None:
         super().__init__()
-        hidden = in_channels * expansion
-        layers: list[nn.Module] = [conv_norm(in_channels, hidden, 1)] if expansion != 1 else []
-        layers.append(conv_norm(hidden, hidden, 3, stride, groups=hidden))
-        layers += [nn.Conv2d(hidden, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels)]
-        self.conv = nn.Sequential(*layers)
-        self.adds_input = stride == 1 and in_channels == out_channels
+        self.conv = nn.Sequential(*layers(channels, channels, 1, expansion))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x) if self.adds_input else self.conv(x)
+        return x + self.conv(x)
 
 
 def mobilenet_v2(input_shape: tuple[int, int, int], num_classes: int, *, stem: str, dropout: float) -> SplitModel:
-    """Twenty units: `features.0` .. `features.18`, and `classifier` with its pooling; torchvision's names.
+    """33 units with torchvision's names: `features.0` to `features.18`, of which a block that adds its input is one unit and any other
+    block a unit for each convolution, and `classifier` with its pooling. These are all cuts that one tensor crosses.
 
     Stem `imagenet` has stride 2 in the first convolution, `cifar` stride 1.
     """
-    units: dict[str, nn.Module] = {}
-
-    def add(unit: nn.Module) -> None:
-        units[f"features.{len(units)}"] = unit
-
-    add(conv_norm(input_shape[0], FIRST_WIDTH, 3, stride=1 if stem == "cifar" else 2))
-    in_channels = FIRST_WIDTH
+    units: dict[str, nn.Module] = {"features.0": conv_norm(input_shape[0], FIRST_WIDTH, 3, 1 if stem == "cifar" else 2)}
+    prefixes = {"classifier": ""}
+    in_channels, number = FIRST_WIDTH, 1
     for expansion, width, num_blocks, first_stride in BOTTLENECKS:
         for block in range(num_blocks):
-            add(InvertedResidual(in_channels, width, first_stride if block == 0 else 1, expansion))
-            in_channels = width
-    add(conv_norm(in_channels, LAST_WIDTH, 1))
+            name = f"features.{number}"
+            if block == 0:  # the first block of a row changes the width
+                for parts in _by_convolution(layers(in_channels, width, first_stride, expansion)):
+                    units[f"{name}.conv.{next(iter(parts))}"] = named(**parts)
+                    prefixes[f"{name}.conv.{next(iter(parts))}"] = f"{name}.conv."
+            else:
+                units[name] = InvertedResidual(width, expansion)
+            in_channels, number = width, number + 1
+    units[f"features.{number}"] = conv_norm(in_channels, LAST_WIDTH, 1)
     classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(LAST_WIDTH, num_classes))
     units["classifier"] = named(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), classifier=classifier)
-    model = SplitModel(units, prefixes={"classifier": ""})
+    model = SplitModel(units, prefixes)
     init_weights(model, linear_std=0.01)
     return model
+
+
+def _by_convolution(block: list[nn.Module]) -> list[dict[str, nn.Module]]:
+    """The layers of a block by their numbers, one group for each convolution; the last one has its BatchNorm with it."""
+    numbered = {str(number): layer for number, layer in enumerate(block)}
+    last = dict(list(numbered.items())[-2:])
+    return [*({number: layer} for number, layer in numbered.items() if number not in last), last]

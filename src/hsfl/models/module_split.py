@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.models.graph_unit import plant
+from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message, pack
 from hsfl.models.units import SplitModel, norm_rates
 
@@ -24,11 +24,19 @@ class ModuleSplit(SplitModel):
     A sample that is made of several tensors is packed into one vector: `pack(tokens, mask)`.
     """
 
-    def __init__(self, module: nn.Module, units: Mapping[str, nn.Module], message: Message, again: Again) -> None:
-        """message: what the first unit takes. again: splits another module in the same way."""
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Mapping[str, nn.Module],
+        message: Message,
+        again: Again,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        """message: what the first unit takes. again: splits another module in the same way. names: of the inputs, where the
+        module takes them by name."""
         super().__init__(units, dict.fromkeys(units, ""))
         self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take it for a part
-        self.message = message
+        self.message, self.names = message, names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
         for name, tensor in state_of(module).items():
@@ -42,18 +50,24 @@ class ModuleSplit(SplitModel):
     def _register(self, unit: nn.Module, prefix: str) -> None:
         """Units stand beside the tree of names, since two units may have tensors under one part of the module."""
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return super().forward(self.pack(*inputs) if len(inputs) > 1 else inputs[0])
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return super().forward(inputs[0] if len(inputs) == 1 and not named else self.pack(*inputs, **named))
 
-    def pack(self, *inputs: Tensor) -> Tensor:
-        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor."""
+    def pack(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor. Tensors come in the
+        order of the example, or by the names that they had there."""
+        rest = self.names[len(inputs) :]
+        if named and set(named) != set(rest):
+            raise InputError(f"the model takes {', '.join(self.names) or 'tensors in order'}, not {', '.join(named)}")
+        inputs = (*inputs, *(named[name] for name in rest if named))
         if len(inputs) != len(self.message.pieces):
             raise InputError(f"the model takes {len(self.message.pieces)} tensors, not {len(inputs)}")
         return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)
 
     def whole(self) -> nn.Module:
-        """The module that was split; of a copy, which does not know it, the units one after another."""
-        return self._origin[0] if self._origin else self
+        """The module that was split; of a copy, which does not know it, and of a module that takes several tensors, the units one
+        after another."""
+        return self._origin[0] if self._origin and self.message.is_plain else self
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
         """The module after a change to its layers, split anew."""
@@ -75,10 +89,14 @@ class ModuleSplit(SplitModel):
         for unit in self.units:
             for name in unit.state_dict():
                 plant(unit, name, named[name])
-            for attribute, name in getattr(unit, "held", {}).items():
+            for attribute, name in _held(unit).items():
                 plant(unit, attribute, named[name].detach(), persistent=False)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or what another process gets, has the units and no longer the module, whose class may be known here alone."""
         return self.__dict__ | {"_again": None, "_origin": ()}
+
+
+def _held(unit: nn.Module) -> dict[str, str]:
+    return GraphUnit.held(unit) if isinstance(unit, GraphUnit) else {}

@@ -65,12 +65,20 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
     except ImportError:
         raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
     transformers.logging.set_verbosity_error()
-    tree: dict[str, Any] = read_object(file)
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        tree: dict[str, Any] = read_object(file)
+    except InputError:
+        raise InputError(f"{file} holds no names and values in JSON; give the config.json of a model") from None
     for name, why in REFUSED.items():
         if name in tree:
             raise InputError(f"{file} asks by {name} for {why}")
     tree = {name: value for name, value in tree.items() if name not in DROPPED}
     kind, named = tree.pop("model_type", None), tree.pop("architectures", None)
+    if kind not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"{file}: model_type is {kind!r}, which transformers {transformers.__version__} does not know; correct it"
+        )
     try:
         config = transformers.AutoConfig.for_model(kind, **_fitted(tree, file, input_shape, num_classes))
         made = getattr(transformers, str(named[0]) if named else CLASSES[len(input_shape)])

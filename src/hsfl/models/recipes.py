@@ -44,7 +44,7 @@ MODELS = {
     "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
-    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=20, dropout=0.2, stem=True),
+    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=33, dropout=0.2, stem=True),
     "gpt": Recipe(
         "hsfl.models.transformer:gpt", norms=NORMS, has_norm=False, dropout=0.0, any_shape=True, has_options=True
     ),

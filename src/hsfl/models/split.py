@@ -22,23 +22,25 @@ def split(
     """A SplitModel from a module and an example batch, or from modules in order (a list, a mapping of names, an `nn.Sequential`).
 
     example_input: a batch of two samples or more; its values do not matter. Of several tensors the first is the sample, and the
-    others (an attention mask) travel beside whatever crosses a cut.
+    others (an attention mask) travel beside whatever crosses a cut. The module gets those of a mapping by their names.
     at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
     outputs is the model's, by its name or number.
     """
-    if example_input is None:
+    if example_input is None or isinstance(model, list | tuple | Mapping):
         return in_order(model)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"the model to split is a {type(model).__name__}; give an nn.Module with an example of its input"
         )
-    if most_tensors < 1:
-        raise InputError(f"most_tensors is {most_tensors}; at least one tensor crosses a cut")
+    if not isinstance(most_tensors, int) or most_tensors < 1:
+        raise InputError(f"most_tensors is {most_tensors!r}; at least one tensor crosses a cut")
     inputs = _inputs(example_input)
     _check(model, inputs)
-    from hsfl.models.by_graph import split_by_graph  # here, because sympy takes a second to load
+    from hsfl.models.by_graph import Wanted, split_by_graph  # here, because sympy takes a second to load
 
-    return split_by_graph(model, inputs, tuple(at), most_tensors, output)
+    names = tuple(map(str, example_input)) if isinstance(example_input, Mapping) else ()
+    wanted = Wanted(inputs, names, (at,) if isinstance(at, str) else tuple(at), most_tensors, output)
+    return split_by_graph(model, wanted)
 
 
 def _inputs(example: Example) -> list[Tensor]:

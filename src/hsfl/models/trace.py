@@ -1,34 +1,25 @@
 """A module as a graph: what its forward pass computes, in order, found by `torch.export` without computing anything.
 
 A graph is of one mode, training or evaluation, which are two graphs over the same tensors. The batch is a symbol; every other
-size is the example's. Regions without gradients are written out with a `detach` behind them, and checks are left out.
+size is the example's. Regions without gradients are written out, and checks are left out.
 """
 
-import logging
-import random
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import StringIO
-from operator import getitem
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from hsfl.errors import InputError
+from hsfl.models.exporting import IN_ORDER, export
+from hsfl.models.regions import write_out_regions
 
-IN_ORDER = "or pass its parts in order as a list of modules"  # the way out where a graph cannot be had
 CHECKS = ("_assert", "sym_constrain_range")  # operations that only look
-DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent")
-BATCH_FIXED = ("Constraints violated", "constraints violated", "not all values of batch", "specialized")
 
 
 @dataclass(frozen=True)
@@ -41,6 +32,7 @@ class Trace:
     state: Mapping[fx.Node, str]  # parameters and persistent buffers, by their first name in the state dict
     parameters: frozenset[str]  # names of the state that are parameters
     constants: Mapping[fx.Node, Tensor]  # tensors that are no part of the state dict
+    attributes: Mapping[fx.Node, str]  # those of them that the module holds, by their names
 
     @cached_property
     def matrices(self) -> frozenset[str]:
@@ -54,22 +46,23 @@ class Trace:
         return [node for node in self.graph.nodes if node.op == "call_function"]
 
 
-def trace(module: nn.Module, inputs: Sequence[Tensor], training: bool, output: str | int | None = None) -> Trace:
-    """The graph of a module in one mode; the module is left as it was. output: which of several outputs to take."""
-    modes = {part: part.training for part in module.modules()}
-    try:
-        with _own_randomness(module):
-            program = _export(module.train(training), inputs)
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
+def trace(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    training: bool,
+    output: str | int | None = None,
+    names: Sequence[str] = (),
+) -> Trace:
+    """The graph of a module in one mode; the module is left as it was. output: which of several outputs to take. names: of the
+    inputs, where the module is to get them by name."""
+    program = export(module, inputs, names, training)
     graph = program.graph
-    _inline(program)
+    write_out_regions(program, type(module).__name__)
     _drop_checks(graph)
     _hasten_assignments(graph)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     first_names = _first_names(module)
-    state, constants, samples = {}, {}, []
+    state, constants, attributes, samples = {}, {}, {}, []
     for spec in program.graph_signature.input_specs:
         node = given[spec.arg.name]
         if spec.kind is InputKind.USER_INPUT:
@@ -78,80 +71,12 @@ def trace(module: nn.Module, inputs: Sequence[Tensor], training: bool, output: s
             state[node] = first_names[str(spec.target)]
         else:
             constants[node] = _constant(program, module, str(spec.target))
+            if not str(spec.target).startswith("lifted_"):  # a number that the forward pass writes down
+                attributes[node] = str(spec.target)
     parameters = frozenset(first_names[name] for name, _ in module.named_parameters())
-    return Trace(graph, tuple(samples), _output(program, module, output), state, parameters, constants)
-
-
-def _export(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
-    batch = Dim("batch", min=1)
-    try:
-        with _quiet():
-            return torch.export.export(
-                module, tuple(inputs), dynamic_shapes=pytree.tree_map(lambda _: {0: batch}, tuple(inputs))
-            )
-    except InputError:
-        raise
-    except Exception as error:  # a module of one's own may raise anything
-        raise InputError(_why_not(module, inputs, error)) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No warnings of attributes that LSTM sets, and no graphs on the screen where there is an error of one line."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> str:
-    """One line that says why a module gives no graph, and where in it."""
-    name, words = type(module).__name__, " ".join(str(error).split())
-    where = _place(module, error)
-    if any(word in words or word in type(error).__name__ for word in DATA_DEPENDENT):
-        return (
-            f"{name} cannot be split: {where} decides by values that are known only while it runs, so there is no one "
-            f"order of its parts; compute both ways and choose with torch.where, {IN_ORDER}"
-        )
-    if any(word in words for word in BATCH_FIXED):
-        return (
-            f"{name} cannot be split: {where} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1, "
-            f"not as len(x) or as a number, {IN_ORDER}"
-        )
-    if "not a known type" in words:
-        return (
-            f"{name} cannot be split: it returns something else than tensors ({words[:90]}); return one tensor "
-            "(use_cache=False in transformers)"
-        )
-    shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
-    reason = words[:200] or type(error).__name__
-    return f"{name} cannot be split: {where} fails on the example of {shapes} ({reason}); change it, {IN_ORDER}"
-
-
-def _place(module: nn.Module, error: BaseException) -> str:
-    """The innermost part of the module that was at work when the error was raised."""
-    names = {id(part): name for name, part in module.named_modules()}
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, nn.Module) and names.get(id(owner)):
-            return f"its part {names[id(owner)]!r} ({type(owner).__name__})"
-    return "its forward"
-
-
-@contextmanager
-def _own_randomness(module: nn.Module) -> Iterator[None]:
-    """Refuse a forward pass that draws from Python's or NumPy's generator: its draw would stand in the graph for ever."""
-    before = random.getstate(), str(np.random.get_state())  # noqa: NPY002 -- the module may draw from the old generator
-    yield
-    if (random.getstate(), str(np.random.get_state())) != before:  # noqa: NPY002
-        raise InputError(
-            f"{type(module).__name__} cannot be split: its forward draws from Python's random or from numpy.random, which "
-            f"no key of a step reaches; draw with torch.rand, {IN_ORDER}"
-        )
+    if names:
+        samples = [given[name] for name in names]
+    return Trace(graph, tuple(samples), _output(program, module, output), state, parameters, constants, attributes)
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
@@ -167,54 +92,11 @@ def _constant(program: ExportedProgram, module: nn.Module, name: str) -> Tensor:
     if found is None:
         found = module.get_buffer(name)
     if not isinstance(found, Tensor):
-        raise InputError(f"{type(module).__name__} cannot be split: {name} is a {type(found).__name__}; {IN_ORDER}")
+        raise InputError(
+            f"{type(module).__name__} cannot be split: its forward uses a {type(found).__name__} of its own, which no key of a step and "
+            f"no weights reach; use tensors alone, {IN_ORDER}"
+        )
     return found.detach()
-
-
-def _inline(program: ExportedProgram) -> None:
-    """Write out regions with or without gradients; a region without them ends in `detach`."""
-    graph, owner = program.graph, program.graph_module
-    changed = True
-    while changed:  # a region may hold another
-        changed = False
-        for node in list(graph.nodes):
-            name = getattr(node.target, "__name__", "")
-            if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
-                continue
-            changed = True
-            own_grad = name == "wrap_with_set_grad_enabled" and bool(node.args[0])
-            at = next(i for i, arg in enumerate(node.args) if isinstance(arg, fx.Node) and arg.op == "get_attr")
-            region: Any = owner.get_submodule(str(node.args[at].target))
-            if name == "wrap_with_autocast" and node.args[2]:
-                raise InputError(
-                    f"the module turns autocast on in its forward; turn it off there, {IN_ORDER}, before it is split"
-                )
-            _write_out(graph, node, region, node.args[at + 1 :], detach=not own_grad and name != "wrap_with_autocast")
-            owner.__dict__.setdefault("_regions", []).append(region)
-
-
-def _write_out(graph: fx.Graph, node: fx.Node, region: Any, args: Sequence[Any], detach: bool) -> None:
-    inner = [n for n in region.graph.nodes if n.op == "placeholder"]
-    mapped: dict[fx.Node, Any] = dict(zip(inner, args))
-    with graph.inserting_before(node):
-        outs: Any = graph.graph_copy(region.graph, mapped)
-        outs = list(outs) if isinstance(outs, list | tuple) else [outs]
-        if detach:
-            outs = [_detached(graph, out) if isinstance(out, fx.Node) else out for out in outs]
-    for user in list(node.users):
-        assert user.target is getitem, user
-        user.replace_all_uses_with(outs[user.args[1]])
-        graph.erase_node(user)
-    graph.erase_node(node)
-
-
-def _detached(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    value = node.meta.get("val")
-    if not (isinstance(value, Tensor) and value.is_floating_point()):
-        return node
-    out = graph.call_function(torch.ops.aten.detach.default, (node,))
-    out.meta = dict(node.meta)
-    return out
 
 
 def _drop_checks(graph: fx.Graph) -> None:
@@ -261,6 +143,8 @@ def _output(program: ExportedProgram, module: nn.Module, wanted: str | int | Non
 
 def _names_of(structure: Any) -> str:
     words = list(structure) if isinstance(structure, Mapping) else list(getattr(structure, "_fields", ()))
+    if not words and isinstance(structure, list | tuple):
+        words = list(range(len(structure)))
     return f" ({', '.join(map(str, words))})" if words else ""
 
 

@@ -109,7 +109,7 @@ def norm_rates(module: nn.Module) -> list[float]:
 
 def takes_tokens(module: nn.Module) -> bool:
     """Whether the first layer with weights is an embedding, which takes tokens, whole numbers."""
-    leaves = (part for part in module.modules() if part._parameters)
+    leaves = (part for part in module.modules() if part._parameters and not part._modules)
     return isinstance(next(leaves, None), nn.Embedding)
 
 

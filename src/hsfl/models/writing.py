@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from hsfl.models.flow import Crossing, Flow, draws
-from hsfl.models.graph_unit import Code
-from hsfl.models.message import Message, pack, unpack
+from hsfl.models.graph_unit import Code, tensor_of
+from hsfl.models.message import Layout, Message, laid_out, memory_order, pack, unpack
 
 
 @dataclass
@@ -33,10 +33,11 @@ class Writer:
         nodes = inputs if crossing is None else (*crossing.values, *(inputs[i] for i in crossing.sides))
         return Message(tuple(self._layout(node) for node in nodes))
 
-    def _layout(self, node: fx.Node) -> tuple[int, tuple[int, ...], torch.dtype]:
+    def _layout(self, node: fx.Node) -> Layout:
         tensor, dim = node.meta["val"], self.flow.batch_dim(node)
         assert dim is not None, node
-        return dim, tuple(int(size) for i, size in enumerate(tensor.shape) if i != dim), tensor.dtype
+        sizes = tuple(int(size) for i, size in enumerate(tensor.shape) if i != dim)
+        return dim, sizes, tensor.dtype, memory_order([_example(step) for step in tensor.stride()])
 
     def write(self, unit: int, start: Crossing | None, stop: Crossing | None) -> "Written":
         """The operations between two crossings."""
@@ -90,7 +91,7 @@ class _Stretch:
         last = len(self.flow.order) - 1 if stop is None else stop.place
         self.places = range(first, last + 1)
         self.graph = fx.Graph()
-        self.x = self.graph.placeholder("x")
+        self.owner, self.x = (self.graph.placeholder(name) for name in ("unit", "x"))
         self.known: dict[fx.Node, fx.Node] = {}
         self.held: dict[str, str] = {}
         self.constants: list[str] = []
@@ -101,7 +102,9 @@ class _Stretch:
 
     def _take(self, nodes: Sequence[fx.Node], message: Message) -> None:
         if message.is_plain:
-            self.known[nodes[0]] = self.x
+            order = message.pieces[0][3]
+            in_order = order == tuple(range(len(order)))
+            self.known[nodes[0]] = self.x if in_order else self.graph.call_function(laid_out, (self.x, order))
             return
         parts = self.graph.call_function(unpack, (self.x, message.pieces))
         for i, node in enumerate(nodes):
@@ -139,7 +142,7 @@ class _Stretch:
         if node in self.writer.fixed:
             attribute = self.writer.constant(node)
             self.constants.append(attribute)
-            return self.graph.get_attr(attribute)
+            return self._tensor(attribute)
         if node.target is torch.ops.aten.sym_size.int and self.flow.is_size(node):
             return self._size(node.meta["val"].node.expr)
         same = self.flow.same(node)
@@ -168,10 +171,13 @@ class _Stretch:
 
     def _state(self, name: str) -> fx.Node:
         if self.writer.owner[name] == self.unit:
-            return self.graph.get_attr(name)
+            return self._tensor(name)
         attribute = "_held_" + name.replace(".", "_")
         self.held[attribute] = name
-        return self.graph.get_attr(attribute)
+        return self._tensor(attribute)
+
+    def _tensor(self, name: str) -> fx.Node:
+        return self.graph.call_function(tensor_of, (self.owner, name))
 
     def _size(self, expression: Any) -> Any:
         """a * batch + b, from the batch in front of what arrived."""
@@ -184,6 +190,11 @@ class _Stretch:
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
+
+
+def _example(step: Any) -> int:
+    """A number of the graph as it is for the example."""
+    return step.node.hint if isinstance(step, torch.SymInt) else step
 
 
 def _code(graph: fx.Graph) -> Code:

@@ -13,7 +13,7 @@ from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
 from hsfl.models.split import split
-from hsfl.models.units import SplitModel, takes_tokens
+from hsfl.models.units import SplitModel
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -94,11 +94,28 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
 
 
 def split_for(made: Any, shape: Shape) -> SplitModel:
-    """What a function of the user's made, as a SplitModel for samples of this shape: tokens where it begins with an embedding, else floats. Modules in order keep their order."""
+    """What a function of the user's made, as a SplitModel for samples of this shape: floats, or tokens where it has an embedding and takes
+    no floats. Modules in order keep their order."""
     if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
         return split(made)
     device = next(made.parameters(), torch.zeros(0)).device
-    return split(made, torch.zeros(2, *shape, device=device, dtype=torch.int64 if takes_tokens(made) else None))
+    floats, tokens = (torch.zeros(2, *shape, device=device, dtype=dtype) for dtype in (None, torch.int64))
+    if not any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in made.modules()):
+        return split(made, floats)
+    try:
+        return split(made, floats)
+    except InputError:
+        return split(made, tokens)
+
+
+def _takes_two(make: Callable[..., Any]) -> bool:
+    """Whether a function is called with the input's shape and the number of classes; it may as well take nothing."""
+    signature = inspect.signature(make)
+    if not signature.parameters:
+        return False
+    name = getattr(make, "__name__", "the function")
+    plugins.check_call(f"{name} of the file", make, "input_shape", "num_classes")
+    return True
 
 
 def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
@@ -106,7 +123,7 @@ def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: s
     First weights are drawn from seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        made = make() if not inspect.signature(make).parameters else make(shape, num_classes)
+        made = make() if not _takes_two(make) else make(shape, num_classes)
     return _with_norm(split_for(made, shape), known("norm", norm, NORMS))
 
 

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 FADING = ("normal", "rayleigh")
 SPEED_STD = 0.1  # a round's speed over the client's mean, relative standard deviation
-SPEED_FLOOR = 0.1  # and its floor, relative to the mean
+SPEED_FLOOR = 0.1  # the least speed of a round, relative to the client's mean
 RATE_NAMES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
 
 
@@ -80,8 +80,9 @@ class Ofdma:
     """Subchannels shared by the clients; the defaults are the paper's.
 
     `fading` gives the power gain of a subchannel: `normal` is abs(h) of h ~ N(0, 1) (the paper's "standard norm"),
-    `rayleigh` is abs(h)^2 of a complex h, exponential with mean 1. `gain_floor` is below the fading, before path
-    loss, which multiplies. Gains are reciprocal (up = down) and independent over clients, subchannels and servers.
+    `rayleigh` is abs(h)^2 of a complex h, exponential with mean 1. `gain_floor` is the least gain that fading
+    leaves; path loss then multiplies the gain. Gains are reciprocal (up = down) and independent over clients,
+    subchannels and servers.
     Cells do not disturb each other, and in each of them both servers send with all their power.
     """
 
@@ -97,7 +98,7 @@ class Ofdma:
 
     @property
     def num_cells(self) -> int:
-        """How many cells there are, those without clients at the end left aside."""
+        """How many cells there are, up to the last cell that has a client."""
         return 1 if self.cell is None else int(self.cell.max()) + 1
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class Ofdma:
 
 @dataclass(frozen=True)
 class Measured:
-    """Each client's bits per second to and from each server, as measured; no one shares with another."""
+    """Each client's bits per second to and from each server, as measured; clients share no link."""
 
     rates: Rates  # [K]
 

@@ -1,4 +1,4 @@
-"""Numbers from people: every bad one is an error that names the client and shows the value. Legend: K clients."""
+"""Numbers that people give: a wrong number is an error that names the client and shows the value. Legend: K clients."""
 
 import reprlib
 

@@ -33,9 +33,9 @@ def timeline(
     decoder_s: Array | float = 0.0,
     cut_gradient: bool = False,
 ) -> Timeline:
-    """The round of framework `name` from the seconds of its phases, [K] (`even_phases` gives the right ones).
+    """The round of framework `name` from the seconds of its phases, [K] (`even_phases` computes them).
 
-    num_batches: N [K], may be fractional; the last batch is then a part of one.
+    num_batches: N [K]; where N is a fraction, the last batch is a part of a batch.
     started: [K] bool, clients that take part; the others only receive the model. A planned drop costs no waiting.
     clusters: [K] numbers of CPSL's clusters, which take their turns in this order.
     order: SL, who follows whom [K]; SplitFed V2, the server's queue in every step [steps, K], or [K] in all.

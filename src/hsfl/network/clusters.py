@@ -1,7 +1,7 @@
 """CPSL's clusters: random, or by Gibbs sampling over the round's latency (Wu et al., arXiv:2204.08119).
 
 Legend: K clients, C clusters of sizes that differ by one at most. Two clients of different clusters swap places; the
-swap is taken with probability 1 / (1 + exp(change of latency / temperature)), so a worse one now and then.
+swap is taken with probability 1 / (1 + exp(change of latency / temperature)), so that a worse swap is taken now and then.
 """
 
 import math

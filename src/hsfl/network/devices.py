@@ -52,7 +52,7 @@ class Fleet:
     max_power_w: Array
     max_cut: Array  # the deepest cut that the client can hold
     names: Array | None = None  # of the devices, where a fleet file or the data name them
-    drawn_max_cut: Array | None = None  # as drawn, where a given cut goes deeper and was taken at its word
+    drawn_max_cut: Array | None = None  # max_cut as drawn, where a deeper cut was given and raised it
 
     def __post_init__(self) -> None:
         num_clients = checks.numbers("cpu_hz", self.cpu_hz).size
@@ -68,7 +68,7 @@ class Fleet:
         return len(self.cpu_hz)
 
     def take(self, clients: Array) -> "Fleet":
-        """The same devices, some of them: indices or a mask."""
+        """The fleet of some of the devices. clients: indices, or a mask [K]."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: values[clients] for name, values in every.items() if values is not None})
 
@@ -166,9 +166,11 @@ def draw(
         raise InputError(f"max_cut range {max_cut} leaves no cut from {min_cut} to {num_units}; raise it")
     uniform = rng.random((num_clients, 3))
     speed_hz = _between(cpu_hz, "cpu_hz", uniform[:, 0])
-    if cpu_hz[0] == 0:  # a range from 0 needs a floor; another one is taken at its word
+    if cpu_hz[0] == 0:  # a range from 0 needs a floor; any other range is taken as it is
         if cpu_floor_hz > cpu_hz[1]:
-            raise InputError(f"cpu_floor_hz is {cpu_floor_hz:g}, above the range of cpu_hz {cpu_hz}; lower it")
+            raise InputError(
+                f"fleet.cpu_floor_hz is {cpu_floor_hz:g}, above the range of fleet.cpu_hz {cpu_hz}; lower it"
+            )
         speed_hz = np.maximum(speed_hz, cpu_floor_hz)
     power_w = _between(max_power_w, "max_power_w", uniform[:, 1])
     return Fleet(

@@ -89,13 +89,13 @@ class Bands:
 
     def __init__(self, num_subchannels: int, group: Array, members: Array) -> None:
         self.members, self.num_clients = members, len(group)
-        self.size, rank = _size_and_rank(group[members])  # [n] of each one's group, its place in it
+        self.size, rank = _size_and_rank(group[members])  # [n] the size of its group, its place there
         crowded = self.size > num_subchannels
         self.share = np.where(crowded, 1 / self.size, 1.0)  # [n] of each subchannel that it owns
         self.num_owned = np.where(crowded, num_subchannels, (num_subchannels - 1 - rank) // self.size + 1)  # [n]
         self.width = self.num_owned * self.share  # [n] in subchannels
         self.everything = len(members) == self.num_clients and bool((self.num_owned == num_subchannels).all())
-        # Owned pairs (client, subchannel), a client's own ones side by side; not listed when all own all.
+        # Pairs (client, subchannel) of what a client owns, sorted by client; not listed where every client owns every subchannel.
         row = np.arange(len(members)).repeat(0 if self.everything else self.num_owned)
         self.first = np.cumsum(self.num_owned) - self.num_owned
         turn = np.arange(len(row)) - self.first[row]
@@ -111,7 +111,7 @@ class Bands:
         return every
 
     def owned(self, gain: Array) -> Array:
-        """The gains that matter, [..., K, I] -> [..., pairs] (or as it is, when all own all).
+        """The gains that matter, [..., K, I] -> [..., pairs]; unchanged where every client owns every subchannel.
 
         NumPy lays the result out in column order, and so runs along the samples when there are many of few clients:
         several times faster than along the clients.

@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 def framework_cuts(name: str, cuts: Array, num_units: int) -> Array:
-    """The cuts as the framework uses them: 0 for CL, `num_units` for FL, else the ones given."""
+    """The cuts as the framework uses them: 0 for CL, `num_units` for FL, else the cuts given."""
     cut = method(name).timing.cut
     return np.full_like(cuts, {"none": 0, "whole": num_units}[cut]) if cut != "any" else np.asarray(cuts)
 

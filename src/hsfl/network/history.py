@@ -7,7 +7,7 @@ samples of the paper's SAA; `play` gives a run one of its rounds. On disk it is 
     round,client,cpu_hz,main_up_bps,main_down_bps,edge_up_bps,edge_down_bps
 
 or npz with arrays `cpu_hz` [R, K] and `main_gain`, `edge_gain` [R, K, I] or the four rates [R, K] (never pickled).
-Where speeds were not recorded, write each client's usual one.
+Where speeds were not recorded, write each client's usual speed.
 """
 
 import csv
@@ -24,7 +24,7 @@ Array = np.ndarray
 GAIN_NAMES = ("main_gain", "edge_gain")
 KEYS = ("round", "client")
 MOST_BYTES = 2**30  # of the arrays in an npz file
-MOST_GAPS = 1000  # rows of a CSV that could be, for each that is there
+MOST_GAPS = 1000  # rounds times clients of a CSV, for each row that the CSV has
 
 
 def play(history: RoundDraw, round: int) -> RoundDraw:

@@ -3,9 +3,9 @@
 Legend: n clients that work together, N [n] the mini-batches of each; a client joins its first N steps, the last one
 with a part of a batch where N is fractional. Steps with the same members are alike, so they come in J stretches.
 
-With N falling, a stretch's members are the first clients: those that make whole batches, then those with a part of one.
-So sums and maxima over the members are prefix sums and prefix maxima, and a round costs O(n + J), not O(n J). Only
-SplitFed V2's queue needs a walk through its steps.
+Clients are sorted by falling N. So the members of a stretch are the first clients: those that make whole batches, then those
+that make a part of a batch. Therefore sums and maxima over the members are prefix sums and prefix maxima, and a round costs
+O(n + J), not O(n J). Only SplitFed V2's queue needs a walk through its steps.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ STEP_PHASES = (*BATCH_PHASES, "decoder")
 SERVER_PASSES = {
     "joint": 1,
     "local_loss": 2,
-}  # LocFedMix-SL computes its loss and, with two clients or more, the mixed one
+}  # LocFedMix-SL computes its loss and, with two clients or more, the loss on mixtures
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
 
 
 def _end_with_work(run: StepTimes) -> None:
-    """Each client's last block ends when its work truly ends, so that somebody's ends with the last step."""
+    """Move each client's last block so that it ends when the client's work ends; some client's block then ends with the last step."""
     open_ = (run.length_s[:6] > 0).any(axis=0)
     for start_s, length_s in zip(run.start_s[5::-1], run.length_s[5::-1]):
         start_s[open_] = (run.finish_s - length_s)[open_]
@@ -189,7 +189,7 @@ def _queued(work: Array, stretches: Stretches, rank: Array | None) -> StepTimes:
             turn_s[order] = np.cumsum(queue_s) - queue_s + arrive_s[j]
             serve_s[:n] += alike * turn_s
             turn_s += own_s
-            turn_s += after_s  # now the end of each one's step
+            turn_s += after_s  # now the end of each client's step
             step_s = float(turn_s.max())
             now_s += alike * step_s
             finish_s[:n] = now_s - step_s + turn_s
@@ -208,7 +208,7 @@ def _queued(work: Array, stretches: Stretches, rank: Array | None) -> StepTimes:
 
 
 def queue_order(seed: int, round: int, num_batches: Array) -> Array:
-    """SplitFed V2's order in every step of a round, [steps, K]: random among those that join, the rest behind.
+    """SplitFed V2's order in every step of a round, [steps, K]: the clients that join a step in random order, the others behind them.
 
     The same stream as in training, so that the clock serves whom the server serves.
     """

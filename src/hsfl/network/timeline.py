@@ -21,6 +21,8 @@ PHASES = (*STEP_PHASES, "model_up", "model_down")
 MODEL_UP, MODEL_DOWN = PHASES.index("model_up"), PHASES.index("model_down")
 
 
+SERVER = [PHASES.index("server_forward"), PHASES.index("server_backward")]
+LEVEL = 1e-6  # of a time: what differs by less is the same
 LONGEST_S = 1e100  # of a round; what is computed from it stays far from the largest number
 
 
@@ -30,8 +32,9 @@ class Timeline:
 
     `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
     not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
-    for it (0 if it did not start). `straggler` is the client that ends last, of several the one with the most work,
-    downloads apart; where clients take turns alone, the one with the longest turn; -1 if none works.
+    for it (0 if it did not start). `straggler` is the client that ends last; of several, the client with the most work of its
+    own, without downloads and the server's work. Where clients take turns alone, it is the client with the longest turn; -1 if
+    no client works.
     """
 
     framework: str
@@ -90,12 +93,15 @@ def make_timeline(
     last_s: [K], the number that is largest for the straggler; by default `finish_s`.
     """
     waiting_s = np.where(on, np.maximum(round_s - busy_s, 0.0), 0.0)
-    straggler = _straggler(finish_s if last_s is None else last_s, own_s)
+    server_s = (end - start)[SERVER].sum(axis=0)
+    straggler = _straggler(finish_s if last_s is None else last_s, own_s, server_s)
     return Timeline(name, start, end, on.copy(), kept.copy(), finish_s, waiting_s, straggler, float(round_s))
 
 
-def _straggler(last_s: Array, own_s: Array) -> int:
-    """Of those that end last (what differs by less than a billionth is rounding), the one with the most work."""
+def _straggler(last_s: Array, own_s: Array, server_s: Array) -> int:
+    """Of the clients that end last, the client with the most work apart from the server's work, since a policy gives the server's
+    cycles to the client that it holds up; -1 if no client works."""
     if own_s.max() <= 0:
         return -1
-    return int(np.where(last_s >= last_s.max() * (1 - 1e-9), own_s, -1.0).argmax())
+    last = last_s >= last_s.max() * (1 - LEVEL)
+    return int(np.where(last, np.maximum(own_s - server_s, 0.0), -1.0).argmax())

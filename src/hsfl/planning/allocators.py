@@ -33,11 +33,11 @@ class Allotment:
 
     phases: Phases  # [K]
     kept: Array  # [K] bool: who trains; a client that started and is not kept sits the round out
-    says: dict[str, Any]  # of the allocation, for the round's record
+    says: dict[str, Any]  # what the round's record says of the allocation
 
 
 class Allocator(Protocol):
-    """Divides a round; `Even` and the policies do."""
+    """What divides a round among clients: `Even`, or a policy."""
 
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         """Divide server, band and power among the clients that start. draw: the speeds and gains of the round. started: [K] bool."""

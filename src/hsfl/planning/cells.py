@@ -1,6 +1,6 @@
-"""A round of several cells under a policy: only those who take part are allocated to, cell by cell, with one joint bound.
+"""A round of several cells under a policy: the clients that take part get their allocation cell by cell, with one joint bound.
 
-Legend: K clients of the fleet, n who take part, N cells, I subchannels of a cell.
+Legend: K clients of the fleet, n clients that take part, N cells, I subchannels of a cell.
 """
 
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ def _solve(
 
 
 def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
-    """A scenario for each group of clients, which is the part of a cell. All cells share bands, or none does."""
+    """A scenario for each group; a group is the clients of one cell that take part. Bands are shared in all cells or in none."""
     config, world, links = job.config, job.world, job.world.links
     assert isinstance(links, Ofdma)
     sharing = settings.sharing
@@ -143,7 +143,8 @@ def allocate_by(
 ) -> CellsAnswer:
     """The cells' allocations by a policy, with the joint bound for any allocation with these cuts.
 
-    Rules apply in every cell. Where cycles are even, a cell has them in proportion to its clients; else as the joint optimum has them.
+    Rules apply in every cell. Where a rule divides cycles evenly, a cell gets cycles in proportion to its clients; else it gets its
+    part of the joint optimum.
     """
     best = solve_cells(scenarios, cuts, gap, time_limit_s)
     if policy.is_optimal or len(scenarios) == 1:
@@ -156,7 +157,7 @@ def allocate_by(
     sizes = np.array([each.num_clients for each in scenarios])
     even = policy.cycles == "even" or policy.allocator is not None
     cell_hz = scenarios[0].main_hz * sizes / sizes.sum() if even else best.cell_hz
-    least_hz = 1e-9 * scenarios[0].main_hz  # of a cell that needs none
+    least_hz = 1e-9 * scenarios[0].main_hz  # cycles per second of a cell that needs none
     parts = [replace(each, main_hz=max(float(hz), least_hz)) for each, hz in zip(scenarios, cell_hz)]
     cells = [policy.rule(part, own, gap, time_limit_s / len(parts)) for part, own in zip(parts, cuts)]
     down_s = [float(each.phases["model_down_s"].max()) for each in cells]

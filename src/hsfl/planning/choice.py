@@ -5,11 +5,13 @@ the samples of those who came: a ratio, whose bias is of the order of one over t
 learn something else than smaller ones.
 
 `samples`: clients are drawn one by one, with replacement, each with a probability in proportion to its samples. An update counts as
-often as its client was drawn, and the sum is divided by the draws. Every draw has the mean of all clients by samples, and so
-has their mean: no bias, and a client trains once however often it was drawn. Buffers (BatchNorm's) follow the same normalised
-mean, so a running variance stays a variance.
+often as its client was drawn, and the sum is divided by the number of draws. The expected update of a draw is the mean over all
+clients, weighted by samples, and so is the expected mean of the draws: there is no bias. A client trains once, however often it
+was drawn. Where clients drop out, the mean is over the clients that came, and its bias is of the order of the chance that a client
+is drawn twice. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +24,7 @@ from hsfl.planning.world import World
 from hsfl.rng import stream
 
 Array = np.ndarray
-SAMPLED_ROUNDS = 2  # of a crowd: thousands of clients in each of them say enough
+SAMPLED_ROUNDS = 2  # to plan a crowd on: each has thousands of clients, which say enough
 
 
 def times_drawn(config: RunConfig, round_index: int, num_samples: Array | None = None, key: str = "kept") -> Array:
@@ -46,11 +48,19 @@ def times_drawn(config: RunConfig, round_index: int, num_samples: Array | None =
 
 
 def choose_clients(config: RunConfig, round_index: int, num_samples: Array | None = None) -> tuple[int, ...]:
-    """The clients that are to take part in a round (0, 1, ...), sorted: those drawn, without those that drop out.
+    """The clients that are to take part in a round (0, 1, ...), sorted: all clients that are drawn, but for those that drop out.
 
     num_samples: as in `times_drawn`.
     """
     return tuple(np.flatnonzero(times_drawn(config, round_index, num_samples)).tolist())
+
+
+def choose_present(config: RunConfig, round_index: int, present: Collection[int]) -> tuple[int, ...]:
+    """The clients that are to take part in a round, sorted, of those that are there: the first `train.clients_per_round` of them in the
+    order in which the round draws. Where everybody is there, these are the clients of `choose_clients`."""
+    count = config.train.clients_per_round or config.fleet.num_clients
+    order = stream(config.seed, "kept", round_index).permutation(config.fleet.num_clients).tolist()
+    return tuple(sorted([client for client in order if client in present][:count]))
 
 
 def weights(config: RunConfig, round_index: int, num_samples: Array) -> Array:
@@ -76,11 +86,11 @@ def is_crowd(world: World) -> bool:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Rounds to plan a crowd on: who takes part in each, and how many get the model, for one that takes part."""
+    """Rounds to plan a crowd on: who takes part in each round, and how many clients a round has on average."""
 
     rounds: tuple[Array, ...]  # indices [n] of clients
-    num_active: float  # clients of a round, the mean
-    num_receivers: float
+    num_active: float  # clients that take part in a round, the mean
+    num_receivers: float  # clients that get the model of a round, the mean
 
     @classmethod
     def everyone(cls, num_clients: int) -> "Sampled":
@@ -89,7 +99,7 @@ class Sampled:
 
 
 def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
-    """Rounds with those who take part in them, as a run of the config chooses them; drawn apart from those of the run."""
+    """Rounds with the clients that take part, chosen as a run of the config chooses them, but from another random stream."""
     drawn = (times_drawn(config, index, num_samples, key="sampled") for index in range(SAMPLED_ROUNDS))
     rounds = tuple(clients for times in drawn if len(clients := np.flatnonzero(times)))
     if not rounds:

@@ -1,6 +1,6 @@
-"""Cuts of large fleets and of several cells: planned over rounds with those who take part in them, without a loop over clients.
+"""Cuts of large fleets and of several cells: planned over sampled rounds, without a loop over clients.
 
-Legend: K clients, C cuts, S sampled rounds, I subchannels, n who takes part in a round.
+Legend: K clients, C cuts, S sampled rounds, I subchannels, n clients that take part in a round.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hsfl.planning.choice import Sampled
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
-MOST_ROWS = 10_000  # of clients on which prices are found; of more, every n-th
+MOST_ROWS = 10_000  # clients on which prices are found; of more clients, every n-th counts
 
 
 def crowd_cuts(
@@ -26,13 +26,13 @@ def crowd_cuts(
     cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
     loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
     every = np.concatenate(sampled.rounds)
-    rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # of every cell its part
+    rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # by cell: all keep a part
     weight, main_hz, subs = len(every) / len(rows) / len(sampled.rounds), world.servers.main_hz, links.num_subchannels
     return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
 
 
 def own_fastest_cuts(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Array:
-    """The cut with which each client ends first under the even allocation, [K], beside as many as take part in a sampled round."""
+    """The cut with which each client ends soonest under the even allocation, [K], among as many clients as a sampled round has."""
     fleet, servers, links = world.fleet, world.servers, world.links
     own_hz = servers.main_hz / sampled.num_active
     if isinstance(links, Ofdma):
@@ -62,7 +62,7 @@ class _Efficiency:
 def crowd_loads(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Loads:
     """What each client would have to do at each cut, in cells that the clients of a round share evenly.
 
-    A download counts as often as clients receive the model, for one that takes part.
+    The download of a client stands for all receivers of the model: it counts num_receivers / num_active times.
     """
     cost, fleet, links, servers = world.cost, world.fleet, world.links, world.servers
     assert isinstance(links, Ofdma), "crowds share a radio"

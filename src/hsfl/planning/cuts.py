@@ -4,6 +4,7 @@ import numpy as np
 
 from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig, RunConfig
 from hsfl.errors import InputError
+from hsfl.methods import method
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
@@ -18,12 +19,21 @@ SAMPLES = 50  # rounds that a search averages over; they are drawn apart from th
 def run_cuts(config: RunConfig, world: World, num_samples: Array) -> tuple[tuple[int, ...], str | None]:
     """The cuts of a run [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped.
 
-    num_samples: [K] training samples, as the clock charges them.
+    num_samples: [K] training samples, as the clock charges them. Nothing is searched for a framework that would not look at it.
     """
+    if isinstance(config.fleet.cuts, str) and not looks_at_cuts(config):
+        return tuple(world.fleet.max_cut.tolist()), None
     num_batches = count_batches(config, num_samples)
     sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
     how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
     return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
+
+
+def looks_at_cuts(config: RunConfig) -> bool:
+    """Whether clients, or CPSL's clusters, have cuts of their own; else one cut for all, or none, decides (`choose_one_cut`)."""
+    row = method(config.framework)
+    by_cluster = row.timing.turns == "clusters" and config.options.cpsl.cut == "cluster"
+    return row.own_cuts or by_cluster or not row.built_in
 
 
 def choose_cuts(
@@ -49,7 +59,7 @@ def choose_cuts(
 
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
-    """The cut of each client [K], from one number or one each, if every client may and can hold its cut."""
+    """The cut of each client [K], from one number or one for each; an error where a client may not or cannot hold its cut."""
     cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
     bad = (np.array(cuts) < min_cut) | (np.array(cuts) > world.fleet.max_cut)
     if bad.any():
@@ -71,10 +81,10 @@ def planned_cuts(
     time limit stopped. sampled: rounds to plan a crowd on (`choice.is_crowd`); without them, everyone takes part."""
     if allocation.policy == "even":
         return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled), None
-    from hsfl.planning.optimised import limit_note, plan_cuts  # here, because compiling takes seconds
+    from hsfl.planning.policy_cuts import policy_cuts  # here, because compiling takes seconds
 
-    plan = plan_cuts(world, allocation, batch_size, num_batches, config.min_cut, options=options, sampled=sampled)
-    return tuple(plan.cuts.tolist()), limit_note(allocation, plan)
+    cuts, note = policy_cuts(world, allocation, batch_size, num_batches, config.min_cut, options, sampled)
+    return tuple(cuts.tolist()), note
 
 
 def choose_one_cut(
@@ -113,8 +123,9 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
     if bad.any():
         k = int(bad.argmax())
         where = name if num_clients == 1 else f"{name}[{k}]"
+        word = "fastest" if name == "fleet.one_cut" else "max_cut"
         raise InputError(
-            f"{where} is {cuts[k]} but the model has {num_units} units; choose up to {num_units}, or set {name}=max_cut"
+            f"{where} is {cuts[k]} but the model has {num_units} units; choose up to {num_units}, or set {name}={word}"
         )
     return cuts
 
@@ -126,8 +137,8 @@ def fastest_cuts(
 
     Under the even allocation a client's seconds do not depend on the cuts of other clients, so they are computed once for
     every cut. The descent starts from one cut for all, and from each client's own fastest cut; one client after another takes
-    its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, with
-    as many beside it as take part in the sampled rounds.
+    its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, among as
+    many clients as a sampled round has.
     """
     if world.fleet.num_clients > MANY_CLIENTS:
         return tuple(

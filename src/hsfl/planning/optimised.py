@@ -1,4 +1,4 @@
-"""Policies in a run: cuts chosen once, cycles, subchannels and power allocated every round, with the proven gap.
+"""Policies in a run: cycles, subchannels and power allocated every round, with the proven gap.
 
 A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The other frameworks keep the
 even allocation, in which each turn has the whole band and server; only CPSL has a policy of its own (`turns`). The policy `own` is the
@@ -6,35 +6,26 @@ allocation that a framework's authors chose, and the even one where they chose n
 """
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress, rcls, scls
-from hsfl.allocation.cuts import choose_cuts, exact_rounds
 from hsfl.allocation.policies import Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import TimeLimit
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
-from hsfl.errors import InputError
-from hsfl.methods import PROPOSED, copy_per_client_names, method
+from hsfl.methods import copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.cells import allocate_cells, check_cells
-from hsfl.planning.choice import Sampled, is_crowd
 from hsfl.planning.clusters import own_policy, takes_turns
-from hsfl.planning.crowds import crowd_cuts
-from hsfl.planning.measured_links import allocate_measured, plan_measured_cuts, sampled_rounds
+from hsfl.planning.measured_links import allocate_measured
 from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.scenarios import models_alone, scenario, with_own_servers
 from hsfl.planning.turns import GreedyTurns
-from hsfl.planning.world import World, sample_draws
-from hsfl.rng import stream
 
 Array = np.ndarray
 
@@ -66,93 +57,6 @@ def policy_notes(config: RunConfig) -> list[str]:
     if row.own_cuts and config.fleet.cuts == "max_cut":
         return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
     return []
-
-
-def samples(
-    world: World, settings: AllocationConfig, batch_size: int, num_batches: Array, min_cut: int
-) -> list[Scenario]:
-    """The rounds to plan on: recorded rounds where there is a history, else draws apart from those of the run."""
-    draws = sample_draws(world, settings.samples)
-    count = min(len(draws.cpu_hz), settings.samples)
-    each = (draws.sample(index) for index in range(count))
-    return [scenario(world, draw, batch_size, num_batches, None, settings.sharing, min_cut) for draw in each]
-
-
-def plan_cuts(
-    world: World,
-    settings: AllocationConfig,
-    batch_size: int,
-    num_batches: Array,
-    min_cut: int,
-    progress: OnProgress | None = None,
-    options: OptionsConfig | None = None,
-    sampled: Sampled | None = None,
-) -> CutChoice:
-    """The policy's cuts: optimised over samples, or by its rule. The gap of the plan is that of the cuts it returns.
-
-    num_batches: [K] of a round. progress: is told what the search does, its step, and the best mean round so far in seconds.
-    sampled: rounds to plan a crowd on; without them, everyone takes part.
-    """
-    chosen = policy_named(own_policy(settings.policy, PROPOSED), options)  # HSFL has a cut for each client
-    how = CutSettings(
-        method=settings.cuts,
-        seed=world.seed,
-        population=settings.population,
-        patience=settings.patience,
-        time_limit_s=settings.plan_time_limit_s,
-        threads=2,
-    )
-    if isinstance(world.links, Measured):
-        rates = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
-        return plan_measured_cuts(world, rates, chosen.with_radio(), how, batch_size, num_batches, progress)
-    if is_crowd(world):
-        return _crowd_choice(world, chosen, sampled, batch_size, num_batches, min_cut)
-    rounds = samples(world, settings, batch_size, num_batches, min_cut)
-    plan = choose_cuts(rounds, how, progress)
-    if chosen.cuts == "optimised":
-        return plan
-    cuts = chosen.choose(rounds, how, progress)
-    round_s = exact_rounds(rounds, cuts)
-    gap = 1 - plan.lower_bound_s / round_s.mean()
-    return replace(
-        plan, cuts=cuts, round_s=round_s, mean_s=float(round_s.mean()), gap=float(gap), method=chosen.cuts_rule
-    )
-
-
-def _crowd_choice(
-    world: World, chosen: Policy, sampled: Sampled | None, batch_size: int, num_batches: Array, min_cut: int
-) -> CutChoice:
-    """The policy's cuts of a crowd: at prices, or by its rule."""
-    clock = TimeLimit(np.inf)
-    cuts, mean_s = crowd_cuts(
-        world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
-    )
-    plan = CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds(), timed_out=False)
-    if chosen.cuts == "optimised":
-        return plan
-    fleet: Any = SimpleNamespace(
-        min_cut=min_cut,
-        max_cut=np.minimum(world.fleet.max_cut, world.cost.num_units),
-        num_clients=world.fleet.num_clients,
-    )
-    if chosen.cuts == "random":
-        return replace(plan, cuts=rcls(fleet, stream(world.seed, "rcls")), method=chosen.cuts_rule)
-    if chosen.cuts == "smallest":
-        return replace(plan, cuts=scls(fleet), method=chosen.cuts_rule)
-    raise InputError(
-        f"policy {chosen.name} tries cuts one by one, which takes too long for {world.fleet.num_clients} clients in cells or "
-        "crowds; choose proposed, rcls or scls"
-    )
-
-
-def limit_note(settings: AllocationConfig, plan: CutChoice) -> str | None:
-    """What to say of a search that its limit stopped; None where it came to its end."""
-    if not plan.timed_out:
-        return None
-    return (
-        f"the search for cuts was stopped by allocation.plan_time_limit_s = {settings.plan_time_limit_s:g}, with a proven gap of "
-        f"{plan.gap:.1%}; a longer search, or a faster machine, may find better cuts"
-    )
 
 
 class Optimised:

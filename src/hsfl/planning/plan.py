@@ -17,15 +17,15 @@ from hsfl.methods import PROPOSED, method
 from hsfl.network.channel import RoundDraw
 from hsfl.planning.choice import is_crowd
 from hsfl.planning.described import fleet_notes
-from hsfl.planning.optimised import limit_note, plan_cuts
 from hsfl.planning.plan_clients import ClientPlan
 from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
+from hsfl.planning.policy_cuts import limit_note, plan_cuts
 from hsfl.planning.straggler import Held, Why, why_planned
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
-OTHER_CUTS_S = 10.0  # of real time
+OTHER_CUTS_S = 10.0  # real seconds in which other cuts of one client are tried
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
 
 
 def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Policy) -> str | None:
-    """Where all clients have one cut: that it is so, and which rule gave it, or what the best other cut of one client would cost."""
+    """A note where all clients have the same cut: which rule gave the cut, or what the best other cut of one client would cost."""
     cuts, deepest = rounds.cuts, np.minimum(world.fleet.max_cut, world.cost.num_units)
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
     says = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
-    if chosen.cuts != "optimised":
+    if chosen.chooses_cuts:
         return f"{says}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [
         (k, cut)
@@ -168,8 +168,8 @@ def _owned_gain(phase: str, one: ClientPlan, draw: RoundDraw) -> Array | None:
 
 
 def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
-    """The client with the most weight; without weights, of those that end last the one with most to do apart from the server's
-    work. And how to say it."""
+    """The client with the most weight, and words that say so. Without weights it is the client that ends last; of several, the client
+    with most to do apart from the server's work."""
     if all(client.weight is not None for client in clients):
         one = max(clients, key=lambda client: client.weight or 0.0)
         return one, f"has most weight ({one.weight:.0%})"

@@ -28,15 +28,15 @@ class ClientPlan:
     edge_down_power_w: float | None
     seconds: dict[str, float]  # of each phase over the round
     bottleneck: str  # the longest phase
-    weight: float | None  # how much of the round hangs on this client (they sum to 1); None unless cycles are optimal
+    weight: float | None  # how much of the round hangs on this client; weights sum to 1; None unless cycles are optimal
     name: str = ""  # of its device; without one, `client 3`
 
 
 def client_plans(
     cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
 ) -> list[ClientPlan]:
-    """A record for each client. times: of a mini-batch. num_batches: [K]. answer: where there is a radio that a policy
-    allocated. optimal: whether cycles are, so that clients have weights."""
+    """A record for each client. times: of a mini-batch. num_batches: [K]. answer: the allocation, where a policy
+    divided a radio. optimal: whether the cycles are optimal, so that clients have weights."""
     plans, weights = [], weights_of(server_hz, num_batches * times.server_s) if optimal else None
     for k, cut in enumerate(cuts):
         spent = {name: float(num_batches[k] * getattr(times, f"{name}_s")[k]) for name in BATCH_PHASES}

@@ -1,7 +1,7 @@
 """The plan of a crowd: too many clients for a row each, or several cells.
 
-Cuts are those that a run plans. Rounds are sampled with those who take part in them and timed by the clock of a run, which
-keeps `train.tau_s`, too.
+Cuts are those that a run plans. Rounds are sampled, each with the clients that take part in it, and timed by the clock of a run,
+which keeps `train.tau_s`, too.
 
 Legend: K clients, S sampled rounds, Q quantiles.
 """
@@ -42,7 +42,7 @@ class PlanCrowd:
     bounds_s: list[float]  # [S] no allocation with these cuts can beat it; 0 where nothing is proven
     quantiles: list[int]  # [Q] per cent of the clients
     seconds: dict[str, list[float]]  # [Q] of each phase, over the clients that the last sampled round keeps
-    finish_s: list[float]  # [Q] when they have trained and sent their models
+    finish_s: list[float]  # [Q] when these clients have trained and sent their models
     cell_hz: list[float]  # [Q] cycles of the main server, over the cells of that round; empty under the even allocation
 
 
@@ -85,8 +85,8 @@ class CrowdSamples:
         return CrowdRounds(cuts, clock, rounds, took_s, note)
 
     def _bounds_s(self, planned: CrowdRounds) -> list[float]:
-        """Seconds that no allocation with the planned cuts can beat, [S]; the even allocation proves none, so that of the
-        proposed policy counts, where both keep everyone."""
+        """Seconds that no allocation with the planned cuts can beat, [S]; the even allocation proves no bound, so the bound of
+        the proposed policy counts, where both keep everyone."""
         config = planned.clock.job.config
         if config.allocation.policy != "even":
             return [says.get("lower_bound_s", line.round_s) for line, says in planned.rounds]

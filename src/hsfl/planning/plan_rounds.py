@@ -21,8 +21,8 @@ from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, phases, round_s
 from hsfl.planning.cuts import fastest_cuts
 from hsfl.planning.measured_links import measured_rounds, ruled_cuts
-from hsfl.planning.optimised import samples
 from hsfl.planning.plan_clients import ClientPlan, client_plans
+from hsfl.planning.policy_cuts import samples
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -73,7 +73,7 @@ class RadioPlan:
         self._seed, self._proposed = world.seed, task.proposed
         self._rounds = samples(world, settings, config.train.batch_size, task.num_batches, config.fleet.min_cut)
         self.first = sample_draws(world, settings.samples).sample(0)
-        searched = self._chosen.cuts == "optimised"
+        searched = not self._chosen.chooses_cuts
         self.cuts = task.proposed if searched else self._chosen.choose(self._rounds, CutSettings(seed=world.seed))
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
@@ -99,7 +99,7 @@ class RadioPlan:
         clock, num_left = TimeLimit(self._settings.plan_time_limit_s), len(rules) * len(self._rounds)
         means: dict[str, float] = {}
         for rule in rules:
-            searched = rule.cuts == "optimised"
+            searched = not rule.chooses_cuts
             cuts = self._proposed if searched else rule.choose(self._rounds, CutSettings(seed=self._seed))
             spent = []
             for each in self._rounds:
@@ -121,7 +121,7 @@ class MeasuredPlan:
         draws = _draws(task)
         self._rounds = measured_rounds(task.world, draws, self._batch_size, task.num_batches, task.config.fleet.min_cut)
         self.first = draws.sample(0)
-        searched = self._chosen.cuts == "optimised"
+        searched = not self._chosen.chooses_cuts
         self.cuts = task.proposed if searched else ruled_cuts(self._chosen, self._rounds, task.world.seed)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
@@ -142,7 +142,7 @@ class MeasuredPlan:
         means = {}
         for name in dict.fromkeys((*MEASURED_BASELINES, self._chosen.name)):
             rule = policy(name)
-            searched = rule.cuts == "optimised"
+            searched = not rule.chooses_cuts
             cuts = self._proposed if searched else ruled_cuts(rule, self._rounds, self._world.seed)
             means[name] = self._mean_s(rule, cuts)
         return means

@@ -27,8 +27,8 @@ Array = np.ndarray
 class Extras:
     """What only a framework knows of its rounds, and the clock must know, too."""
 
-    decoder_flops: float = 0.0  # of LocFedMix-SL's decoder for a sample, forward and backward
-    head_bits: float = 0.0  # that travel with every head: of the decoder, or of the optimiser's state that SL hands on
+    decoder_flops: float = 0.0  # FLOPs of LocFedMix-SL's decoder for a sample, forward and backward
+    head_bits: float = 0.0  # bits that travel with every head: the decoder, or the optimiser's state that SL hands on
     heads_travel: bool = True  # False if clients keep their heads
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
     away: tuple[int, ...] = ()  # clients that never take part: in FL, those that cannot hold the model

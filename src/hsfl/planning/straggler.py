@@ -18,12 +18,12 @@ from hsfl.network.channel import Ofdma
 from hsfl.network.clock import Timeline
 from hsfl.network.even import Bands, band_groups
 from hsfl.network.latency import Phases
+from hsfl.network.timeline import LEVEL
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.round_clock import Dealt, RoundClock
 
 Array = np.ndarray
 QUICK_PAIRS = 144  # of clients and subchannels: up to these a policy allocates in milliseconds
-LEVEL = 1e-6  # of a round: ends that differ by less are the same
 GROUPS = {  # what can hold a client up, with the phases of a timeline that it is made of
     "client": ("client_forward", "client_backward"),
     "smashed": ("smashed",),
@@ -56,7 +56,7 @@ class Why:
     amount: float
     per_second: float
     gain: float | None  # mean over the client's subchannels, where that phase uses the radio
-    other_cut: int | None  # the best one but its own; None where there is no other
+    other_cut: int | None  # the best cut besides the client's own; None where there is no other
     other_round_s: float | None
     words: str = ""
 
@@ -116,9 +116,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
         return None
     dealt, job = clock.dealt(round_index, chosen), clock.job
     seconds = _seconds(clock, line, dealt.allotted.phases)
-    together = _together(line)
-    alone_s = sum(seconds.values()) - seconds["server"]
-    k = int(np.where(line.kept, alone_s, -1.0).argmax()) if together else line.straggler
+    together, k = _together(line), line.straggler
     held = Held.longest({name: float(values[k]) for name, values in seconds.items()}, _costs(clock, seconds, dealt, k))
     best = _best_other(clock, dealt, k)
     who = f"{job.world.fleet.name(k)} (cut {_cut(clock, k)}) {_how(clock, line, k, together)}"
@@ -231,7 +229,7 @@ def _best_other(clock: RoundClock, dealt: Dealt, k: int) -> tuple[int, float] | 
 
 
 def _changes_with(clock: RoundClock, k: int) -> Array:
-    """Whose cut client k's cut is, [K] bool: its own, its cluster's where clusters have cuts, else everyone's."""
+    """The clients whose cut changes with client k's, [K] bool: k alone, its cluster where clusters have cuts, else everyone."""
     job = clock.job
     if clock.method.own_cuts:
         return np.arange(len(job.cuts)) == k
@@ -249,8 +247,8 @@ def _anew(clock: RoundClock, dealt: Dealt) -> bool:
 
 
 def _at_cut(clock: RoundClock, dealt: Dealt, alike: Array, cut: int) -> Dealt:
-    """The round if these clients had this cut: allocated anew, or with what they were given, which is infinitely slow where
-    they were given nothing."""
+    """The round if these clients had this cut. It is allocated anew, or the clients keep what they were given; a phase for which a
+    client was given nothing then never ends."""
     job = clock.job
     cuts = np.where(alike, cut, job.cuts)
     if _anew(clock, dealt):

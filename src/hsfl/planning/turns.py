@@ -126,8 +126,8 @@ def filled_bits(start_w: Array, power_w: float) -> float:
     """Bits per second and hertz of a power water-filled over subchannels that start at noise / gain [m]."""
     start_w = np.sort(start_w)
     above_w = start_w - start_w[0]
-    level_w = (power_w + np.cumsum(above_w)) / np.arange(1, len(start_w) + 1)  # above the best one's start
-    count = int((level_w > above_w).sum())  # sorted, so the filled ones come first
+    level_w = (power_w + np.cumsum(above_w)) / np.arange(1, len(start_w) + 1)  # above the best subchannel's start
+    count = int((level_w > above_w).sum())  # sorted, so the filled subchannels come first
     return float(np.log1p((level_w[count - 1] - above_w[:count]) / start_w[:count]).sum() / LN2)
 
 

@@ -84,7 +84,7 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:
-    """The cost table of the model that the config names. batch_size: of which memory is counted; by default the config's."""
+    """The cost table of the model that the config names. batch_size: the batch whose memory is counted; by default the config's."""
     options, states = config.options.of(config.model.name), OPTIMIZER_STATES[config.train.optimizer]
     given = None if options is None else Given(options)
     return measured_cost(config.model, input_shape, num_classes, batch_size or config.train.batch_size, states, given)

@@ -37,7 +37,7 @@ def _same(x: Array, y: Array, other_x: Array, other_y: Array, close: float) -> b
 
 
 def styled(dashes: Any, first: Sequence[int], place: int, shift: float = 0.0) -> Any:
-    """The curve's own dashes; where curves share their way, dashes that leave room for those of the others.
+    """The curve's own dashes; where curves coincide, dashes that leave room for the dashes of the other curves.
 
     shift: how far to the right the curve is drawn, in widths of the line.
     """

@@ -18,7 +18,7 @@ HOW_ENDED = {  # statuses that need more words
 
 
 def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
-    """An error unless the target is a number that the metric may reach: a fraction above 0 and at most 1 where it is one; None is no
+    """An error unless the target is a number that the metric may reach: above 0 and at most 1 where the metric is a fraction; None is no
     target."""
     if target is not None and metric.percent and not 0 < target <= 1:
         raise InputError(f"target is {target}; it is a {metric.title} above 0 and at most 1, such as 0.6")
@@ -31,7 +31,7 @@ def compare(
 ) -> Comparison:
     """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
 
-    `paired`: whether the labels are of one task, so that one may be set against another.
+    `paired`: whether all labels are of one task, so that labels may be set against each other.
     """
     if not runs:
         raise InputError("there are no runs to compare; give at least one")
@@ -134,14 +134,14 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
         if target is not None and 0 < result.reached < len(result.seeds):
             notes.append(
                 f"{names[result.label]}: {result.reached} of {len(result.seeds)} seeds reached the target; "
-                "its time is the mean over those alone, so too short, and has no interval."
+                "its time is the mean over these seeds alone, so too short, and has no interval."
             )
     if any(pair.speedup.num < len(pair.seeds) for pair in pairs) and target is not None:
         notes.append(
             "A speed-up counts the seeds in which both reached the target; without an interval if not all did."
         )
     if any(result.drops.mean for result in results):
-        notes.append("Data sent count the clients that were kept; what a dropped one sent before tau is not in them.")
+        notes.append("Data sent count the clients that were kept; what a dropped client sent before tau is left out.")
     if len({tuple(result.seeds) for result in results}) > 1:
-        notes.append("The labels were not all run with the same seeds; pairs use those they share.")
+        notes.append("The labels were not all run with the same seeds; a pair uses the seeds that both labels have.")
     return notes

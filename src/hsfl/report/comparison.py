@@ -25,7 +25,7 @@ SENT = "Data sent"
 
 @dataclass(frozen=True)
 class LabelResult:
-    """One label over its seeds. What is counted is counted over a whole run."""
+    """One label over its seeds. Rounds, drops and bytes are counted over a whole run."""
 
     label: str
     seeds: list[int]
@@ -37,7 +37,7 @@ class LabelResult:
     rounds: Estimate
     sim_time_s: Estimate
     reached: int  # seeds that reached the target
-    time_to_target_s: Estimate  # over those; no interval unless that is all
+    time_to_target_s: Estimate  # over these seeds; no interval unless all seeds reached the target
     drops: Estimate  # clients dropped, over all rounds
     drops_per_round: Estimate
     left_out: Estimate  # clients that did not start, over all rounds
@@ -175,6 +175,7 @@ def _scale(metric: Metric) -> tuple[float, int | None]:
 
 
 def titled(metric: Metric) -> str:
+    """The title of a metric, with its unit where it is shown in per cent."""
     return f"{metric.title}, %" if metric.percent else metric.title
 
 

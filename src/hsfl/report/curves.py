@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.runs.records import RECORDED, RoundRecord
+from hsfl.runs.round_records import RECORDED, RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
 Array = np.ndarray
@@ -70,8 +70,8 @@ def curve(
 class Band:
     """The mean over seeds with its 95 % confidence interval, on a grid.
 
-    The mean is NaN wherever a seed is unknown, so that no average is over the lucky ones; the interval also for a
-    single seed.
+    The mean is NaN wherever the value of a seed is unknown, so that it is never a mean over the lucky seeds alone. The
+    interval is NaN there, too, and for a single seed.
     """
 
     x: Array  # [G]
@@ -88,7 +88,7 @@ def mean_band(curves: Sequence[Curve], grid: Array) -> Band:
         raise InputError("a mean needs at least one curve; got none")
     x = np.asarray(grid, float)
     values = np.stack([curve.at(x) for curve in curves])  # [S, G]
-    mean = values.mean(axis=0)  # NaN as soon as one is
+    mean = values.mean(axis=0)  # NaN where the value of a seed is
     half = half_width(values)
     num_known = np.isfinite(values).sum(axis=0)
     return Band(x, mean, mean - half, mean + half, num_known, len(curves))
@@ -124,7 +124,7 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None], ratio: bool = False) -> Estimate:
-    """The mean of the values that are known; `ratio` takes it (and the interval) over logarithms."""
+    """The mean of the values that are known, with its interval; with `ratio`, both are taken over logarithms."""
     listed = list(values)
     numbers = np.array([value for value in listed if value is not None], float)
     if not len(numbers):

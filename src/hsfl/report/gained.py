@@ -1,11 +1,13 @@
 """What a comparison says in a few lines: how long a round takes, how far everyone comes, and how much sooner the reference does."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from hsfl.formats import percent, seconds, significant
 from hsfl.report.comparison import Comparison
 from hsfl.report.curves import time_to_target_s
+from hsfl.runs.round_records import RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
 
@@ -72,6 +74,12 @@ def _share(metric: Metric, value: float | None) -> str:
     return percent(value, 1) if metric.percent else significant(value, 3)
 
 
+def _has_learned(records: Sequence[RoundRecord], last: float, metric: Metric) -> bool:
+    """Whether a run ends better than it was when it was first tested; to reach less says nothing."""
+    first = next((value for record in records if (value := record.value(metric.name)) is not None), None)
+    return first is not None and metric.is_better(last, first)
+
+
 def _sooner(comparison: Comparison, others: list[str]) -> str:
     """When the reference reached what the others have at the end, in the seeds in which it did."""
     ours, parts = {run.seed: run for run in comparison.runs_of(comparison.reference)}, []
@@ -79,12 +87,12 @@ def _sooner(comparison: Comparison, others: list[str]) -> str:
         times = []
         for run in comparison.runs_of(label):
             last = run.last(comparison.metric.name)
-            if run.seed in ours and last is not None:
+            if run.seed in ours and last is not None and _has_learned(run.records, last, comparison.metric):
                 own_s = time_to_target_s(ours[run.seed].records, last, comparison.metric)
                 their_s = time_to_target_s(run.records, last, comparison.metric)
                 times += [(own_s, their_s)] if own_s and their_s else []
-        if times:
-            own_s, their_s = (fmean(values) for values in zip(*times))
+        own_s, their_s = (fmean(values) for values in zip(*times)) if times else (0.0, 0.0)
+        if seconds(own_s, 3) != seconds(their_s, 3):
             parts.append(
                 f"that of {_short(comparison, label)} after {seconds(own_s, 3)} instead of {seconds(their_s, 3)}"
             )

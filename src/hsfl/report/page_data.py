@@ -19,7 +19,8 @@ from hsfl.report.page_sweep import sweep_part
 from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.runs import Run, display_name
-from hsfl.runs.records import ClientsRecord, best_round
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve
@@ -50,7 +51,10 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
-        "plans": [{"folder": folder} | asdict(plan) for folder, plan in sources.plans],
+        "plans": [
+            {"folder": folder} | asdict(plan) | {"words": " ".join(plan.assumed) or plan.words}
+            for folder, plan in sources.plans
+        ],
         "max_clients": MAX_CLIENTS,
     }
 
@@ -93,6 +97,12 @@ def _tasks(sources: Sources) -> list[str]:
     return list(dict.fromkeys(f"{one.config.model.name} on {one.config.data.name}" for one in sources.runs))
 
 
+def _notes(one: PageRun) -> list[str]:
+    """What the run warned of when it began; a page may be all that somebody sees of it."""
+    notes = [] if one.clients is None else one.clients.notes
+    return notes + ([one.plan_note] if one.plan_note else [])
+
+
 def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     run, config, records = one.run, one.config, one.run.records
     evaluated = [record for record in records if record.recall is not None]
@@ -110,7 +120,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "seed": run.seed,
         "folder": str(one.path),
         "status": one.status,
-        "words": words + ([f"Note: {one.plan_note}."] if one.plan_note else []),
+        "words": words + [f"Note: {note}." for note in _notes(one)],
         "subset": next(iter(subset_notes([("", config.network.sample_scale)])), None),
         "environment": one.environment,
         "policy": config.allocation.policy,
@@ -147,7 +157,7 @@ def _metric_part(metric: Metric) -> dict[str, Any]:
 
 def _client_part(clients: ClientsRecord) -> dict[str, Any]:
     """The record of the clients, with a list over clients cut to as many as the page shows."""
-    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape", "unit_names")
+    num_clients, whole = len(clients.num_samples), ("class_names", "input_shape", "unit_names", "notes")
     return {
         name: value[:MAX_CLIENTS]
         if isinstance(value, list) and name not in whole and len(value) == num_clients

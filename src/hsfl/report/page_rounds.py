@@ -15,12 +15,12 @@ from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.measured import measured_rows
 from hsfl.report.runs import Run, pools_data
-from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
+from hsfl.runs.round_records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
 MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have none
-FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the one before follows it
+FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the phase before follows that phase
 
 
 def short(value: float | None, digits: int = 4) -> float | None:

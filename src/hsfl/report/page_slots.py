@@ -8,9 +8,9 @@ from hsfl.report.runs import built_in
 
 
 def slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
-    """Each label with the place of its colour and dashes: a framework has its own, other labels take what is left.
+    """Each label with the place of its colour and dashes: a framework has a place of its own, other labels take places that are left.
 
-    A framework that is not built in has the place after the last one, and its style goes with it.
+    A framework that is not built in has the place after the last built-in framework, and its style goes with it.
     """
     page = [name for name in METHODS if built_in(name) is not None]  # what the page's style sheet has places for
     own = {label: page.index(label) for label in labels if label in page}

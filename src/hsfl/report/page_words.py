@@ -40,7 +40,9 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
     train = config.train
     work = f"A round of {config.model.name} on {data}, among {clients}, batches of {train.batch_size}"
     work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
-    return [f"{work}.", f"{_devices(config)}.", _network(config)]
+    network = config.network
+    main_flops_per_s = network.main_hz * network.flops_per_cycle
+    return [f"{work}.", f"{_devices(config)}.", _network(config, main_flops_per_s)]
 
 
 def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:

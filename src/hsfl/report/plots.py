@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -59,50 +59,87 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
     metrics = {metric.name: metric for metric in comparison.runs[0].metrics}
     known("quantity", quantity, [*QUANTITIES, *metrics])
     mpl = matplotlib()
-    styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0
-    target = comparison.target if quantity == comparison.metric.name else None
+    styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.2), layout="constrained")
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
-        ends = []  # (text, colour, x, y) of the last points over time
-        names = [plain(comparison.name(label)) for label in comparison.labels]
-        firsts = []
-        for axes, over, x_scale in ((time_axes, "time", 1 / unit_s), (round_axes, "rounds", 1.0)):
-            every = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
-            bands = [_scaled(band, x_scale, y_scale) for band in every]
-            firsts.append(lies_on([(x, mean) for x, mean, *_ in bands]))
-            for place, (label, (x, mean, low, high)) in enumerate(zip(comparison.labels, bands)):
-                colour, marker, dashes = styles[label]
-                style = (colour, marker, styled(dashes, firsts[-1], place))
-                steps = over == "time" and len(comparison.runs_of(label)) == 1
-                draw_interval(axes, x, mean, low, high, colour, place, len(bands))
-                _draw_curve(axes, x, mean, style, place, names[place], steps)
-                if over == "time" and len(x):
-                    ends.append((names[place], colour, x[-1], mean[-1]))
-        time_axes.set_xlim(0, max((x for *_, x, _ in ends), default=1.0))
+        over_time = _draw_curves(time_axes, comparison, quantity, "time", (1 / unit_s, y_scale), styles)
+        over_rounds = _draw_curves(round_axes, comparison, quantity, "rounds", (1.0, y_scale), styles)
+        ends = over_time.ends
+        time_axes.set_xlim(0, max((end.x for end in ends), default=1.0))
         round_axes.set_xlim(left=0)
-        for axes in (time_axes, round_axes):
-            if target is not None:
-                axes.axhline(y_scale * target, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        if target is not None:
-            sign = " %" if comparison.metric.percent else ""
-            ends.append((f"target {y_scale * target:.4g}{sign}", INK, time_axes.get_xlim()[1], y_scale * target))
+        if comparison.target is not None and quantity == comparison.metric.name:
+            ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
         _limit(time_axes)
-        if all(len(text) <= LONGEST_NAME for text, *_ in ends):  # else the legend alone, or no room is left
+        if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
         time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS.get(quantity) or titled(metrics[quantity]))
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)
-        said = notes(names, ("over time", firsts[0]), ("over rounds", firsts[1]))
-        texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]  # a setting a line
-        texts = [f"{text}\n{note}" if note else text for text, note in zip(texts, said)]
+        texts = _legend_texts(comparison, over_time.firsts, over_rounds.firsts)
         handles = [_sample(mpl, styles[label]) for label in comparison.labels]
         figure.legend(handles, texts, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
+
+
+class _End(NamedTuple):
+    """The last point of a curve, beside which its name is written."""
+
+    text: str
+    colour: str
+    x: float
+    y: float
+
+
+class _Drawn(NamedTuple):
+    """What is known of the curves of one picture, in the order of the labels."""
+
+    firsts: list[int]  # of each curve, the first curve that it coincides with
+    ends: list[_End]  # of the curves that have points
+
+
+def _draw_curves(
+    axes: "Axes",
+    comparison: Comparison,
+    quantity: str,
+    over: str,
+    scales: tuple[float, float],
+    styles: Mapping[str, Style],
+) -> _Drawn:
+    """Draw the curve and the interval of every label. scales: what x and y are multiplied by."""
+    names = [plain(comparison.name(label)) for label in comparison.labels]
+    every = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
+    bands = [_scaled(band, *scales) for band in every]
+    firsts, ends = lies_on([(x, mean) for x, mean, *_ in bands]), []
+    for place, (label, (x, mean, low, high)) in enumerate(zip(comparison.labels, bands)):
+        colour, marker, dashes = styles[label]
+        style = (colour, marker, styled(dashes, firsts, place))
+        steps = over == "time" and len(comparison.runs_of(label)) == 1
+        draw_interval(axes, x, mean, low, high, colour, place, len(bands))
+        _draw_curve(axes, x, mean, style, place, names[place], steps)
+        if len(x):
+            ends.append(_End(names[place], colour, x[-1], mean[-1]))
+    return _Drawn(firsts, ends)
+
+
+def _draw_target(time_axes: "Axes", round_axes: "Axes", comparison: Comparison, target: float) -> _End:
+    """Draw the target as a line in both pictures; returns where its name stands. target: as the axis shows it."""
+    for axes in (time_axes, round_axes):
+        axes.axhline(target, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+    sign = " %" if comparison.metric.percent else ""
+    return _End(f"target {target:.4g}{sign}", INK, time_axes.get_xlim()[1], target)
+
+
+def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: list[int]) -> list[str]:
+    """The labels' names, a line for each setting, and with which curve each coincides."""
+    names = [plain(comparison.name(label)) for label in comparison.labels]
+    said = notes(names, ("over time", over_time), ("over rounds", over_rounds))
+    texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
+    return [f"{text}\n{note}" if note else text for text, note in zip(texts, said)]
 
 
 def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
@@ -111,7 +148,8 @@ def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
 
 
 def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
-    """A framework has its own style, with settings too if it stands for itself; other labels take what is left."""
+    """A colour, marker and dashes for each label. A label has its framework's style, unless an earlier label has that style; other
+    labels take styles that are left."""
     own = {name: row.style for name, row in METHODS.items() if built_in(name) is not None} | dict(foreign or {})
     styles = {label: own[label] for label in labels if label in own}
     for label in labels:
@@ -124,7 +162,7 @@ def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = No
 
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
-    """Over rounds at every round; over time, where seeds step at different times, at equal distances."""
+    """The mean over the runs of a label: over rounds at every round; over time at equal distances, since seeds step at different times."""
     curves = [run.curve(quantity, over) for run in runs]
     grid = steps_of(curves)
     if over == "time" and len(runs) > 1 and len(grid):
@@ -136,7 +174,7 @@ def _scaled(band: Band, x_scale: float, y_scale: float) -> tuple[Array, Array, A
     return band.x * x_scale, band.mean * y_scale, band.low * y_scale, band.high * y_scale
 
 
-MAX_BANDS = 2  # more of them are mud: intervals are then bars at a few points
+MAX_BANDS = 2  # more bands would hide each other: then intervals are bars at a few points
 NUM_BARS = 6
 LINE_POINTS = 1.7  # the width of a curve
 
@@ -157,7 +195,7 @@ def draw_interval(
 
 
 def bar_places(num_points: int, place: int, num_curves: int, most: int = NUM_BARS) -> Array:
-    """Which of a curve's points have bars: all of a few, else so many that bars of different curves stand apart."""
+    """Which of a curve's points have bars: all points where they are few, else so many that bars of different curves stand apart."""
     if num_points <= most:
         return np.arange(num_points)
     every = max(num_points // most, 1)
@@ -209,14 +247,14 @@ def _limit(axes: "Axes") -> None:
         axes.set_ylim(max(drawn_low, low - margin), min(drawn_high, high + margin))
 
 
-def _label_ends(axes: "Axes", ends: list[tuple[str, str, float, float]]) -> None:
+def _label_ends(axes: "Axes", ends: list[_End]) -> None:
     """Each curve's name right of the axes, as near to its last value as the other names allow."""
     if not ends:
         return
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    ends = sorted(ends, key=lambda end: end[3])
-    heights = spread([(y - low) / (high - low) for *_, y in ends], gap=0.06)
+    ends = sorted(ends, key=lambda end: end.y)
+    heights = spread([(end.y - low) / (high - low) for end in ends], gap=0.06)
     for (text, colour, x, y), height in zip(ends, heights):
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 2}
         axes.annotate(

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.runs.records import Count, Held, Index, Number
+from hsfl.runs.numbers import Count, Index, Number
+from hsfl.runs.round_records import Held
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class TraceRecord:
 
 
 @dataclass(frozen=True)
-class ClientPlan:
+class PlannedClient:
     """A client in plan.json."""
 
     client: Index
@@ -67,12 +68,13 @@ class PlanRecord:
     round_s: Number
     lower_bound_s: Number
     gap: Number
-    clients: list[ClientPlan]
+    clients: list[PlannedClient]
     baselines_s: dict[str, Number]
     num_samples: Count
     seconds: Number
     notes: list[str] = field(default_factory=list)
-    words: str = ""
+    assumed: list[str] = field(default_factory=list)
+    words: str = ""  # what older versions had instead of the sentences of `assumed`
     why: Held | None = None
     config: dict[str, Any] | None = None
     crowd: CrowdPlan | None = None  # of many clients, or several cells, in place of the clients

@@ -16,7 +16,7 @@ from hsfl.errors import InputError, known
 from hsfl.methods import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 
@@ -86,7 +86,7 @@ class Run:
     end_s: float  # how far the last model holds: the budget, if the run came to its end, else the end of the last round
     framework: str = ""
     look: Look | None = None  # of a framework that is not built in
-    metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task, the one that is shown first in front
+    metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task; the first is shown first
 
     @property
     def metric(self) -> Metric:

@@ -9,37 +9,36 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from hsfl import tasks
 from hsfl.errors import InputError, known
 from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.methods import Style
 from hsfl.report.comparison import target_words
-from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.runs import ACCURACIES, Run, display_name, read_run
+from hsfl.report.curves import Estimate, estimate
+from hsfl.report.runs import display_name, read_run
+from hsfl.report.sweep_rows import SweepRow, timed_row, trained_row
 from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import RoundRecord
-from hsfl.tasks import ACCURACY, DEFAULT, TASKS
+from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A number of each run."""
+class SweepMetric:
+    """A number of each run, as tables and figures show it; `tasks.Metric` is what a task measures."""
 
     title: str  # with its unit, as an axis says it
     scale: float = 1.0  # what the number is multiplied by to be in that unit
 
 
 METRICS = {
-    "final_accuracy": Metric("final test accuracy (%)", 100),
-    "best_accuracy": Metric("best test accuracy (%)", 100),
-    "final_balanced_accuracy": Metric("final balanced accuracy (%)", 100),
-    "best_balanced_accuracy": Metric("best balanced accuracy (%)", 100),
+    "final_accuracy": SweepMetric("final test accuracy (%)", 100),
+    "best_accuracy": SweepMetric("best test accuracy (%)", 100),
+    "final_balanced_accuracy": SweepMetric("final balanced accuracy (%)", 100),
+    "best_balanced_accuracy": SweepMetric("best balanced accuracy (%)", 100),
     **{
-        f"{which}_{each.name}": Metric(
+        f"{which}_{each.name}": SweepMetric(
             f"{which} {each.title}{' (%)' if each.percent else ''}", 100 if each.percent else 1
         )
         for row in TASKS.values()
@@ -47,36 +46,36 @@ METRICS = {
         for each in row.metrics
         for which in ("final", "best")
     },
-    "train_loss": Metric("final training loss"),
-    "test_loss": Metric("final test loss"),
-    "round_s": Metric("mean round (simulated s)"),
-    "sim_time_s": Metric("all rounds (simulated s)"),
-    "time_to_target_s": Metric("time to the target (simulated s)"),
-    "rounds": Metric("rounds"),
-    "drops": Metric("clients dropped at tau, over all rounds"),
-    "left_out": Metric("clients left out, over all rounds"),
-    "mean_cut": Metric("mean cut (units on the client)"),
-    "gap": Metric("mean proven gap (%)", 100),
-    "megabytes": Metric("data sent (MB)"),
-    "client_main_up_megabytes": Metric("client to main server (MB)"),
-    "client_main_down_megabytes": Metric("main server to client (MB)"),
-    "client_edge_up_megabytes": Metric("client to edge server (MB)"),
-    "client_edge_down_megabytes": Metric("edge server to client (MB)"),
-    "edge_main_megabytes": Metric("between the servers (MB)"),
-    "wall_s": Metric("computed in (real s)"),
+    "train_loss": SweepMetric("final training loss"),
+    "test_loss": SweepMetric("final test loss"),
+    "round_s": SweepMetric("mean round (simulated s)"),
+    "sim_time_s": SweepMetric("all rounds (simulated s)"),
+    "time_to_target_s": SweepMetric("time to the target (simulated s)"),
+    "rounds": SweepMetric("rounds"),
+    "drops": SweepMetric("clients dropped at tau, over all rounds"),
+    "left_out": SweepMetric("clients left out, over all rounds"),
+    "mean_cut": SweepMetric("mean cut (units on the client)"),
+    "gap": SweepMetric("mean proven gap (%)", 100),
+    "megabytes": SweepMetric("data sent (MB)"),
+    "client_main_up_megabytes": SweepMetric("client to main server (MB)"),
+    "client_main_down_megabytes": SweepMetric("main server to client (MB)"),
+    "client_edge_up_megabytes": SweepMetric("client to edge server (MB)"),
+    "client_edge_down_megabytes": SweepMetric("edge server to client (MB)"),
+    "edge_main_megabytes": SweepMetric("between the servers (MB)"),
+    "wall_s": SweepMetric("computed in (real s)"),
 }
 TIMED = ("round_s", "sim_time_s", "rounds", "drops", "left_out", "mean_cut", "gap")  # known without training
 
 
-def find_metric(name: str) -> Metric:
-    """A metric by name; that of a plugin's task is called by its name."""
-    return METRICS.get(name) or Metric(name.replace("_", " "))
+def find_metric(name: str) -> SweepMetric:
+    """A metric by name; the title of a metric of a plugin's task is its name."""
+    return METRICS.get(name) or SweepMetric(name.replace("_", " "))
 
 
 UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 
-def default_metrics(plan_only: bool, target: float | None, metric: tasks.Metric = ACCURACY) -> list[str]:
+def default_metrics(plan_only: bool, target: float | None, metric: Metric = ACCURACY) -> list[str]:
     """The metrics that are drawn where none are asked for."""
     if plan_only:
         return ["round_s"]
@@ -101,17 +100,6 @@ def _registered() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run of a sweep."""
-
-    point: int
-    label: str
-    seed: int
-    status: str
-    numbers: dict[str, float | None]  # by metric
-
-
-@dataclass(frozen=True)
 class Sweep:
     """The rows of a sweep, with the points, contenders and seeds that it is made of."""
 
@@ -125,9 +113,9 @@ class Sweep:
     plan_only: bool
     target: float | None
     config: dict[str, Any]
-    rows: list[Row]
+    rows: list[SweepRow]
     num_missing: int  # runs that are still to be made
-    metric: tasks.Metric = ACCURACY  # the first of the task
+    metric: Metric = ACCURACY  # the first of the task
 
     @property
     def metrics(self) -> list[str]:
@@ -160,7 +148,7 @@ class Sweep:
         notes += [f"{self._run(row)}: {row.status}." for row in ends]
         return notes
 
-    def _run(self, row: Row) -> str:
+    def _run(self, row: SweepRow) -> str:
         settings = ", ".join(say_setting(*pair) for pair in zip(self.fields, self.values[row.point]))
         return f"{self.names[row.label]} at {settings}, seed {row.seed}"
 
@@ -240,10 +228,10 @@ def read_sweep(out: str | Path) -> Sweep:
             for seed in seeds:
                 place = run_path(Path(out) / folder, label, seed)
                 if plan_only and (place / TIMING).exists():
-                    rows.append(_timed(place / TIMING, point, label, seed))
+                    rows.append(timed_row(place / TIMING, point, label, seed))
                 elif RunFolder(place).config_path.exists() and not plan_only:
                     run = read_run(place, label, seed)
-                    rows.append(Row(point, label, seed, run.status, _numbers(run, target)))
+                    rows.append(trained_row(run, point, target))
                     names[label], metric = run.name, run.metric
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
@@ -253,60 +241,3 @@ def read_sweep(out: str | Path) -> Sweep:
         *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config or {}, rows, num_missing),
         metric=metric,
     )
-
-
-def _cuts(record: RoundRecord) -> list[int]:
-    """The cuts of all clients; of a large fleet those of the clients that took part."""
-    if record.crowd is None:
-        return list(record.cuts)
-    return [int(cut) for cut, count in record.crowd["cuts"].items() for _ in range(count)]
-
-
-def _numbers(run: Run, target: float | None) -> dict[str, float | None]:
-    gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
-    cuts = [cut for record in run.records[-1:] for cut in _cuts(record)]
-    sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
-    own = [metric.name for metric in run.metrics if metric not in ACCURACIES]
-    return {
-        "final_accuracy": run.last("test_accuracy"),
-        "best_accuracy": run.best("test_accuracy"),
-        "final_balanced_accuracy": run.last("balanced_accuracy"),
-        "best_balanced_accuracy": run.best("balanced_accuracy"),
-        **{f"final_{name}": run.last(name) for name in own},
-        **{f"best_{name}": run.best(name) for name in own},
-        "train_loss": run.last("train_loss"),
-        "test_loss": run.last("test_loss"),
-        "round_s": _mean([record.round_s for record in run.records]),
-        "sim_time_s": run.sim_time_s,
-        "time_to_target_s": None if target is None else time_to_target_s(run.records, target, run.metric),
-        "rounds": len(run.records),
-        "drops": run.drops,
-        "left_out": run.left_out,
-        "mean_cut": _mean(cuts),
-        "gap": _mean(gaps),
-        "megabytes": sum(sent.values()),
-        **sent,
-        "wall_s": sum(record.wall_s for record in run.records),
-    }
-
-
-def _timed(path: Path, point: int, label: str, seed: int) -> Row:
-    timing = read_object(path)
-    try:
-        rounds_s = [float(seconds) for seconds in timing["round_s"]]
-        numbers: dict[str, float | None] = {
-            "round_s": _mean(rounds_s),
-            "sim_time_s": sum(rounds_s),
-            "rounds": len(rounds_s),
-            "drops": sum(map(int, timing["dropped"])),
-            "left_out": sum(map(int, timing["left_out"])),
-            "mean_cut": _mean([float(cut) for cut in timing["cuts"]]),
-            "gap": _mean([float(gap) for gap in timing["gap"] if gap is not None]),
-        }
-        return Row(point, label, seed, str(timing["status"]), numbers)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

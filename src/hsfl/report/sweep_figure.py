@@ -23,7 +23,7 @@ MAX_COLUMNS = 3
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """The values of the first field, in their order on the axis."""
 
     values: list[Any]
@@ -41,14 +41,14 @@ class Panel:
     points: list[int]  # in the order of the axis
 
 
-def axis_of(sweep: Sweep) -> Axis:
+def axis_of(sweep: Sweep) -> SweepAxis:
     """The axis of a sweep: the values of its first field, logarithmic where they span a wide range."""
     values = list({repr(value[0]): value[0] for value in sweep.values}.values())
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     values = sorted(values) if numbers else values
     x = np.array(values, float) if numbers else np.arange(len(values), dtype=float)
     log = numbers and len(values) > 1 and x.min() > 0 and x.max() >= LOG_FROM * x.min()
-    return Axis(values, [say_setting(sweep.fields[0], value) for value in values], x, numbers, bool(log))
+    return SweepAxis(values, [say_setting(sweep.fields[0], value) for value in values], x, numbers, bool(log))
 
 
 def panels_of(sweep: Sweep) -> list[Panel]:
@@ -135,7 +135,7 @@ def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float
     return (max(low - edge, 0.0) if least >= 0 else low - edge), high + edge
 
 
-def _places(sweep: Sweep, axis: Axis, panel: Panel) -> list[int]:
+def _places(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:
     order = {repr(value): place for place, value in enumerate(axis.values)}
     return [order[repr(sweep.values[point][0])] for point in panel.points]
 
@@ -155,7 +155,7 @@ def _draw(
     axes.plot(x, mean, zorder=2, transform=where, **curve_look(style))
 
 
-def _name_axes(mpl: Any, grid: Any, axis: Axis, field: str, title: str) -> None:
+def _name_axes(mpl: Any, grid: Any, axis: SweepAxis, field: str, title: str) -> None:
     for axes in grid.flat:
         if axis.log:
             axes.set_xscale("log")

@@ -85,70 +85,81 @@ def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
     return run | {"from": first, "rounds": {name: column[first:] for name, column in run["rounds"].items()}}
 
 
+def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:
+    """A server of the page of these folders, on 127.0.0.1; port 0 takes a free port."""
+    watcher = Watcher(paths)
+    try:
+        return _Server(port, watcher)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"port {port} cannot be used ({reason}); choose another --port, or leave it out") from None
+
+
 class _Server(ThreadingHTTPServer):
+    """A server on this machine alone; its threads end with the program."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, watcher: Watcher) -> None:
+        self.watcher = watcher
+        super().__init__((HOST, port), _Handler)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes its page in the midst of an answer is nothing to tell of."""
+        """Tell of an error, unless a browser has closed its page in the midst of an answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
-def make_server(paths: Sequence[str | Path], port: int = 0) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1; port 0 takes a free one."""
-    watcher = Watcher(paths)
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request of the page."""
 
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "hsfl", ""
-        timeout = IDLE_S
+    server: "_Server"
+    server_version, sys_version = "hsfl", ""
+    timeout = IDLE_S
 
-        def do_GET(self) -> None:
-            try:
-                wanted = urlsplit(self.path)
-            except ValueError:
-                return self._answer(400, "text/plain", "that is no address")
-            if self.headers.get("Host", "") not in self._names():
-                self._answer(403, "text/plain", "this page is for the machine that it runs on")
-            elif wanted.path not in ("/", "/data"):
-                self._answer(404, "text/plain", "there is / and /data")
-            else:
-                self._tell(wanted.path, parse_qs(wanted.query))
+    def do_GET(self) -> None:
+        try:
+            wanted = urlsplit(self.path)
+        except ValueError:
+            return self._answer(400, "text/plain", "that is no address")
+        if self.headers.get("Host", "") not in self._names():
+            self._answer(403, "text/plain", "this page is for the machine that it runs on")
+        elif wanted.path not in ("/", "/data"):
+            self._answer(404, "text/plain", "there is / and /data")
+        else:
+            self._tell(wanted.path, parse_qs(wanted.query))
 
-        def _names(self) -> tuple[str, ...]:
-            place = server.server_port
-            bare = (HOST, "localhost") if place == 80 else ()  # a browser leaves the usual port out
-            return (f"{HOST}:{place}", f"localhost:{place}", *bare)
+    def _names(self) -> tuple[str, ...]:
+        """The names by which the page may be asked for."""
+        place = self.server.server_port
+        bare = (HOST, "localhost") if place == 80 else ()  # a browser leaves the usual port out
+        return (f"{HOST}:{place}", f"localhost:{place}", *bare)
 
-        def _tell(self, path: str, query: dict[str, list[str]]) -> None:
-            try:
-                version, data = watcher.news()
-            except InputError as error:  # no run yet, a file in the midst of a change, or the folder is gone
-                if path == "/data" and not watcher.waits:
-                    return self._answer(503, "text/plain", str(error))
-                version, data = "", waiting_data(str(error))
-            if path == "/":
-                return self._answer(200, "text/html", render(data, watch=True))
-            if version and query.get("version") == [version]:
-                return self._answer(204, "text/plain", "")
-            part = rest(data, query.get("have", [""])[0])
-            self._answer(200, "application/json", safe_json({"version": version, "data": part}))
+    def _tell(self, path: str, query: dict[str, list[str]]) -> None:
+        """Send the page, or what is new since the page last asked."""
+        try:
+            version, data = self.server.watcher.news()
+        except InputError as error:  # no run yet, a file in the midst of a change, or the folder is gone
+            if path == "/data" and not self.server.watcher.waits:
+                return self._answer(503, "text/plain", str(error))
+            version, data = "", waiting_data(str(error))
+        if path == "/":
+            return self._answer(200, "text/html", render(data, watch=True))
+        if version and query.get("version") == [version]:
+            return self._answer(204, "text/plain", "")
+        part = rest(data, query.get("have", [""])[0])
+        self._answer(200, "application/json", safe_json({"version": version, "data": part}))
 
-        def _answer(self, status: int, kind: str, text: str) -> None:
-            body = text.encode("utf-8", "replace")
-            self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            if status != 204:
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if status != 204:
-                self.wfile.write(body)
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if status != 204:
+            self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    try:
-        server = _Server((HOST, port), Handler)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"port {port} cannot be used ({reason}); choose another --port, or leave it out") from None
-    server.daemon_threads = True
-    return server
+    def log_message(self, format: str, *args: Any) -> None: ...

@@ -59,13 +59,14 @@ def begin(parts: Parts, going_on: bool) -> Position:
     _warn_of_threads(folder, parts.engine, going_on, observer)
     state, standing = _start(parts, going_on)
     if not folder.cuts_path.exists():
-        folder.write_cuts(parts.bench.task.cuts, parts.bench.plan_note)
+        folder.write_cuts(parts.bench.cuts)
     folder.write_task(parts.bench.task.goal.row)
-    write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts)))
+    notes = [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]
+    write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts, notes)))
     now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
     planned = parts.bench.plan_note
-    for note in [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config), *([planned] if planned else [])]:
+    for note in [*notes, *([planned] if planned else [])]:
         observer.warns(note)
     return Position(state, standing, now_s)
 

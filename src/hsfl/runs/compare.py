@@ -5,6 +5,7 @@ contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run aga
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +24,9 @@ from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock, run
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
-from hsfl.runs.prepare import input_shape, prepare
+from hsfl.runs.prepare import Bench, input_shape, prepare
 from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import CompareRecord
+from hsfl.runs.records import CompareRecord, CutsRecord
 from hsfl.runs.twins import learning, rounds_within_budget, take_over
 
 
@@ -56,56 +57,78 @@ def compare(
         stored = _stored(out)
         clear_scratch(out)
         seen = read_data(base, dataset)
-        base = _begin(base, labels, out, num_seeds, stored, show, dataset, seen, model)
+        benches = Benches(dataset, model)
+        base = _begin(base, labels, out, num_seeds, stored, show, seen, benches)
         pieces = []
         for seed in range(base.seed, base.seed + num_seeds):
             seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
             for label in labels:
                 config, path = contender(seeded, label), run_path(out, label, seed)
                 pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
-        leaders = _leaders(pieces, dataset, model) if train_once else {}
+        leaders = _leaders(pieces, benches) if train_once else {}
+        pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
         trained = [piece for piece in pieces if piece.path not in leaders]
         run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
         for piece in pieces:
             if piece.path in leaders and not has_ended(piece):
                 leader = leaders[piece.path]
                 show.says(f"{piece.name} learns as {leader.name}, and is timed for itself")
-                take_over(leader.path, piece.config, piece.path, None, dataset, model)
+                take_over(leader.path, piece.config, piece.path, None, dataset, model, piece.cuts)
     return base
+
+
+class Benches:
+    """Makes the benches of runs, by their folders. The cuts of a run are chosen once, however often its bench is made."""
+
+    def __init__(self, dataset: Dataset | None, model: SplitModel | None) -> None:
+        self.dataset, self.model = dataset, model
+        self._cuts: dict[Path, CutsRecord] = {}
+
+    def make(self, config: RunConfig, path: Path, ready: Dataset | None = None) -> Bench:
+        """ready: the data, where they are read already."""
+        bench = prepare(config, ready or self.dataset, self.model, self.cuts(path))
+        self._cuts[path] = bench.cuts
+        return bench
+
+    def cuts(self, path: Path) -> CutsRecord | None:
+        """The cuts that were chosen for a run, now or when it began; None where they are still to be chosen."""
+        return self._cuts.get(path) or RunFolder(path).cuts()
 
 
 def _begin(
     base: RunConfig, labels: Sequence[str], out: Path, num_seeds: int, stored: CompareRecord | None, show: Show,
-    dataset: Dataset | None, seen: Dataset, model: SplitModel | None,
+    seen: Dataset, benches: Benches,
 ) -> RunConfig:  # fmt: skip
     """The base with its budget filled in; compare.json is written once everything fits. seen: the data as they are read."""
-    ready = dataset or seen  # read once for all contenders of the first seed
-    first = with_one_fleet(base, labels, seen, model)
-    for label in labels[base.train.budget_s is None :]:
-        prepare(contender(first, label), ready, model)  # so that cuts that do not fit cost no training
     origin = "train.budget_s"
     if base.train.budget_s is None:
-        budget_s = _settings(stored, out).train.budget_s if stored else None
-        budget_s = budget_s or _budget_s(contender(first, labels[0]), ready, model)
         rounds = count(base.train.rounds, "round")
         origin = f"what {labels[0]} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
-        origin = f"as {out} began with" if stored else origin
-        base = with_changes(base, [f"train.budget_s={budget_s!r}"])
     if stored:
+        before_s = _settings(stored, out).train.budget_s
+        if base.train.budget_s is None and before_s is not None:
+            origin = f"as {out} began with"
+            base = with_changes(base, [f"train.budget_s={before_s!r}"])
         _check_same(stored, base, out)
+    ready = benches.dataset or seen  # read once for all contenders of the first seed
+    first = with_one_fleet(base, labels, seen, benches.model)
+    for label in labels:  # so that cuts that do not fit cost no training
+        bench = benches.make(contender(first, label), run_path(out, label, base.seed), ready)
+        if base.train.budget_s is None:
+            base = with_changes(base, [f"train.budget_s={_budget_s(bench)!r}"])
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
     return base
 
 
-def _leaders(pieces: Sequence[Piece], dataset: Dataset | None, model: SplitModel | None) -> dict[Path, Piece]:
+def _leaders(pieces: Sequence[Piece], benches: Benches) -> dict[Path, Piece]:
     """For each run that takes over what another one learned, that other run: of those that learn the same, the one with most
     rounds. A run whose last round the other one does not test is trained itself."""
     groups: dict[str, list[tuple[int, Piece]]] = {}
     for piece in pieces:
         if (key := learning(piece.config)) is not None:
-            rounds = rounds_within_budget(piece.config, dataset, model)
+            rounds = rounds_within_budget(benches.make(piece.config, piece.path))
             groups.setdefault(key, []).extend([] if rounds is None else [(rounds, piece)])
     leaders: dict[Path, Piece] = {}
     for group in groups.values():
@@ -121,7 +144,7 @@ def run_piece(
     piece: Piece, observer: Observer, dataset: Dataset | None = None, model: SplitModel | None = None
 ) -> None:
     """Begin one of many runs, or go on with it."""
-    run_or_resume(piece.config, piece.path, observer, dataset, model)
+    run_or_resume(piece.config, piece.path, observer, dataset, model, piece.cuts)
 
 
 def has_ended(piece: Piece) -> bool:
@@ -152,9 +175,9 @@ def with_one_fleet(
     return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
 
-def _budget_s(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> float:
+def _budget_s(bench: Bench) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
-    bench = prepare(config, dataset, model)
+    config = bench.task.config
     clock = make_clock(bench, find_framework(config.framework)(bench.task))
     rounds_s = clock.rounds_s(config.train.rounds)
     return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
@@ -192,14 +215,15 @@ def run_or_resume(
     observer: Observer,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
+    cuts: CutsRecord | None = None,
 ) -> None:
     """Begin a run or go on with it; a run that has ended is left alone.
 
-    dataset: the data, where they are read already or given. model: where it is given.
+    dataset: the data, where they are read already or given. model: where it is given. cuts: that were chosen for the run before.
     """
     folder = RunFolder(path)
     check_plugins(path, config)
     if _has_ended(folder):
         return
-    if run(config, path, None, observer, dataset, model).status == "interrupted":
+    if run(config, path, None, observer, dataset, model, cuts).status == "interrupted":
         raise KeyboardInterrupt

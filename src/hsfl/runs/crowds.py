@@ -12,7 +12,8 @@ from hsfl.data.holdings import class_counts, sizes_of
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.planning.quantiles import counted, quantiles
-from hsfl.runs.records import ClientsCrowd, RoundCrowd
+from hsfl.runs.records import ClientsCrowd
+from hsfl.runs.round_records import RoundCrowd
 
 Array = np.ndarray
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.config import OWN_DATA, DataConfig, RunConfig
+from hsfl.config import DEVICES_DATA, OWN_DATA, DataConfig, RunConfig
 from hsfl.data.datasets import READERS, Dataset, find_data_dir, load
 from hsfl.data.facts import FACTS, Facts
 from hsfl.data.given import digest, fitted
@@ -59,6 +59,10 @@ def own_files(data: DataConfig) -> dict[str, Path]:
 def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     """The data set that the config names, or the given one; limits and the size of images apply to both."""
     data, rng = config.data, stream(config.seed, "data limit")
+    if data.name == DEVICES_DATA:
+        raise InputError(
+            "the devices of this run hold its data, and the operator had none; its rounds say how good it was"
+        )
     if not is_given(data):
         if data.sha256 is not None:
             raise InputError(f"data.sha256 is for data given from Python but data.name is {data.name!r}; leave it out")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl import plugins
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import (
     OWN_DATA,
     OWN_MODEL,
@@ -25,10 +26,11 @@ from hsfl.config import (
 from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
-from hsfl.fleet import file as fleet_file
 from hsfl.methods import method
 from hsfl.models.recipes import find_recipe
+from hsfl.planning.clusters import own_policy
 from hsfl.planning.cuts import one_each
+from hsfl.planning.described import described
 from hsfl.runs.contenders import contender, split_label
 from hsfl.runs.effect_rules import RULES
 from hsfl.tasks import check_loss, find_task
@@ -45,11 +47,15 @@ def check_effects(
     for config in configs:
         _check_names(config)
     alone, in_file = _own_config(source)
-    typed = {name for change in changes for name in set_names(change)}
+    typed = _typed(changes)
     for name in sorted(typed):
         _check(name, configs, planning)
     for name in sorted(in_file - typed):
-        _check(name, [*configs, *alone], planning=True)  # the same file may serve hsfl plan
+        _check(name, [*configs, *alone], planning or name != "fleet.cuts")  # the same file may serve hsfl plan
+
+
+def _typed(changes: Iterable[str]) -> set[str]:
+    return {name for change in changes for name in set_names(change)}
 
 
 def _check_names(config: RunConfig) -> None:
@@ -61,13 +67,13 @@ def _check_names(config: RunConfig) -> None:
     if kind != OWN_DATA:
         known("data set", kind, READERS, plugins.WAY_OUT)
     check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
+    policy_row(own_policy(config.allocation.policy, config.framework), config.options)
     _check_given_cuts(config)
 
 
 def _check_given_cuts(config: RunConfig) -> None:
-    """Cuts that a built-in model does not have, and a fleet file that cannot be read."""
-    if config.fleet.file is not None:
-        fleet_file.read(config.fleet.file)
+    """Cuts that a built-in model does not have, and a fleet file that cannot be read or contradicts the config."""
+    described(config)
     recipe = None if config.model.name == OWN_MODEL else find_recipe(config.model.name)
     if recipe is None or recipe.num_units is None:
         return
@@ -88,6 +94,13 @@ def check_contenders_effects(
 ) -> None:
     """As `check_effects`, for contenders at every point; a contender's own settings must do something in its own runs."""
     made = {label: [contender(point, label) for point in points] for label in labels}
+    used = {config.framework for configs in made.values() for config in configs}
+    for point in points:
+        if "framework" in _typed(changes) and point.framework not in used:
+            raise InputError(
+                f"framework = {point.framework!r} has no effect: the contenders are {', '.join(made)}; add -f {point.framework}, or "
+                "leave it out"
+            )
     check_effects(source, changes, [config for configs in made.values() for config in configs], planning)
     for label, configs in made.items():
         check_effects(None, split_label(label)[1:], configs, planning)

@@ -47,7 +47,7 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> S
         other = next((name for name, there in paths.items() if there.exists()), None)
         hint = f", or --which {other}" if other else ""
         when = "when a round was tested" if which == "best" else "when the run ends"
-        raise InputError(f"{path} is missing: it is written {when}; let the run go on with --resume{hint}")
+        raise InputError(f"{path} is missing: it is written {when}; let the run go on (--resume){hint}")
     shape, num_classes = _takes(folder, config)
     model = make_model(config, shape, num_classes)
     try:
@@ -89,7 +89,7 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
     if (shape := input_shape(config, dataset)) != stored.input_shape:
         raise InputError(
             f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "
-            "data of then back"
+            "original data back"
         )
     test, goal = make_images(config, dataset, "test"), find_goal(config, dataset)
     return evaluate(stored.model, test, dataset.num_classes, goal=goal), dataset.classes
@@ -117,8 +117,15 @@ def export_folder(
         return path
     example = torch.zeros(2, *stored.input_shape, dtype=stored.model.input_dtype)
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
-    write_atomic(path, lambda scratch: write(stored.model.whole().eval(), example, scratch))
+    write_atomic(path, lambda scratch: write(_as_one(stored.model, example), example, scratch))
     return path
+
+
+@torch.no_grad()
+def _as_one(model: SplitModel, example: torch.Tensor) -> nn.Module:
+    """The module that was split, where it gives one tensor; else its units one after another, which do."""
+    whole = model.whole().eval()
+    return whole if whole is model or isinstance(whole(example.clone()), torch.Tensor) else model
 
 
 def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> None:
@@ -132,12 +139,15 @@ def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
+    from hsfl.models.exporting import sizes_by_place  # here, because sympy takes a second to load
+
     batch = torch.export.Dim("batch", min=1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells everyone that torchvision is not there
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+            sizes = sizes_by_place(model, [{0: batch}])
+            program = torch.onnx.export(model, (example,), dynamo=True, dynamic_shapes=sizes, verbose=False)
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise InputError(f"this model cannot be written as onnx ({reason}); export it as torchscript") from error

@@ -39,16 +39,15 @@ from hsfl.runs.provenance import FILE as PLUGINS_FILE
 from hsfl.runs.provenance import plugin_record
 from hsfl.runs.records import (
     CheckedClients,
-    CheckedRound,
     ClientsRecord,
     CutsRecord,
     Ended,
     EnvironmentRecord,
     MetricRecord,
     PluginsRecord,
-    RoundRecord,
     TaskRecord,
 )
+from hsfl.runs.round_records import CheckedRound, RoundRecord
 from hsfl.tasks import DEFAULT, TASKS, LearningTask, Metric
 
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
@@ -179,12 +178,9 @@ class RunFolder:
                 for folder in made:
                     folder.rmdir()
 
-    def write_cuts(self, cuts: Sequence[int], note: str | None = None) -> None:
-        """Keep the cuts that the run was given or chose: a search that ends by the clock may find other cuts the next time.
-
-        note: what to say of a search that its time limit stopped.
-        """
-        write_json(self.cuts_path, asdict(CutsRecord(list(cuts), note)))
+    def write_cuts(self, cuts: CutsRecord) -> None:
+        """Keep the cuts that the run was given or chose: a search that ends by the clock may find other cuts the next time."""
+        write_json(self.cuts_path, asdict(cuts))
 
     def cuts(self) -> CutsRecord | None:
         """The cuts that the run began with; None in a folder of an older version, which did not write them."""
@@ -192,10 +188,6 @@ class RunFolder:
             return None
         record: CutsRecord = read_record(self.cuts_path, CutsRecord)
         return record
-
-    def first_cuts(self) -> tuple[int, ...] | None:
-        """The cuts that the run began with, [K], as training takes them."""
-        return None if (record := self.cuts()) is None else tuple(record.cuts)
 
     def config(self) -> RunConfig:
         """The run's settings. Plugins that the file may name are neither loaded nor kept."""

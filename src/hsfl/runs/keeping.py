@@ -8,7 +8,7 @@ from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.joined import exported
 from hsfl.runs.parts import Parts, Position
 from hsfl.runs.record import Summary, summarise
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.runs.tables import write_tables
 
 

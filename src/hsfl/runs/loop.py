@@ -28,7 +28,8 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.parts import Parts, Position
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import Summary, TensorBoard, make_record
-from hsfl.runs.records import RoundRecord, advance
+from hsfl.runs.records import CutsRecord, advance
+from hsfl.runs.round_records import RoundRecord
 from hsfl.training.aggregate import Diverged
 
 
@@ -39,6 +40,7 @@ def run(
     observer: Observer | None = None,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
+    cuts: CutsRecord | None = None,
 ) -> Summary:
     """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly, so that it can go on later.
 
@@ -46,6 +48,7 @@ def run(
         goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
     observer: is told what happens, for a progress display.
     dataset, model: given from Python, instead of those that the config names.
+    cuts: that were chosen for this run before; a run that goes on has its own.
     """
     observer, folder = observer or Observer(), RunFolder(out)
     config = settled(config, folder, resume, model)
@@ -53,7 +56,7 @@ def run(
         going_on = goes_on(folder, config, resume, observer)
         folder.clear_scratch()
         with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
-            bench = prepare(config, dataset, model, folder.first_cuts() if going_on else None)
+            bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
             return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)

@@ -15,7 +15,8 @@ from hsfl.errors import InputError
 from hsfl.formats import duration
 from hsfl.runs.observer import Observer
 from hsfl.runs.processes import in_processes
-from hsfl.runs.progress import Warnings, observer
+from hsfl.runs.progress import Warnings, observer, without_numbers
+from hsfl.runs.records import CutsRecord
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Piece:
     kind: str  # pieces of one kind take about equally long
     config: RunConfig
     path: Path
+    cuts: CutsRecord | None = None  # that were chosen for the run before, and are not searched again
 
 
 Work = Callable[[Piece, Observer], None]
@@ -85,8 +87,8 @@ class Told(Show):
         self.says(f"{_place(place, total, left_s)}: {piece.name} has ended")
 
     def warns(self, piece: Piece, message: str) -> None:
-        if message not in self.said:
-            self.said.add(message)
+        if (what := without_numbers(message)) not in self.said:
+            self.said.add(what)
             Warnings(self.console).warns(f"{piece.name}: {message}")
 
     def says(self, message: str) -> None:
@@ -123,7 +125,7 @@ def run_all(
 def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace: Pace, total: int) -> None:
     left = {piece.path: piece for piece in waiting}
     try:
-        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs, stoppable=True):
+        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs):
             piece = left.pop(path)
             for message in warnings:
                 show.warns(piece, message)

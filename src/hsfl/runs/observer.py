@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hsfl.config import RunConfig
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 
 
 class Observer:

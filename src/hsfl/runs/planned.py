@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, set_names, with_changes
 from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
 from hsfl.methods import method
-from hsfl.runs.records import Index
+from hsfl.runs.numbers import Index
 
 DECIDED = ("fleet.cuts", "allocation.policy")  # by a plan
 
@@ -32,7 +33,8 @@ def read_plan(path: Path) -> PlannedCuts:
     path = path / "plan.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError(f"--plan {path} is no file; hsfl plan CONFIG --out DIR writes DIR/plan.json")
-    plan: PlannedCuts = read_record(path, PlannedCuts)
+    way_out = "give the plan.json that hsfl plan CONFIG --out DIR writes"
+    plan: PlannedCuts = read_record(path, PlannedCuts, way_out)
     config = None if plan.config is None else from_folder(path.parent, plan.config)
     return PlannedCuts(plan.policy, plan.cuts, config)
 
@@ -49,9 +51,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
         raise InputError(
             f"a plan gives every client its own cut but framework {config.framework} has none; set framework=hsfl, or leave out --plan"
         )
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-
-    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"])
-    if plan.policy != "even" and policy(plan.policy, config.options).cuts != "optimised":
+    config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"], look=False)
+    if policy_row(plan.policy, config.options).chooses_cuts:
         return with_changes(config, ["fleet.cuts=planned"])
     return with_changes(config, [f"fleet.cuts={plan.cuts}"])

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
@@ -21,7 +23,8 @@ from hsfl.formats import count
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.methods import copy_per_client_names, method
-from hsfl.models.fit import check_fits
+from hsfl.models.fit import check_fits, check_weights
+from hsfl.models.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
@@ -32,6 +35,7 @@ from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
+from hsfl.runs.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
@@ -53,6 +57,11 @@ class Bench:
     plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
     @property
+    def cuts(self) -> CutsRecord:
+        """The cuts that were given or chosen, for another bench of the same run."""
+        return CutsRecord(list(self.task.cuts), self.plan_note)
+
+    @property
     def exam(self) -> Exam:
         return Exam(self.task.model, self.task.initial, self.test, self.num_outputs, self.task.goal)
 
@@ -61,40 +70,42 @@ def prepare(
     config: RunConfig,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
-    cuts: tuple[int, ...] | None = None,
+    cuts: CutsRecord | None = None,
 ) -> Bench:
     """Everything that a run of this config needs.
 
     dataset, model: given from Python instead of those that the config names; the model is copied.
-    cuts: [K] of a run that goes on, which are not searched again.
+    cuts: that this run has chosen before, and are not searched again.
     """
     _check_settings(config)
     dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
     indices = divide(config, dataset)
+    if model is not None:
+        check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
     fitted = fitted.to(find_device(config.device)).eval()
     goal = find_goal(config, dataset)
-    check_fits(fitted, train.floats(train.x[:1]), dataset.num_classes, goal.row.targets)
+    check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets)
     _check_loss(goal, fitted, train)
     _check_smallest_batch(config, fitted, train, indices)
-    world = make_world(config, train.shape, dataset.num_classes, model).named(client_names(config, dataset))
+    split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
+    world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
-    cuts, plan_note = _cuts(config, world, num_samples, cuts)
+    chosen, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
-    task = _make_task(config, fitted, feed, world, num_samples, cuts, goal)
+    task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note)
 
 
 def _cuts(
-    config: RunConfig, world: World, num_samples: np.ndarray, given: tuple[int, ...] | None
+    config: RunConfig, world: World, num_samples: np.ndarray, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts that were given or are chosen now, [K], and what to say of a search that its time limit stopped."""
-    if given is not None:
-        check_cuts("the run's cuts (cuts.json)", given, config.fleet.min_cut, world)
-        return given, None
+    """The cuts that were chosen before or are chosen now, [K], and what to say of a search that its time limit stopped."""
+    if before is not None:
+        return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
     return run_cuts(config, world, num_samples)
 
 
@@ -125,11 +136,21 @@ def find_goal(config: RunConfig, dataset: Dataset) -> Goal:
     return Goal(row.name, config.train.loss)
 
 
+def _largest(train: Images, dataset: Dataset) -> Tensor:
+    """A sample to try a model on; of tokens with the last of the vocabulary in it."""
+    sample = train.floats(train.x[:1]).clone()
+    if dataset.vocabulary is not None:
+        sample.view(-1)[0] = dataset.vocabulary - 1
+    return sample
+
+
 def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
-    """Try a plugin's loss on two samples: what is no number is told before anything is written."""
-    if callable(goal.row.loss) and goal.loss is None:
+    """Try a plugin's loss and metrics on two samples: what is no number is told before anything is written."""
+    if (callable(goal.row.loss) and goal.loss is None) or any(metric.function for metric in goal.row.metrics):
         with torch.no_grad():
-            goal(copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2])
+            output, target = copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2]
+            goal(output, target)
+            goal.sums(output, target, output.shape[-1])
 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
@@ -250,12 +271,10 @@ def _receiver_notes(config: RunConfig) -> list[str]:
 
 def _check_policy(config: RunConfig) -> None:
     """A policy that has a rule for cuts needs cuts that are planned: it would choose none of those that are given."""
-    if config.allocation.policy in ("even", "own") or not method(config.framework).own_cuts:
+    if config.allocation.policy == "own" or not method(config.framework).own_cuts:
         return
-    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-
     name, cuts = config.allocation.policy, config.fleet.cuts
-    if policy(name, config.options).cuts != "optimised" and cuts != "planned":
+    if policy_row(name, config.options).chooses_cuts and cuts != "planned":
         raise InputError(
             f"allocation.policy={name} chooses cuts but fleet.cuts is {cuts!r}; set fleet.cuts=planned, or take a policy "
             "without a rule for cuts"

@@ -23,13 +23,11 @@ def worthwhile(num_items: int) -> int:
     return max(1, min(num_cores(), num_items // 4))
 
 
-def in_processes(
-    function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None, stoppable: bool = False
-) -> Iterator[R]:
+def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None) -> Iterator[R]:
     """The function's answers in the order in which they come; one worker works here, several in processes of their own.
 
-    stoppable: when the caller stops (Ctrl-C, an error in another piece) or dies, each worker gets SIGTERM, which a run takes
-        as the order to save its state and end. Without it workers finish the piece that they have begun.
+    When the caller stops (Ctrl-C, an error in another piece) or dies in any way, each worker gets SIGTERM: a run takes it as the
+    order to save its state and end, other work ends at once.
     """
     num_workers = min(num_workers or num_cores(), len(items))
     if num_workers <= 1:
@@ -37,8 +35,7 @@ def in_processes(
         return
     fresh = get_context("spawn")  # torch's threads do not survive a fork
     lifeline, ours = fresh.Pipe(duplex=False)  # it breaks when this process closes it, or ends in any way
-    given = (list(plugins.LOADED), lifeline if stoppable else None)
-    with ProcessPoolExecutor(num_workers, fresh, _begin, given) as pool, ours, lifeline:
+    with ProcessPoolExecutor(num_workers, fresh, _begin, (list(plugins.LOADED), lifeline)) as pool, ours, lifeline:
         futures = [pool.submit(_call, function, item) for item in items]
         whole = False
         try:
@@ -60,13 +57,12 @@ def _call(function: Callable[[T], R], item: T) -> R:
         raise InputError(words) from error
 
 
-def _begin(specs: list[str], lifeline: Connection | None) -> None:
+def _begin(specs: list[str], lifeline: Connection) -> None:
     """Ctrl-C reaches all processes of a terminal, so workers leave it to the caller. The user's plugins are loaded in each
     worker from their files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     plugins.load_all(specs)
-    if lifeline is not None:
-        threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
 def _end_with(lifeline: Connection) -> None:

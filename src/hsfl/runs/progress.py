@@ -1,5 +1,6 @@
 """What a person sees while a run is under way: bars on a terminal, plain lines elsewhere."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
 from hsfl.methods import method
 from hsfl.runs.observer import Observer
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_records import RoundRecord
 
 MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
 
@@ -41,16 +42,27 @@ def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> 
     return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
 
 
+def without_numbers(message: str) -> str:
+    """What a message says, whatever its numbers and plurals."""
+    return re.sub(r"\d[\d.,]*( step| round| client)?s?", "#", message)
+
+
 class Warnings(Observer):
-    """Shows nothing but warnings, and each of them once. said: the warnings that were shown before."""
+    """Shows nothing but warnings, and each of them once.
+
+    said: what other runs of many have warned of. What differs from it in numbers alone is not said again: the steps of two
+    frameworks differ, and the advice is the same.
+    """
 
     def __init__(self, console: Console, name: str | None = None, said: set[str] | None = None) -> None:
-        self.console, self.name, self.said = console, name, set() if said is None else said
+        self.console, self.name, self.one_of_many = console, name, said is not None
+        self.said = set[str]() if said is None else said
 
     def warns(self, message: str) -> None:
-        if message in self.said:
+        what = without_numbers(message) if self.one_of_many else message
+        if what in self.said:
             return
-        self.said.add(message)
+        self.said.add(what)
         self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
 
 

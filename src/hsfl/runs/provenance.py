@@ -52,7 +52,7 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
         now = plugin.sha256 if plugin is not None else ""
         if sha256 != now:
             raise InputError(
-                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(now)}); put the file of then "
+                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(now)}); put the original file "
                 "back, or run again into a new folder"
             )
 

@@ -17,7 +17,8 @@ from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says, Times, best_round
+from hsfl.runs.records import ClientsRecord
+from hsfl.runs.round_records import RoundRecord, Says, Times, best_round
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -44,8 +45,8 @@ class Summary:
     metrics: dict[str, float]  # of the last evaluated round, where they are no fields here
 
 
-def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
-    """Data and device of each client, for the run folder. cuts: [K], as the framework uses them."""
+def clients_record(bench: Bench, cuts: Sequence[int], notes: Sequence[str] = ()) -> ClientsRecord:
+    """Data and device of each client, for the run folder. cuts: [K], as the framework uses them. notes: what the run warned of."""
     feed, fleet, servers = bench.task.feed, bench.world.fleet, bench.world.servers
     names = list(bench.class_names) if bench.task.goal.row.targets == "classes" else []
     labels = feed.images.y.cpu().numpy() if names else np.zeros(len(feed.images), np.int64)
@@ -55,7 +56,8 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
     if is_many(fleet.num_clients):
         crowd = clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
         return ClientsRecord(
-            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd, redrawn=redrawn
+            [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd,
+            notes=list(notes), redrawn=redrawn,
         )  # fmt: skip
     return ClientsRecord(
         num_samples=feed.sizes.tolist(),
@@ -71,6 +73,7 @@ def clients_record(bench: Bench, cuts: Sequence[int]) -> ClientsRecord:
         names=None if fleet.names is None else fleet.names.tolist(),
         flops_per_s=(fleet.cpu_hz * fleet.flops_per_cycle).tolist(),
         main_flops_per_s=main_flops_per_s,
+        notes=list(notes),
         redrawn=redrawn,
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from hsfl import plugins
 from hsfl.config import OptionsConfig, RunConfig, flatten
+from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import Dataset
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
@@ -27,7 +28,8 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import clients_record, make_record, summarise
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.records import CutsRecord
+from hsfl.runs.round_records import RoundRecord
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
@@ -41,7 +43,7 @@ TIMED = (
     "engine.",
     "log.",
     *(
-        f"options.{name}." for name in OptionsConfig.model_fields
+        f"options.{name}." for name in OptionsConfig.model_fields if name not in OF_MODELS
     ),  # where they change more, `rounds_within_budget` says so
 )  # change the clock alone
 
@@ -58,9 +60,9 @@ def learning(config: RunConfig) -> str | None:
     )
 
 
-def rounds_within_budget(config: RunConfig, dataset: Dataset | None, model: SplitModel | None) -> int | None:
+def rounds_within_budget(bench: Bench) -> int | None:
     """How many rounds a run will make; None where it learns in its own way: clients keep their heads, or stay away."""
-    bench = prepare(config, dataset, model)
+    config = bench.task.config
     framework = find_framework(config.framework)(bench.task)
     if not framework.extras().heads_travel or framework.extras().away:
         return None
@@ -76,22 +78,23 @@ def take_over(
     observer: Observer | None = None,
     dataset: Dataset | None = None,
     model: SplitModel | None = None,
+    cuts: CutsRecord | None = None,
 ) -> None:
     """Write the folder `out` of a run of `config` that learns as the run in the folder `trained` did; no model is kept.
 
-    The run ends with its budget, or with the last round that was trained.
+    The run ends with its budget, or with the last round that was trained. cuts: that were chosen for it before.
     """
     observer, folder, source = observer or Observer(), RunFolder(out), RunFolder(trained)
     with folder.locked():
         if folder.config_path.exists():
             folder.begin_anew()  # it takes seconds, so a stopped one begins anew
-        bench = prepare(config, dataset, model)
+        bench = prepare(config, dataset, model, cuts)
         framework = find_framework(config.framework)(bench.task)
         records, status = _timed(bench, framework, source)
         folder.create(config)
-        folder.write_cuts(bench.task.cuts, bench.plan_note)
+        folder.write_cuts(bench.cuts)
         folder.write_task(bench.task.goal.row)
-        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts, bench.notes)))
         write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
         observer.run_starts(config, framework.cuts, 0)
         for record in records:

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 
 CHUNK = 1 << 18  # numbers that are added at once; whole vectors take four to seven times as long
 GROWTH_BITS = 12  # a round may multiply a unit's largest number by 2 to this power
 SUM_BITS = 62  # of a sum; an int64 holds 63 and a sign
 WEIGHT_BITS = 20  # weights are multiples of 2 ** -20, so that their sums are exact, too
+COUNTED = 2**53  # up to here a sum of integers (BatchNorm's counters) is divided exactly
 
 
 class Diverged(ArithmeticError):
@@ -61,7 +63,11 @@ class PartialSum:
         starts = state.layout.float_starts
         ends = [starts[unit + 1] - starts[state.start] for unit in range(state.start, state.stop)]
         _add(mine.total.floats, state.floats, [math.ldexp(weight, bits) for bits in mine.bits], ends)
-        _add(mine.total.ints, state.ints, [weight], [len(state.ints)])
+        if len(state.ints):
+            most_weight = (
+                math.ldexp(1.0, SUM_BITS - mine.bits[0]) / mine.largest[0]
+            )  # of the round, or up to twice that
+            _add_ints(mine.total.ints, state.ints, weight, COUNTED / most_weight)
         mine.weight.add_(weight)
 
     def merge(self, other: "PartialSum") -> None:
@@ -88,7 +94,9 @@ class PartialSum:
 
     def write_mean(self, after: UnitState) -> None:
         """Put the weighted mean into our units of `after`; units that nobody trained stay as they are."""
-        for unit, bits, weight in zip(range(self.total.start, self.total.stop), self.bits, self.weight.tolist()):
+        units = range(self.total.start, self.total.stop)
+        for unit, bits, largest, weight in zip(units, self.bits, self.largest, self.weight.tolist()):
+            assert math.ldexp(weight * largest, bits) < 2.0**63, "clients weigh more than the sum was made for"
             if weight > 0:
                 mine, out = self.total[unit : unit + 1], after[unit : unit + 1]
                 for theirs, numbers in zip(out.floats.split(CHUNK), mine.floats.split(CHUNK)):
@@ -103,7 +111,12 @@ class PartialSum:
 
 def most_after(before: UnitState) -> tuple[float, ...]:
     """The largest number that each unit may hold after a round that starts from `before`."""
-    return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in _largest(before))
+    numbers = _largest(before)
+    if math.inf in numbers:
+        raise Diverged(
+            f"a weight of unit {before.start + numbers.index(math.inf) + 1} is infinite where a round begins"
+        )
+    return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in numbers)
 
 
 def check_growth(state: UnitState, most: Sequence[float]) -> None:
@@ -125,10 +138,36 @@ def _largest(state: UnitState) -> list[float]:
 
 def _add(total: Tensor, part: Tensor, scales: Sequence[float], ends: Sequence[int]) -> None:
     """total += part times the scale of its unit, rounded, in pieces that stay in the cache. ends: where each unit ends."""
+    stretches = _stretches(scales, ends)
     for begin in range(0, len(total), CHUNK):
         end = min(begin + CHUNK, len(total))
         wide = part[begin:end].to(total.device, torch.float64, copy=True)
-        for first, last, scale in zip([0, *ends], ends, scales):
+        for first, last, scale in stretches:
             if max(first, begin) < min(last, end):
                 wide[max(first - begin, 0) : last - begin].mul_(scale)
         total[begin:end].add_(wide.round_().long())
+
+
+def _stretches(scales: Sequence[float], ends: Sequence[int]) -> list[tuple[int, int, float]]:
+    """(begin, end, scale) of neighbouring units that have one scale, as most have."""
+    found: list[tuple[int, int, float]] = []
+    for first, last, scale in zip([0, *ends], ends, scales):
+        if found and found[-1][2] == scale:
+            first = found.pop()[0]
+        found.append((first, last, scale))
+    return found
+
+
+def _add_ints(total: Tensor, part: Tensor, weight: float, most: float) -> None:
+    """total += weight times part, rounded. most: the largest integer whose sum over the round is still divided exactly."""
+    largest = max(abs(int(end)) for end in torch.aminmax(part))
+    if largest > most:
+        raise InputError(
+            f"the model has integers of up to {largest:,}, which cannot be averaged to the digit; register a buffer that need not "
+            "travel with persistent=False"
+        )
+    part = part.to(total.device)
+    if weight.is_integer():
+        total.add_(part, alpha=int(weight))
+    else:
+        total.add_((part.double() * weight).round_().long())

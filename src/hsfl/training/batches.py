@@ -64,11 +64,12 @@ class Images:
         return columns[0].view(-1, *others), columns[1].view(-1, *others)
 
     def floats(self, x: Tensor) -> Tensor:
-        """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std. Tokens stay as they are."""
+        """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std. Tokens stay as they are. Always a copy, since a
+        model may change its input in place."""
         if x.dtype == torch.int64:
-            return x
+            return x.clone()
         if not self.mean:
-            return x.to(self.dtype)
+            return x.to(self.dtype, copy=True)
         scale, shift = self._affine
         return torch.addcmul(shift, x, scale)
 

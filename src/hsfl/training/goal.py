@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.errors import InputError
-from hsfl.tasks import DEFAULT, LearningTask, find_task
+from hsfl.tasks import DEFAULT, LearningTask, Metric, find_task
 
 MOST_NATS = 600.0  # beyond it a perplexity is no number that a record holds
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Of classes; of tokens the mean over all of them."""
+    """The cross-entropy of classes, the mean over the batch; of tokens, the mean over all tokens."""
     return (
         F.cross_entropy(output.flatten(0, -2), target.flatten()) if target.ndim > 1 else F.cross_entropy(output, target)
     )
@@ -59,11 +59,11 @@ class Goal:
         return self(output, target) * len(target)
 
     def sums(self, output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
-        """What the metrics need of a batch; it adds up over batches."""
-        own = [metric.function for metric in self.row.metrics if metric.function is not None]
+        """The sums that the metrics need of a batch; sums of several batches are added."""
+        own = [metric for metric in self.row.metrics if metric.function is not None]
         return (
             *_SUMS[self.row.targets](output, target, num_outputs),
-            *(_own_sum(self.task, f, output, target) for f in own),
+            *(_own_sum(self.task, metric, output, target) for metric in own),
         )
 
     def metrics(self, sums: Sequence[float], num_samples: int) -> dict[str, float]:
@@ -92,13 +92,13 @@ def checked(task: str, loss: object) -> Tensor:
     return loss
 
 
-def _own_sum(task: str, metric: Callable[[Tensor, Tensor], Tensor], output: Tensor, target: Tensor) -> float:
-    value = metric(output, target)
+def _own_sum(task: str, metric: Metric, output: Tensor, target: Tensor) -> float:
+    assert metric.function is not None
+    value = metric.function(output, target)
     if not isinstance(value, Tensor) or value.shape != (len(target),):
         shape = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        name = getattr(metric, "__name__", "metric")
         raise InputError(
-            f"metric {name} of task {task!r} gives {shape} for {len(target)} samples; give one number each"
+            f"metric {metric.name} of task {task!r} gives {shape} for {len(target)} samples; give one number each"
         )
     return float(value.double().sum())
 

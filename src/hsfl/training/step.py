@@ -54,7 +54,7 @@ def learning_rate(train: TrainConfig, round_index: int) -> float:
 def _draws(unit: nn.Module) -> bool:
     """Whether a unit may draw random numbers: its graph says so, it has dropout, or modules that are neither torch's nor ours."""
     if isinstance(unit, GraphUnit):
-        return unit.draws
+        return GraphUnit.draws(unit)
     return any(_may_draw(module) for module in unit.modules())
 
 

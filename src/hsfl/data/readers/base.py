@@ -116,14 +116,15 @@ class Arrays(NamedTuple):
 
 @contextmanager
 def reading(path: Path, way_out: str) -> Iterator[None]:
-    """Turn whatever foreign bytes can cause (gzip, zip, pickle and JPEG each have their own) into one InputError."""
+    """Turn whatever foreign bytes can cause (gzip, zip, pickle and JPEG each raise errors of their own) into one InputError."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
+        kind = "" if type(error) is Exception else f"{type(error).__name__}: "
         detail = " ".join(str(error).split())[:120]
-        raise InputError(f"{path} cannot be read ({type(error).__name__}: {detail}); {way_out}") from error
+        raise InputError(f"{path} cannot be read ({kind}{detail}); {way_out}") from error
 
 
 def missing(name: str, file: str, data_dir: Path) -> DataMissing:
@@ -149,7 +150,7 @@ def check_labels(path: Path, labels: np.ndarray, num_images: int, num_classes: i
 
 
 def held_out(labels: np.ndarray, groups: np.ndarray, name: str) -> np.ndarray:
-    """Which samples are for testing: whole groups, about a fifth of each class, the same in every run.  # [n] bool
+    """Which samples are for testing, [n] bool: whole groups, about a fifth of each class, the same in every run.
 
     A group (a lesion) belongs to the class of its first image. Every class of two groups or more is on both sides.
     """

@@ -59,7 +59,7 @@ STAND_INS: dict[tuple[str, str], type] = {
 class RestrictedUnpickler(pickle._Unpickler):
     """Knows the stand-ins and nothing else.
 
-    Python's own version, as fast here as the one in C: that one makes room for as many objects as a file claims to have, up to 64
+    Python's own version, as fast here as the version in C, which makes room for as many objects as a file claims to have: up to 64
     GiB for an index of ten bytes.
     """
 

@@ -14,7 +14,7 @@ Size = tuple[int, int]  # width, height, as Pillow has it
 
 
 def decode(source: Path | bytes, mode: str, size: Size | None) -> np.ndarray:
-    """One image as uint8 [C, H, W]; mode is "L" or "RGB", and size None keeps what it has."""
+    """One image as uint8 [C, H, W]; mode is "L" or "RGB", and a size of None keeps the image's own."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
         if size is not None and image.size != size:
             image.draft(mode, (2 * size[0], 2 * size[1]))  # a large JPEG is decoded at a fraction of its size

@@ -20,9 +20,10 @@ BLOCK = 128
 BYTES = 256
 MOST_BYTES = 2**30  # of all files together, since tokens take eight times that
 TASK = "next_token"
+MOST_UNKNOWN = 0.5  # of the tokens; beyond it a tokenizer is for other texts
 WAY_OUT = "save it as text in UTF-8, or move it out of the folder"
 
-Encode = Callable[[str], np.ndarray]
+Encode = Callable[["Text"], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def blocks(texts: list[Text], request: Request) -> Arrays:
     encode, vocabulary = _tokenizer(request)
     size, parts, owner = files.block or BLOCK, list[np.ndarray](), list[int]()
     for number, text in enumerate(texts):
-        tokens = encode(text.content)
+        tokens = encode(text)
         count = max(len(tokens) - 1, 0) // size
         parts.append(
             np.lib.stride_tricks.sliding_window_view(tokens, size + 1)[::size][:count] if count else _no_block(size)
@@ -140,7 +141,7 @@ def _content(path: Path) -> str:
 def _tokenizer(request: Request) -> tuple[Encode, int]:
     """How a text becomes tokens, and how many tokens there are."""
     if request.files.tokenizer is None:
-        return (lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.int64)), BYTES
+        return (lambda text: np.frombuffer(text.content.encode(), np.uint8).astype(np.int64)), BYTES
     path = request.file(request.files.tokenizer)
     try:
         from tokenizers import Tokenizer  # here, because it is an extra
@@ -151,7 +152,23 @@ def _tokenizer(request: Request) -> tuple[Encode, int]:
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
-    def encode(text: str) -> np.ndarray:
-        return np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+    unknown = _unknown(tokenizer)
 
-    return encode, tokenizer.get_vocab_size()
+    def encode(text: Text) -> np.ndarray:
+        with reading(path, f"it does not fit {text.where}: take the tokenizer that was made for such text"):
+            tokens = np.array(tokenizer.encode(text.content, add_special_tokens=False).ids, np.int64)
+        share = float(np.mean(tokens == unknown)) if unknown is not None and len(tokens) else 0.0
+        if share > MOST_UNKNOWN:
+            raise InputError(
+                f"data.tokenizer {path} does not fit {text.where}: {share:.0%} of its tokens are unknown; take one that was made for "
+                "such text, or leave it out to train on bytes"
+            )
+        return tokens
+
+    return encode, 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
+def _unknown(tokenizer: Any) -> int | None:
+    """The number of the token that stands for whatever a tokenizer does not know; None where there is none."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    return tokenizer.token_to_id(token) if isinstance(token, str) else getattr(tokenizer.model, "unk_id", None)

@@ -1,0 +1,121 @@
+"""The policies, one row each: by which rule each decision is made. Imports no numba; `policies` allocates.
+
+A policy makes four decisions: cuts once, then cycles, subchannels and power every round. A decision that has no rule is optimal,
+given the rules. Each baseline changes one decision of the proposed policy; names joined by + change several.
+
+    proposed  everything optimised        rcls  random feasible cuts       scls  the smallest max_cut for all
+    ecfa      even server cycles          gtra  greedy subchannels         etra  even server power
+    etra_even even server power and even subchannels
+    even      even cycles, subchannels and power
+    splitfed  scls with everything even   cpsl  the best single cut, greedy subchannels
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+from hsfl import plugins
+from hsfl.errors import InputError, known
+
+RULES = {
+    "cuts": ("optimised", "random", "smallest", "single"),
+    "cycles": ("optimal", "even"),
+    "subchannels": ("optimal", "greedy", "even"),
+    "power": ("optimal", "even"),
+}
+
+WORDS = {  # where the rule's name and the decision's are not clear by themselves
+    ("cuts", "smallest"): "the smallest max_cut for all",
+    ("cuts", "single"): "the best single cut",
+    ("cycles", "even"): "even server cycles",
+    ("power", "even"): "even server power",
+}
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """Four decisions, each by the name of its rule; a decision that is `optimal` (cuts: `optimised`) is left to the solver."""
+
+    name: str
+    cuts: str | Callable[..., Any] = "optimised"  # or a function from the samples to a cut for each client
+    cycles: str = "optimal"
+    subchannels: str = "optimal"
+    power: str = "optimal"
+    allocator: Callable[..., Any] | None = None  # decides cycles, subchannels and power itself, instead of the rules
+
+    def __post_init__(self) -> None:
+        for field, rules in RULES.items():
+            if not (field == "cuts" and callable(self.cuts)):
+                known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
+
+    @property
+    def chooses_cuts(self) -> bool:
+        """Whether a rule of the policy chooses the cuts; else they are searched, or may be given."""
+        return self.cuts != "optimised"
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no rule decides any part of a round."""
+        return self.allocator is None and (self.cycles, self.subchannels, self.power) == ("optimal",) * 3
+
+    @property
+    def words(self) -> str:
+        """What the policy does by rule, in a few words."""
+        if self.allocator is not None:
+            return "a plugin's own allocation"
+        said = [
+            WORDS.get((field, rule), f"{rule} {field}" if isinstance(rule, str) else f"{field} of its own")
+            for field in RULES
+            if (rule := getattr(self, field)) not in ("optimal", "optimised")
+        ]
+        return ", ".join(said) or "everything optimised"
+
+    def with_radio(self) -> Self:
+        """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
+        if callable(self.cuts) or self.allocator is not None:
+            raise InputError(f"policy {self.name} is for a radio but network.kind is 'measured'; choose another policy")
+        return self
+
+
+POLICIES = {
+    "proposed": PolicyRow("proposed"),
+    "rcls": PolicyRow("rcls", cuts="random"),
+    "scls": PolicyRow("scls", cuts="smallest"),
+    "ecfa": PolicyRow("ecfa", cycles="even"),
+    "gtra": PolicyRow("gtra", subchannels="greedy"),
+    "etra": PolicyRow("etra", power="even"),
+    "etra_even": PolicyRow("etra_even", subchannels="even", power="even"),
+    "even": PolicyRow("even", cycles="even", subchannels="even", power="even"),
+    "splitfed": PolicyRow("splitfed", cuts="smallest", cycles="even", subchannels="even", power="even"),
+    "cpsl": PolicyRow("cpsl", cuts="single", subchannels="greedy"),
+}
+
+
+def policy_row(name: str, options: Any = None) -> PolicyRow:
+    """A policy's row by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
+    plain = PolicyRow(name)
+    result = plain
+    for part in name.split("+"):
+        decided = _with_options(POLICIES[known("policy", part, POLICIES, ", or join names with +")], options)
+        for field in (*RULES, "allocator"):
+            if getattr(decided, field) != getattr(plain, field):
+                if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):
+                    raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")
+                result = replace(result, **{field: getattr(decided, field)})
+    if result.allocator is not None and (result.cycles, result.subchannels, result.power) != ("optimal",) * 3:
+        raise InputError(f"policy is {name!r}, but one of these allocates cycles, subchannels and power itself")
+    return result
+
+
+def _with_options(own: PolicyRow, options: Any) -> PolicyRow:
+    """A registered policy with its options; a built-in policy as it is."""
+    if own.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", own.name)) is None:
+        return own
+    value = plugins.default_options(own.name) if options is None else options.of(own.name)
+    bound: dict[str, Any] = {
+        field: partial(function, options=value)
+        for field in ("cuts", "allocator")
+        if callable(function := getattr(own, field))
+    }
+    return replace(own, **bound)

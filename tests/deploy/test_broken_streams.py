@@ -1,0 +1,93 @@
+"""Streams that break at the worst moment: a step is made once, and what comes late harms nobody."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hsfl.deploy.client_messages import Batch
+from hsfl.deploy.client_round import RoundWork
+from hsfl.deploy.compute import Compute
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.stepping import Stepping
+from hsfl.deploy.tails import Tail
+from tests.deploy.fleet import RUN, changed, simulated
+from tests.deploy.inside import Inside
+from tests.deploy.test_tails import STREAM, batch, step, tail
+
+ONE_ROUND = changed(RUN, fleet={"cuts": [5, 1, 2, 3]}, train={"rounds": 1, "tau_s": 20.0})
+
+
+def test_a_step_under_way_when_its_stream_breaks_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends the batch again on its next stream; the model is that of a simulation, to the bit."""
+    computed, exchanged, broken = Tail.compute, RoundWork.exchange, []
+
+    def compute(self: Tail, tensors: dict[str, torch.Tensor]) -> Any:
+        answer = computed(self, tensors)
+        time.sleep(0.5 if self.name == "di" and self.step == 1 else 0)
+        return answer
+
+    async def exchange(self: RoundWork, number: int, message: bytes) -> bytes:
+        if self.own.seat == 3 and number == 1 and not broken:
+            broken.append(number)
+            asyncio.get_running_loop().call_later(0.2, self.job.call.cancel)
+        return await exchanged(self, number, message)
+
+    monkeypatch.setattr(Tail, "compute", compute)
+    monkeypatch.setattr(RoundWork, "exchange", exchange)
+    inside = Inside(tmp_path, ONE_ROUND)
+    inside.go()
+    assert broken
+    assert inside.rounds()[0]["kept"] == [0, 1, 2, 3]
+    wanted, model = simulated(inside.run, [[0, 1, 2, 3]]).named(), load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:
+    """Its working copy may be another client's by then."""
+
+    async def story() -> None:
+        made, compute, going = tail(), Compute(1), threading.Event()
+        now = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
+        planner = SimpleNamespace(cost=SimpleNamespace(server_flops=[1.0] * 6))
+        metrics = SimpleNamespace(carried=lambda *words: None)
+        desk = SimpleNamespace(now=now, compute=compute, planner=planner, metrics=metrics)
+        before = made.side.state.floats.clone()
+        busy = asyncio.create_task(compute.run(going.wait))
+        waiting = asyncio.create_task(Stepping(desk)._step(now, made, Batch(0), batch(), STREAM))
+        await asyncio.sleep(0.05)
+        desk.now = None
+        going.set()
+        with pytest.raises(WireError, match="the round is over for this client"):
+            await waiting
+        await busy
+        assert torch.equal(made.side.state.floats, before)
+        compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_late_message_of_a_replaced_stream_drops_nobody() -> None:
+    """A link that comes back may bring what was sent before the client had opened its new stream."""
+    made = tail()
+    made.enter(fresh := object())
+    for late in (lambda: step(made, 0, batch()), lambda: made.check_stream(STREAM)):
+        with pytest.raises(WireError, match="another one has replaced") as refused:
+            late()
+        assert refused.value.reason == "stale"
+    step(made, 0, batch(), fresh)
+    assert made.step == 1
+
+
+def test_a_round_that_is_begun_anew_counts_its_bytes_anew() -> None:
+    made = tail()
+    loss, gradient = made.compute(batch())
+    made.answer(loss, gradient, 0.0, 0.0, 1000)
+    made.restart()
+    assert (made.up_bytes, made.down_bytes) == (0, 0)

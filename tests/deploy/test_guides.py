@@ -1,0 +1,35 @@
+"""What docs/deploy.md and docs/protocol.md say is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hsfl.deploy.client_messages import Hello
+from hsfl.deploy.messages import KINDS, pack
+from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_message_in_the_guide_is_whole() -> None:
+    text = (DOCS / "protocol.md").read_text()
+    rows = re.findall(r"^    ((?:[0-9a-f]{2} +)+)", text, re.MULTILINE)
+    assert bytes.fromhex("".join(rows)) == pack(Hello("ward-1"))
+
+
+def test_every_message_has_its_number_in_the_guide() -> None:
+    text = (DOCS / "protocol.md").read_text().replace("`", "")
+    for record, number in KINDS.items():
+        name = record.__name__
+        assert f"| {number} | {name} |" in text or f"{name} ({number})" in text, name
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("main", MainSettings), ("servers", EdgeSettings), ("device", ClientSettings)]
+)
+def test_every_setting_is_in_the_table(file: str, kind: type) -> None:
+    text = (DOCS / "deploy.md").read_text()
+    table = "".join(re.findall(rf"^\| (?:all|servers|{file}) \|.*$", text, re.MULTILINE))
+    for name in kind.model_fields:
+        assert f"`{name}`" in table, name

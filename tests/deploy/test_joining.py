@@ -1,0 +1,193 @@
+"""A client on its way in: who is away, what is wrong, and what the operator hears of it."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+
+from hsfl.commands.deploying import _say_end
+from hsfl.deploy import client as client_module
+from hsfl.deploy.certs import Authority
+from hsfl.deploy.client import Away, Device
+from hsfl.deploy.client_messages import Hello, Welcome
+from hsfl.deploy.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.logs import open_log, scrubbed
+from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.processes import run_client
+from hsfl.deploy.serving import Backoff
+from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
+from hsfl.errors import InputError
+from hsfl.runs.data import read_data
+from tests.deploy.fleet import RUN, changed
+from tests.deploy.inside import Inside
+from tests.deploy.kits import small_kit
+
+ONE_ROUND = changed(RUN, train={"rounds": 1})
+RUN_NAME = "0" * 16
+
+
+def quiet() -> io.StringIO:
+    return io.StringIO()
+
+
+def device(certs: Path | None = None) -> Device:
+    return Device(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, quiet()))
+
+
+def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_path: Path) -> None:
+    """The operator hears it, without the device's paths; the next device takes the seat."""
+    inside, words = Inside(tmp_path, ONE_ROUND, more={"clients": ()}), list[str]()
+
+    async def lost() -> None:
+        missing = {"name": f"npz:{tmp_path / 'none.npz'}"}
+        settings = inside.client_settings("di").model_copy(update={"name": "lost", "data": missing})
+        try:
+            await run_client(settings, True, inside.log("lost"))
+        except InputError as error:
+            words.append(str(error))
+
+    async def last() -> str:
+        while not words:
+            await asyncio.sleep(0.05)
+        return await inside.client("di")
+
+    assert inside.go(lost, last, honest=("ada", "bo", "cy")).status == "finished"
+    assert "none.npz" in words[0]
+    (line,) = [line for line in inside.events("main") if line["event"] == "client left before it was ready"]
+    assert line["client"] == "lost"
+    assert "(path)" in line["why"]
+    assert str(tmp_path) not in json.dumps(line)
+    assert sorted(json.loads((tmp_path / "run" / "seats.json").read_text())["names"]) == ["ada", "bo", "cy", "di"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("UNAVAILABLE", Away, "the edge server is away; trying again"),
+        ("PERMISSION_DENIED", InputError, "the edge server refuses ward-1: no"),
+    ],
+)
+def test_a_client_says_which_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], words: str
+) -> None:
+    async def measure_rates(peer: str) -> tuple[float, float]:
+        if peer == "edge":
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details="no")
+        return 1e9, 1e9
+
+    monkeypatch.setattr(client_module, "measure_rates", measure_rates)
+    made = device()
+    made.channels = SimpleNamespace(main="main", edge="edge")
+    with pytest.raises(kind, match=words):
+        asyncio.run(made._measure(SimpleNamespace()))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.MonkeyPatch, joined: bool) -> None:
+    """Its batches follow from the seat, so that the data are made ready again; later, another seat is another run's."""
+
+    class Call:
+        async def write(self, message: bytes) -> None:
+            expect(message, Hello)
+
+        async def read(self) -> bytes:
+            return pack(Welcome(1, "{}", [1], 2, False))
+
+    async def prepare(call: Call, welcome: Welcome) -> SimpleNamespace:
+        return SimpleNamespace(seat=welcome.seat)
+
+    async def measure(own: SimpleNamespace) -> None:
+        raise Away("far enough", "")
+
+    made = device()
+    made.own, made.joined = SimpleNamespace(seat=0), joined
+    monkeypatch.setattr(
+        made, "_open_channels", lambda: SimpleNamespace(main=SimpleNamespace(stream=lambda name: Call()))
+    )
+    monkeypatch.setattr(made, "_prepare", prepare)
+    monkeypatch.setattr(made, "_measure", measure)
+    kind, words = (InputError, "another seat than before") if joined else (Away, "far enough")
+    with pytest.raises(kind, match=words):
+        asyncio.run(made._attend(Backoff()))
+    assert made.own.seat == (0 if joined else 1)
+
+
+def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path) -> None:
+    """At the start it is an error; later a client and the main server try again, until the bundle is whole."""
+    authority = Authority.create(tmp_path / "certs")
+    authority.add("ward-1")
+    for name in ("ward-1", "main"):
+        (authority.bundle_of(name) / "cert.pem").unlink()
+
+    async def story() -> None:
+        made = device(authority.bundle_of("ward-1"))
+        with pytest.raises(InputError, match=r"cert.pem is missing"):
+            made._open_channels()
+        made.own = SimpleNamespace()
+        with pytest.raises(Away, match="the certificate cannot be used; trying again") as away:
+            made._open_channels()
+        assert str(tmp_path) not in away.value.why
+        with pytest.raises(EdgeLost, match=r"the certificate cannot be used: cert.pem is missing"):
+            _ = EdgeLink("127.0.0.1:9", authority.bundle_of("main"), RUN_NAME).peer
+        authority.renew(["ward-1", "main"])
+        for channels in (made._open_channels(), EdgeLink("127.0.0.1:9", authority.bundle_of("main"), RUN_NAME).peer):
+            await channels.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("address", ["edge-box:7434", "box:443", "edge.example.org:7434", "10.0.0.2:7434"])
+def test_no_line_names_the_host_of_a_server(address: str) -> None:
+    assert (
+        scrubbed(f"DNS resolution failed for {address}: not found") == "DNS resolution failed for (address): not found"
+    )
+
+
+def test_a_run_whose_operator_has_no_data_names_none() -> None:
+    """Nor does the page, which would say that scikit-learn's digits were trained."""
+    run = {"model": {"name": "cnn"}, "data": {"augment": "none"}, "fleet": {"num_clients": 2}}
+    elsewhere = {"evaluate": "clients", "input": (1, 8, 8), "classes": 10}
+    config = run_config(MainSettings(run=run, **elsewhere))
+    assert config.data.name == "devices' own data"
+    assert config.data.augment == "none"
+    with pytest.raises(InputError, match="the devices of this run hold its data"):
+        read_data(config)
+    named = run | {"data": {"name": "digits"}}
+    assert run_config(MainSettings(run=named, **elsewhere)).data.name == "digits"
+    assert run_config(MainSettings(run=run)).data.name == "digits"
+
+
+def test_the_edge_server_has_time_to_build_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit shorter than that would begin it anew for ever."""
+    asked = list[float]()
+
+    async def ask(self: EdgeLink, method: str, message: object, answer: type, timeout_s: float) -> SimpleNamespace:
+        asked.append(timeout_s)
+        return SimpleNamespace(fingerprint=small_kit().fingerprint, instance="")
+
+    monkeypatch.setattr(EdgeLink, "_ask", ask)
+    asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin(small_kit()))
+    assert asked == [600.0]
+
+
+def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
+    file = tmp_path / "main.toml"
+    file.write_text('edgge = "127.0.0.1:1"')
+    with pytest.raises(InputError, match=r"'edgge' is unknown; did you mean edge\?"):
+        read_settings(file, MainSettings)
+    file.write_text('min_clients = "x"')
+    with pytest.raises(InputError, match=r"min_clients is 'x': .*; docs/deploy.md lists the settings"):
+        read_settings(file, MainSettings)
+
+
+def test_the_last_line_of_a_log_for_programs_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = quiet()
+    _say_end(open_log("main", True, stream), True, "finished after 3 rounds", status="finished", rounds=3)
+    told = json.loads(stream.getvalue())
+    assert (told["event"], told["status"], told["rounds"]) == ("ended", "finished", 3)
+    assert capsys.readouterr().out == ""

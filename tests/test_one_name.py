@@ -1,0 +1,21 @@
+"""A name has one meaning: no two classes of the package have the same name."""
+
+import ast
+from collections import defaultdict
+
+from tests.test_imports import FILES, ROOT
+
+KNOWN = {  # pairs in rooms that do not meet: a server's messages and calls, a solver's terms
+    *("Batch", "Device", "Done", "Ended", "Goal", "Job", "Measured", "Method", "Own", "Parts", "Plan", "Point", "Rule"),
+    *("Standing", "Trace", "Turn"),
+}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{path.as_posix()}:{node.lineno}")
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in KNOWN}
+    assert not twice, f"these names stand for two things: {twice}"
