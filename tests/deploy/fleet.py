@@ -150,7 +150,7 @@ class Fleet:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{name} does not end:\n{self.logs()}") from None
 
-    def until(self, found: Callable[[], Any], what: str, timeout_s: float = 180.0) -> Any:
+    def until(self, found: Callable[[], Any], what: str, timeout_s: float = 300.0) -> Any:
         """Until something is the case."""
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s:

@@ -122,6 +122,7 @@ def test_a_slow_client_past_tau(tmp_path: Path) -> None:
     with fleet(tmp_path, run, more={"min_clients": 3, "first_clients": 4}, plugin=PLUGIN) as there:
         there.start("edge", "main", *NAMES[:3])
         there.start("di", HSFL_TEST_PAUSE_S="2.5")  # 15 batches a round
+        there.until_event("main", "round begins", round=1)  # six processes take minutes to start on a busy machine
         there.until_event("main", "client dropped", client="di", round=1, reason="late")
         end(there, [WITHOUT_DI] * 3)
 
