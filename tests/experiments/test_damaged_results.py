@@ -42,7 +42,7 @@ def made(kind: str, place: Path) -> tuple[Path, Callable[[], Any]]:
     if kind == "tau":
         names = list(TauRow.__dataclass_fields__)
         path = place / "tau.csv"
-        path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+        path.write_text(",".join(names) + "\n" + ",".join("False" if name == "short" else "1" for name in names) + "\n")
         return path, lambda: read_rows(path)
     if kind == "answer":
         path = place / POINT.file

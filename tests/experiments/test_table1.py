@@ -130,8 +130,8 @@ def test_the_tables_say_it() -> None:
     study = make_study()
     found, times = list(cells(study)), list(timings(study))
     rows = [
-        TauRow("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, 0.7, 0.3),
-        TauRow("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, 0.8, 0.4),
+        TauRow("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, False, 0.7, 0.3),
+        TauRow("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, True, 0.8, 0.4),
     ]
     text = markdown(study, found, times, find_trends(found), rows, "smoke")
     assert "n = 2 fleets x 2 training seeds" in text
@@ -140,7 +140,7 @@ def test_the_tables_say_it() -> None:
     assert "| MNIST, the paper | 99.05 | - | 98.95 | - | 98.27 | 98.75 | 98.93 |" in text
     assert "| no round |" in text
     assert "| CL | HSFL never | never | never |" in text  # CL alone reaches 90 %, nobody 95
-    assert "| FL | 75.0 ± 63.5 | 35.0 ± 63.5 | 3 / 4 | 2 / 0 | 1 / - |" in text
+    assert "| FL | 75.0 ± 63.5 | 35.0 ± 63.5 | 3 / 4 † | 2 / 0 | 1 / - |" in text
 
 
 def test_traces_of_one_algorithm_lose_the_same() -> None:

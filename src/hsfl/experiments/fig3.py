@@ -92,8 +92,15 @@ def loss_table(study: Study, data: str) -> str:
     rows = []
     for column in study.columns:
         found = ([_losses(study, data, column, seed, part)[0] for seed in study.seeds] for part in FRACTIONS)
-        rows.append([COLUMNS[column].title, *(say_mean(estimate(values), digits=3) for values in found)])
+        rows.append([COLUMNS[column].title, *map(_say_losses, found)])
     return table(["training loss at", *(f"{part:g} of the budget" for part in FRACTIONS)], rows)
+
+
+def _say_losses(losses: Sequence[float | None]) -> str:
+    """The mean over seeds with its interval, and of how many seeds it is where some have no loss on some fleet."""
+    known = sum(loss is not None for loss in losses)
+    part = f" ({known} of {len(losses)} seeds)" if 0 < known < len(losses) else ""
+    return say_mean(estimate(losses), digits=3) + part
 
 
 def find_trends(study: Study, data: str) -> list[Trend]:
@@ -109,6 +116,6 @@ def find_trends(study: Study, data: str) -> list[Trend]:
         trends.append(Trend(claim, said, {"yes": True, "no": False}.get(found.answer)))
     if CENTRAL in half and None not in half[CENTRAL] and None not in half[PROPOSED]:
         ours, central = (float(np.mean(np.array(half[name], float))) for name in (PROPOSED, CENTRAL))
-        said = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget"
+        said = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget (close would be within 10 % of CL's)"
         trends.append(Trend("HSFL's convergence is close to CL's", said, abs(ours - central) <= 0.1 * central))
     return trends

@@ -61,7 +61,7 @@ def check_twins(
 ) -> list[Trend]:  # fmt: skip
     """HSFL, SplitFed V1 and FL, each trained by itself for some rounds of the first seed, must have the same training losses.
 
-    HSFL is trained for this, too, although the twins' trace is HSFL's: that trace may come from another version or machine.
+    HSFL is trained for this, too, although the twins' trace is HSFL's: that trace may come from another machine, whose kernels round otherwise.
     """
     seed, apart, rounds = study.seeds[0], 0.0, 0
     names = twins_of(study)

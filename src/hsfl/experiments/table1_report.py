@@ -207,7 +207,7 @@ def _tau_table(rows: Sequence[TauRow]) -> str:
                 COLUMNS[column].title,
                 say_mean(accuracy, 100),
                 say_mean(balanced, 100),
-                " / ".join(str(row.rounds) for row in own),
+                " / ".join(f"{row.rounds}{' †' if row.short else ''}" for row in own),
                 " / ".join(str(row.drops) for row in own),
                 " / ".join("-" if row.first_drop is None else str(row.first_drop) for row in own),
             ]
@@ -217,7 +217,8 @@ def _tau_table(rows: Sequence[TauRow]) -> str:
         f"HAM10000 with tau = twice the median round of SplitFed V1 as published, on the fleets of seeds {seeds} (fleet and "
         "training share the seed), at the whole budget:\n\n"
         + table(["", "accuracy, %", "balanced, %", "rounds", "clients dropped", "first drop in round"], body)
-        + "\nUntil a column first drops a client it shares the twins' training, and goes on from that model.\n"
+        + "\nUntil a column first drops a client it shares the twins' rounds. From then on it is trained by itself: from the twins' model "
+        "where this folder has it, else from its first round. † all rounds that were trained fit into the budget\n"
     )
 
 

@@ -59,6 +59,7 @@ class TauRow:
     rounds: int
     drops: int  # clients past tau, over all rounds
     first_drop: int | None  # the round, counted from 1
+    short: bool  # all rounds that were trained fit into the budget: the column could have gone on
     accuracy: float | None
     balanced_accuracy: float | None
 
@@ -120,12 +121,13 @@ def _timed(
     drops, rounds = sum(int(line.dropped.sum()) for line in lines), len(lines)
     first = next((index for index, line in enumerate(lines) if not line.kept.all()), None)
     said = (trace.data, trace.seed, column, tau_s, whole_s, rounds, drops)
+    short = rounds == config.train.rounds
     if first is None:
         round_s = [line.round_s for line in lines]
         plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
-        return TauRow(*said, None, plain.value, balanced.value)
+        return TauRow(*said, None, short, plain.value, balanced.value)
     folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
-    return OwnTraining(TauRow(*said, first + 1, None, None), config, folder, trace, first)
+    return OwnTraining(TauRow(*said, first + 1, short, None, None), config, folder, trace, first)
 
 
 def _train(own: Sequence[OwnTraining], out: Path, together: Together, say: Say) -> None:
@@ -230,6 +232,13 @@ def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:
 
 def _parsed(row: dict[str, str]) -> TauRow:
     """A row from its line of the CSV; an empty field is an unknown value."""
-    kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int}
+    kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int, "short": _yes}
     values: dict[str, Any] = {name: kinds.get(name, finite)(text) if text else None for name, text in row.items()}
     return TauRow(**values)
+
+
+def _yes(text: str) -> bool:
+    """True or False as a CSV file holds it; ValueError for other words."""
+    if text not in ("True", "False"):
+        raise ValueError(f"{text!r} where True or False is expected")
+    return text == "True"
