@@ -138,7 +138,7 @@ def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
 def test_known_cuts_are_not_searched_again(answer, trace: Trace, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     kept = read_cuts(write_cuts(tmp_path / "cuts.csv", [answer]))
     point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, GAINS)
-    known_gap, cuts = kept[point.key]
+    known_gap, cuts = kept[*point.key, point.settings]
     strange = {name: [1] * 10 for name in cuts}  # taken at their word, so nothing was searched
     assert solve(point, cost_of(point.config), strange, 0.5).cuts["hsfl"] == [1] * 10
     again = solve(point, cost_of(point.config), cuts, known_gap)
@@ -154,6 +154,18 @@ def test_table_1_takes_the_cuts_that_the_gains_have_searched(answer, tmp_path: P
     ((_, cuts),) = shipped_cuts(tmp_path).values()
     assert cuts == {"rcls": [2] * 10, "hsfl": [1] * 10}
     assert shipped_cuts(None) == {}
+
+
+def test_cuts_of_other_settings_are_not_taken(answer, trace: Trace, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The shipped cuts are of ResNet-18; a scale that trains another model, or other samples, searches its own."""
+    point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, GAINS)
+    fewer = make_point("digits", "smoke", SEED, FLEET, [3] * 10, GAINS)
+    quick = make_point("digits", "quick", SEED, FLEET, trace.num_samples, GAINS)
+    assert len({point.settings, fewer.settings, quick.settings}) == 3
+    assert answer.settings == point.settings
+    foreign = {(*point.key, quick.settings): (0.0, {name: [9] * 10 for name in GAINS})}
+    solve_points([point], tmp_path, foreign, quietly)
+    assert max(read_answer(tmp_path, point).cuts["hsfl"]) < 9
 
 
 def test_max_cut_from_memory() -> None:

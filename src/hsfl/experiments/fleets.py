@@ -6,6 +6,8 @@ that are known from a folder of results are taken from there, and the rounds are
 """
 
 import csv
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,7 +43,7 @@ STORAGES = {  # how max_cut comes about
 PAPER_BATCH = 256  # the batch whose memory counts, also where a subset is trained in smaller batches
 CUTS_FILE = "cuts.csv"
 GAINS_CUTS_FILE = f"gains-{CUTS_FILE}"
-CUTS_FIELDS = ("data", "seed", "fleet", "storage", "gap", "column", "cuts")
+CUTS_FIELDS = ("data", "seed", "fleet", "storage", "settings", "gap", "column", "cuts")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class Point:
     @property
     def key(self) -> tuple[str, int, int, str]:
         return (self.config.data.name, self.config.seed, self.fleet, self.storage)
+
+    @property
+    def settings(self) -> str:
+        """A short hash of the settings and samples behind the cuts, so that those of another model or scale are not taken for them."""
+        tree = self.config.model_dump(mode="json", exclude_defaults=True)
+        tree.get("data", {}).pop("dir", None)
+        return hashlib.sha256(json.dumps([tree, self.num_samples], sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def file(self) -> str:
@@ -82,6 +91,7 @@ class Answer:
     max_cut: list[Index]  # [K]
     num_samples: list[Positive]  # [K] as the clock charges them
     seconds: Positive
+    settings: str = ""  # the point's
 
     def mean_s(self, column: str) -> float:
         return float(np.mean(self.round_s[column]))
@@ -104,7 +114,7 @@ def make_point(
 def solve_points(
     points: Sequence[Point], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]], say: Say
 ) -> None:
-    """Solve the points that have no file yet. Cuts in `known`, by the point's key, are not searched again. After Ctrl-C every
+    """Solve the points that have no file yet. Cuts in `known`, by the point's key and settings, are not searched again. After Ctrl-C every
     file holds a whole point."""
     missing = [point for point in points if not _is_there(folder, point)]
     if not missing:
@@ -125,7 +135,7 @@ def _is_there(folder: Path, point: Point) -> bool:
 def _solve_and_write(
     point: Point, costs: Mapping[str, CostTable], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]]
 ) -> Answer:
-    gap, cuts = known.get(point.key, (float("nan"), {}))
+    gap, cuts = known.get((*point.key, point.settings), (float("nan"), {}))
     answer = solve(point, costs[point.config.data.name], cuts, gap)
     write_json(folder / point.file, asdict(answer))
     return answer
@@ -156,7 +166,7 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     data, seed, fleet, storage = point.key
     return Answer(
         data, seed, fleet, storage, gap if np.isfinite(gap) else 1.0, chosen, rounds, world.fleet.cpu_hz.tolist(),
-        world.fleet.max_cut.tolist(), num_samples.tolist(), time.perf_counter() - began,
+        world.fleet.max_cut.tolist(), num_samples.tolist(), time.perf_counter() - began, point.settings,
     )  # fmt: skip
 
 
@@ -178,7 +188,7 @@ def read_answer(folder: Path, point: Point) -> Answer:
 def write_cuts(path: Path, answers: Iterable[Answer]) -> Path:
     """Write the cuts as a CSV with one line for each fleet and column."""
     rows = [
-        [a.data, a.seed, a.fleet, a.storage, f"{a.gap:.4g}", name, " ".join(map(str, cuts))]
+        [a.data, a.seed, a.fleet, a.storage, a.settings, f"{a.gap:.4g}", name, " ".join(map(str, cuts))]
         for a in answers
         for name, cuts in a.cuts.items()
     ]
@@ -197,13 +207,13 @@ def shipped_cuts(folder: Path | None) -> dict[tuple[Any, ...], tuple[float, Cuts
 
 
 def read_cuts(path: Path) -> dict[tuple[Any, ...], tuple[float, Cuts]]:
-    """Gap and cuts by column, by the point's key; nothing where there is no such file."""
+    """Gap and cuts by column, by the point's key and settings; nothing where there is no such file."""
     if not path.exists():
         return {}
     found: dict[tuple[Any, ...], tuple[float, dict[str, Sequence[int]]]] = {}
     try:
         for row in csv.DictReader(path.read_text().splitlines()):
-            key = (row["data"], int(row["seed"]), int(row["fleet"]), row["storage"])
+            key = (row["data"], int(row["seed"]), int(row["fleet"]), row["storage"], row["settings"])
             _, cuts = found.setdefault(key, (finite(row["gap"]), {}))
             cuts[row["column"]] = [int(cut) for cut in row["cuts"].split()]
     except UNREADABLE as error:
