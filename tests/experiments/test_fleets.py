@@ -10,7 +10,7 @@ import pytest
 from hsfl.allocation.cuts import exact_rounds
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
-from hsfl.experiments.columns import ALL, COLUMNS, GAINS, trace_config
+from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, trace_config
 from hsfl.experiments.fleets import (
     CUTS_FILE,
     GAINS_CUTS_FILE,
@@ -24,7 +24,7 @@ from hsfl.experiments.fleets import (
     write_cuts,
 )
 from hsfl.experiments.gains import find_gains
-from hsfl.experiments.traces import Trace, find_trace
+from hsfl.experiments.traces import Trace, file_name, find_trace, is_of, read_trace
 from hsfl.planning.cuts import _phases
 from hsfl.planning.policy_cuts import samples
 from hsfl.planning.world import count_batches, world_of
@@ -32,6 +32,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
 
 SEED, FLEET = 1, 4
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def quietly(text: str) -> None:
@@ -166,6 +167,15 @@ def test_cuts_of_other_settings_are_not_taken(answer, trace: Trace, tmp_path: Pa
     foreign = {(*point.key, quick.settings): (0.0, {name: [9] * 10 for name in GAINS})}
     solve_points([point], tmp_path, foreign, quietly)
     assert max(read_answer(tmp_path, point).cuts["hsfl"]) < 9
+
+
+@pytest.mark.parametrize("data", DATASETS)
+def test_the_shipped_cuts_and_traces_are_of_todays_settings(data: str) -> None:
+    """Else `hsfl reproduce` would search and train them again, for hours."""
+    trace = read_trace(RESULTS / file_name(data, "twins", SEED))
+    assert is_of(trace, trace_config(data, "quick", SEED, "twins"))
+    point = make_point(data, "quick", SEED, FLEET, trace.num_samples, SEVEN)
+    assert set(SEVEN) <= set(shipped_cuts(RESULTS)[*point.key, point.settings][1])
 
 
 def test_max_cut_from_memory() -> None:

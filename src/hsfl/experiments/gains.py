@@ -138,7 +138,9 @@ def _section(storage: str, answers: Sequence[Answer]) -> str:
     data_sets = list(dict.fromkeys(a.data for a in answers))
     found = {data: find_gains([a for a in answers if a.data == data]) for data in data_sets}
     num = len({a.fleet for a in answers})
-    channels = len(next(iter(answers[0].round_s.values())))
+    channels = ", ".join(
+        f"{name_of(a.data)} {len(a.round_s[OWN_PROPOSED])}" for a in {a.data: a for a in answers}.values()
+    )
     how = {
         "drawn": "max_cut uniform in 3 to the number of units",
         "memory": "max_cut from the memory that training in batches of 256 takes (storage_bits uniform in 0.4 to 2.4 Gbit, 50 to 300 MB)",
@@ -156,7 +158,7 @@ def _section(storage: str, answers: Sequence[Answer]) -> str:
     ]
     seconds = [[f"{COLUMNS[name].title}", *(f"{_mean_s(answers, d, name):.1f}" for d in data_sets)] for name in GAINS]
     return (
-        f"{how}; n = {num} fleets, {channels} fresh channels each. Factors by which the mean round gets shorter, geometric mean [95 % "
+        f"{how}; n = {num} fleets, each on fresh channels ({channels}). Factors by which the mean round gets shorter, geometric mean [95 % "
         "bootstrap interval over fleets], range, and the share of fleets that gain less than 1 %:\n\n"
         + table(["", *map(name_of, data_sets)], rows)
         + "\nMean seconds of a round:\n\n"

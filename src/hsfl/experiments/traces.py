@@ -80,6 +80,8 @@ def find_trace(
     if (trace := _known(config, data, name, out, shipped)) is not None:
         return trace
     words = f"{data}, {name}, seed {seed}"
+    for path in filter(Path.exists, _paths(config, data, name, out, shipped)):
+        say(f"{words}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count")
     say(f"{words}: training {config.train.rounds} rounds")
     folder = run_path(out / "runs" / data, name, seed)
     run_or_resume(config, folder, make_observer(words))
@@ -88,11 +90,16 @@ def find_trace(
 
 def _known(config: RunConfig, data: str, name: str, out: Path, shipped: Path | None) -> Trace | None:
     """The trace of these settings in `out` or in `shipped`; None if it must be trained."""
-    for folder in (out / "traces", shipped):
-        path = folder / file_name(data, name, config.seed) if folder is not None else None
-        if path is not None and path.exists() and is_of(trace := read_trace(path), config):
+    for path in _paths(config, data, name, out, shipped):
+        if path.exists() and is_of(trace := read_trace(path), config):
             return trace
     return None
+
+
+def _paths(config: RunConfig, data: str, name: str, out: Path, shipped: Path | None) -> list[Path]:
+    """Where the trace may lie: in `out`, or in `shipped`."""
+    folders = [out / "traces"] if shipped is None else [out / "traces", shipped]
+    return [folder / file_name(data, name, config.seed) for folder in folders]
 
 
 def train_ahead(
