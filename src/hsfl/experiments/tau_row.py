@@ -6,7 +6,7 @@ that the twins had and is trained on its own. Fleet and training share their see
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -232,7 +232,15 @@ def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:
 
 def _parsed(row: dict[str, str]) -> TauRow:
     """A row from its line of the CSV; an empty field is an unknown value."""
-    kinds = {"data": str, "column": str, "seed": int, "rounds": int, "drops": int, "first_drop": int, "short": _yes}
+    kinds: dict[str, Callable[[str], Any]] = {
+        "data": str,
+        "column": str,
+        "seed": int,
+        "rounds": int,
+        "drops": int,
+        "first_drop": int,
+        "short": _yes,
+    }
     values: dict[str, Any] = {name: kinds.get(name, finite)(text) if text else None for name, text in row.items()}
     return TauRow(**values)
 
