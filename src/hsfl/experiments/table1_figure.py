@@ -59,7 +59,14 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         right.tick_params(labelleft=True)
         left.set_xlim(0, x[-1])
         right.set_xlim(left=0)
-        left.legend(frameon=False, fontsize=8.5, handlelength=3.4)
+        figure.legend(
+            *left.get_legend_handles_labels(),
+            loc="outside upper left",
+            ncols=4,
+            frameon=False,
+            fontsize=8.5,
+            handlelength=3.4,
+        )
         right.legend(frameon=False, fontsize=8.5, handlelength=3.4)
         fleets, seeds = len({a.fleet for a in study.answers if a.data == data}), len(study.seeds)
         note = f"mean over {fleets} fleets and {seeds} training seed{'s' if seeds > 1 else ''}" + (
