@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import Round
 from hsfl.deploy.kit import Kit
-from hsfl.deploy.plan import Plan
+from hsfl.deploy.plan import RoundPlan
 from hsfl.deploy.server_messages import EdgeTokens, Have, Seat
 from hsfl.deploy.tails import Tail
 from hsfl.deploy.tokens import Tokens
@@ -43,7 +43,7 @@ class MainRound:
 
     round: int
     state: UnitState  # units [min cut, num_units)
-    plan: Plan
+    plan: RoundPlan
     tails: dict[int, Tail]  # by seat
     deadline_s: float  # of the event loop's clock: tau
     parts: Parts
@@ -112,7 +112,7 @@ def open_round(
     kit: Kit,
     round: int,
     state: UnitState,
-    plan: Plan,
+    plan: RoundPlan,
     seats: dict[int, tuple[str, int]],
     parts: Parts,
     deadline_s: float,

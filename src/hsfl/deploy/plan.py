@@ -31,7 +31,7 @@ RATES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """The cuts of a round, and how long it should take."""
 
     cuts: tuple[int, ...]  # [K]
@@ -83,7 +83,7 @@ class Planner:
         blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
         self.measured[seat] = replace(before, **blended)
 
-    def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> Plan:
+    def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
         """The cuts of a round with these clients."""
         world, samples = self._world(names), self._samples()
         best = self._timed(world, samples, self._choose(world, samples), round, chosen)
@@ -114,8 +114,8 @@ class Planner:
         return tuple(old if fits else new for old, new, fits in zip(self.cuts, best, holds))
 
     def _fewest_changes(
-        self, world: World, samples: np.ndarray, best: Plan, before: Plan, round: int, chosen: tuple[int, ...]
-    ) -> Plan:
+        self, world: World, samples: np.ndarray, best: RoundPlan, before: RoundPlan, round: int, chosen: tuple[int, ...]
+    ) -> RoundPlan:
         """The new cuts for those whose new cut shortens the round; all others keep theirs."""
         for seat in range(len(best.cuts)):
             if best.cuts[seat] != before.cuts[seat]:
@@ -134,9 +134,9 @@ class Planner:
 
     def _timed(
         self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]
-    ) -> Plan:
+    ) -> RoundPlan:
         line, says = RoundClock(self.config, world, cuts, samples).round(round, chosen)
-        return Plan(cuts, line, says)
+        return RoundPlan(cuts, line, says)
 
     def _world(self, names: list[str]) -> World:
         """All K seats; a seat that nobody has taken yet is like the median of those that are."""
@@ -184,7 +184,7 @@ class Planner:
         usual = int(np.median(list(self.samples.values()))) if self.samples else 1
         return np.array([self.samples.get(seat, usual) for seat in range(self.config.fleet.num_clients)], float)
 
-    def _say(self, now: Plan, before: Plan, chosen: tuple[int, ...], names: list[str]) -> None:
+    def _say(self, now: RoundPlan, before: RoundPlan, chosen: tuple[int, ...], names: list[str]) -> None:
         for seat in chosen:
             old, new = before.cuts[seat], now.cuts[seat]
             if old != new:

@@ -6,7 +6,7 @@ from typing import cast
 
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.plan import Plan, Planner
+from hsfl.deploy.plan import Planner, RoundPlan
 from hsfl.deploy.roster import Roster
 from hsfl.deploy.tails import Tail
 from hsfl.files import write_json
@@ -27,7 +27,7 @@ def make_record(
     kit: Kit,
     round: int,
     now_s: float,
-    plan: Plan,
+    plan: RoundPlan,
     tails: dict[int, Tail],
     kept: Sequence[int],
     measured: dict[int, dict[str, float]],
@@ -74,7 +74,7 @@ def round_losses(tails: Sequence[Tail]) -> Losses:
 
 
 def write_clients(
-    folder: RunFolder, planner: Planner, plan: Plan, roster: Roster, kit: Kit, classes: Sequence[str]
+    folder: RunFolder, planner: Planner, plan: RoundPlan, roster: Roster, kit: Kit, classes: Sequence[str]
 ) -> None:
     """clients.json, from what the clients said of themselves; a seat that nobody has taken holds nothing."""
     seats = range(kit.config.fleet.num_clients)

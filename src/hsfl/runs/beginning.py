@@ -104,7 +104,7 @@ def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
     if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
         raise InputError(
             f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
-            f"{folder.cuts_path.name} of then back, or run again into a new folder"
+            f"{folder.cuts_path.name} as it was back, or run again into a new folder"
         )
 
 
