@@ -103,8 +103,8 @@ def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
     were searched again."""
     if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
         raise InputError(
-            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the "
-            f"{folder.cuts_path.name} as it was back, or run again into a new folder"
+            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the original "
+            f"{folder.cuts_path.name} back, or run again into a new folder"
         )
 
 
