@@ -1,7 +1,9 @@
 """Machines that differ are told apart in words; what needs Ray says so where there is none."""
 
 import builtins
+import sys
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,6 +44,8 @@ def test_without_ray_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "127.0.0.1:99999"])
-def test_an_address_where_nobody_listens(address: str) -> None:
+def test_an_address_where_nobody_listens(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is tried before Ray is loaded, so an empty module stands in for Ray where it is not installed."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     with pytest.raises(InputError, match=r"engine\.address"):
         start(config("engine.name=ray", f'engine.address="{address}"'), print)
