@@ -12,6 +12,7 @@ import numpy as np
 from hsfl.config import ModelConfig, RunConfig, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.experiments.columns import Column
+from hsfl.methods import method
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import Given, World
 
@@ -44,7 +45,10 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
 
     _, shape, num_classes = FACTS[config.data.name]
     shape, options = config.model.input or shape, config.options.of(config.model.name)
-    model, layout, initial = _model(config.model, shape, num_classes, Given(options))
+    device = (
+        "meta" if method(config.framework).built_in else "cpu"
+    )  # without weights, unless someone's own class looks at them
+    model, layout, initial = _model(config.model, shape, num_classes, Given(options), device)
     blank = Images(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (), ())
     counts = np.rint(num_samples / config.network.sample_scale).astype(int)
     feed = Feed(blank, [np.zeros(count, int) for count in counts], config.seed)
@@ -56,11 +60,11 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
 
 @lru_cache(maxsize=2)
 def _model(
-    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, own: Given
+    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, own: Given, device: str
 ) -> "tuple[SplitModel, Layout, UnitState]":
-    """The model with any weights, kept for the other columns and fleets, because drawing weights takes a second."""
+    """The model on a device, kept for the other columns and fleets; on "meta" it has shapes and no weights, which take time."""
     from hsfl.models.state import Layout, read_state  # here, because they load torch
     from hsfl.models.zoo import build
 
-    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=own.options)
+    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=own.options).to(device)
     return model, Layout.of(model), read_state(model)
