@@ -20,10 +20,10 @@ from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.powers import pour_rows
 from hsfl.allocation.prices import shares_of, solve_shares
-from hsfl.allocation.solving import Goal, TimeLimit
+from hsfl.allocation.solving import StopWhen, TimeLimit
 from hsfl.allocation.stage import distribution_stage, training_stage
 
-GOAL = Goal(1e-4)
+GOAL = StopWhen(1e-4)
 
 
 def spread(values):

@@ -26,7 +26,7 @@ from grpc import aio
 
 from hsfl.config import parse_config
 from hsfl.deploy.certs import Authority
-from hsfl.deploy.client_messages import Batch, Gradient, Hello, Measured, Ready, Welcome
+from hsfl.deploy.client_messages import Batch, Gradient, Hello, OwnSpeeds, Ready, Welcome
 from hsfl.deploy.credentials import add_port, open_channel
 from hsfl.deploy.demo import free_port, toml_lines
 from hsfl.deploy.kit import make_kit
@@ -276,7 +276,7 @@ async def joined(peer: Peer, name: str, fingerprint: str) -> Any:
             call = peer.stream("Attend")
             await call.write(pack(Hello(name)))
             expect(await read(call), Welcome)
-            await call.write(pack(Ready(fingerprint, [10] * 10, Measured(1e9, 1e8, 1e8, 1e8, 1e8, None), None)))
+            await call.write(pack(Ready(fingerprint, [10] * 10, OwnSpeeds(1e9, 1e8, 1e8, 1e8, 1e8, None), None)))
             return call
         except aio.AioRpcError as error:
             if error.code() != grpc.StatusCode.UNAVAILABLE:

@@ -5,11 +5,6 @@ from collections import defaultdict
 
 from tests.test_imports import FILES, ROOT
 
-KNOWN = {  # pairs in rooms that do not meet: a server's messages and calls, a solver's terms
-    *("Batch", "Device", "Done", "Ended", "Goal", "Job", "Measured", "Method", "Own", "Parts", "Point", "Rule"),
-    *("Standing", "Trace", "Turn"),
-}
-
 
 def test_no_two_classes_have_one_name() -> None:
     places = defaultdict(list)
@@ -17,5 +12,5 @@ def test_no_two_classes_have_one_name() -> None:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.as_posix()}:{node.lineno}")
-    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in KNOWN}
+    twice = {name: found for name, found in places.items() if len(found) > 1}
     assert not twice, f"these names stand for two things: {twice}"

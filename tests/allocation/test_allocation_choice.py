@@ -14,7 +14,7 @@ from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.solving import Goal, TimeLimit
+from hsfl.allocation.solving import StopWhen, TimeLimit
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
 
@@ -87,7 +87,7 @@ def test_a_level_near_a_client_s_own_time_does_not_stop_the_proof():
     random_cuts(rng, random_scenario(rng, 10, 10))
     scenario = random_scenario(rng, 32, 64)
     cuts = [5, 1, 4, 5, 1, 5, 4, 5, 4, 1, 4, 5, 4, 1, 4, 3, 4, 4, 1, 4, 4, 4, 5, 5, 4, 1, 8, 1, 1, 5, 4, 5]
-    answer = solve_stage(training_stage(scenario, np.array(cuts)), Goal(0.05), TimeLimit(120.0))
+    answer = solve_stage(training_stage(scenario, np.array(cuts)), StopWhen(0.05), TimeLimit(120.0))
     assert answer.gap <= 0.05 * (1 + 1e-9)
 
 

@@ -15,7 +15,7 @@ from hsfl.allocation.exclusive import _prove_many, solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.local_search import first_owner, local_search
 from hsfl.allocation.prices import shares_of, solve_shares
-from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage import distribution_stage, training_stage
 
 
@@ -48,7 +48,7 @@ def test_the_bound_for_many_subchannels_holds_on_few(scenario, cut):
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
     if T > 0:
         answer = _prove_many(
-            stage, StageAnswer(shares_of(owner, scenario.num_clients), T, rho, lam), Goal(1e-4), TimeLimit(0.1)
+            stage, StageAnswer(shares_of(owner, scenario.num_clients), T, rho, lam), StopWhen(1e-4), TimeLimit(0.1)
         )
         best = enumerate_stage(stage)
         assert answer.lower_bound_s <= best * (1 + 1e-9)
@@ -64,7 +64,9 @@ def test_the_walk_through_assignments_proves_no_more_than_is_true(monkeypatch):
         stage = training_stage(scenario, random_cuts(rng, scenario))
         owner = np.array([0, 1, 2, 0, 1])
         T, rho, lam = solve_shares(stage, shares_of(owner, 3), 0.0, 0.0)
-        answer = exclusive._prove_few(stage, StageAnswer(shares_of(owner, 3), T, rho, lam), Goal(0.3), TimeLimit(60.0))
+        answer = exclusive._prove_few(
+            stage, StageAnswer(shares_of(owner, 3), T, rho, lam), StopWhen(0.3), TimeLimit(60.0)
+        )
         best = enumerate_stage(stage)
         assert answer.lower_bound_s <= best * (1 + 1e-9)
         assert answer.lower_bound_s >= answer.T_s * 0.7 * (1 - 1e-9)
@@ -140,9 +142,9 @@ def test_solve_stage_decides_a_deadline_early():
     rng = np.random.default_rng(1)
     scenario = random_scenario(rng, 5, 10)
     stage = training_stage(scenario, random_cuts(rng, scenario))
-    best = solve_stage(stage, Goal(1e-4), TimeLimit(5))
-    easy = solve_stage(stage, Goal(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
-    hard = solve_stage(stage, Goal(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))
+    best = solve_stage(stage, StopWhen(1e-4), TimeLimit(5))
+    easy = solve_stage(stage, StopWhen(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
+    hard = solve_stage(stage, StopWhen(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))
     assert easy.T_s <= 2 * best.T_s
     assert hard.lower_bound_s >= 0.5 * best.T_s * (1 - 1e-12)
 

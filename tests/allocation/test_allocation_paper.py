@@ -17,7 +17,7 @@ from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_
 from hsfl.allocation.policies import policy
 from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.solving import Goal, TimeLimit
+from hsfl.allocation.solving import StopWhen, TimeLimit
 from hsfl.allocation.stage import training_stage
 from hsfl.errors import InputError
 
@@ -107,7 +107,7 @@ def optimal_cycles(stage, share, down_w):
 def test_further_turns_gain_nothing(clients, subchannels, seed):
     """After the P step everyone with work for the server ends at T, so that another F, and another P for it, is no better."""
     _, _, stage = an_instance(clients, subchannels, seed)
-    goal = Goal(1e-3)
+    goal = StopWhen(1e-3)
     answer = solve_stage(stage, goal, TimeLimit(10.0))
     share = shares_of(answer.owner, clients)
     hz, _, down_w, _ = answer.spent
@@ -124,7 +124,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
 def test_p_before_f_would_be_ecfa(seed):
     scenario, cuts, stage = an_instance(10, 10, seed)
     even_hz = np.full(10, stage.hz / 10)
-    first = transmission(stage, even_hz, Goal(1e-3), TimeLimit(10.0), best_transmission)
+    first = transmission(stage, even_hz, StopWhen(1e-3), TimeLimit(10.0), best_transmission)
     ecfa = policy("ecfa").allocate(scenario, cuts)
     assert first.T_s == pytest.approx(ecfa.round_s - ecfa.phases["model_down_s"].max(), rel=2e-3)
     then_s, _ = optimal_cycles(stage, shares_of(first.owner, 10), first.spent[2])
@@ -176,7 +176,7 @@ def test_the_exact_p_step_agrees_with_scip_on_larger_rounds(seed):
 
 def test_those_who_are_kept_keep_tau():
     scenario, cuts, stage = an_instance(5, 10, 3)
-    tau_s = 0.8 * solve_stage(stage, Goal(1e-3), TimeLimit(10.0)).T_s
+    tau_s = 0.8 * solve_stage(stage, StopWhen(1e-3), TimeLimit(10.0)).T_s
     answer = allocate(replace(scenario, tau_s=tau_s), cuts, "paper")
     assert answer.status is SolveStatus.DROPPED
     assert answer.kept.any()

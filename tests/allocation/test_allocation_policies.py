@@ -12,7 +12,7 @@ from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.policy_table import POLICIES
-from hsfl.allocation.solving import Goal, TimeLimit
+from hsfl.allocation.solving import StopWhen, TimeLimit
 from hsfl.allocation.stage import only, training_stage
 from hsfl.allocation.tau import prices
 from hsfl.errors import InputError
@@ -82,12 +82,12 @@ def test_the_cheapest_samples_are_kept_first():
         scenario = replace(scenario, num_batches=rng.integers(1, 40, 4).astype(float))
         cuts = random_cuts(rng, scenario)
         stage = training_stage(scenario, cuts)
-        tau_s = 0.7 * solve_stage(stage, Goal(1e-4), TimeLimit(10.0)).T_s
+        tau_s = 0.7 * solve_stage(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
         per_sample = prices(stage, tau_s) / scenario.num_batches
         kept: list[int] = []
         for k in sorted(range(4), key=lambda k: per_sample[k]):
             together = sorted([*kept, k])
-            if solve_stage(only(stage, np.array(together)), Goal(1e-4), TimeLimit(10.0)).T_s <= tau_s:
+            if solve_stage(only(stage, np.array(together)), StopWhen(1e-4), TimeLimit(10.0)).T_s <= tau_s:
                 kept = together
         answer = exact(replace(scenario, tau_s=tau_s), cuts)
         assert np.flatnonzero(answer.kept).tolist() == kept

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hsfl.config import parse_config
-from hsfl.deploy.client import Device
+from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
 from hsfl.deploy.client_round import Channels
 from hsfl.deploy.evaluating import checked_tally
@@ -75,7 +75,7 @@ def test_so_they_do_in_other_frameworks(tmp_path: Path, framework: str) -> None:
     check(inside, [[0, 1, 2, 3]], (0, 1, 2, 3))
 
 
-class Odd(Device):
+class Odd(ClientProcess):
     """A device that does something else with its test samples."""
 
     async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
@@ -107,7 +107,7 @@ class Liar(Odd):
         await read(call)
 
 
-def run_as(inside: Inside, kind: type[Device], name: str) -> Callable:
+def run_as(inside: Inside, kind: type[ClientProcess], name: str) -> Callable:
     return lambda: kind(inside.client_settings(name), None, inside.log(name)).run()
 
 

@@ -16,7 +16,7 @@ from hsfl.deploy.client_messages import (
     Evaluated,
     Gradient,
     Hello,
-    Measured,
+    OwnSpeeds,
     Ready,
     Round,
     Tallied,
@@ -32,7 +32,7 @@ NUM_MUTATIONS = int(os.environ.get("HSFL_FUZZ", "10000"))  # 100,000 by command
 MESSAGES = (
     (Hello("ada"), {}),
     (Welcome(3, "{}", [1, 8, 8], 10, False), {}),
-    (Ready("ab", [1, 2], Measured(1e9, 1e6, 1e6, 1e6, 1e6, None), None), {}),
+    (Ready("ab", [1, 2], OwnSpeeds(1e9, 1e6, 1e6, 1e6, 1e6, None), None), {}),
     (Round(1, "a", 2, "00", "11", "22"), {}),
     (Evaluate(1, "a", 2, "00", "11"), {}),
     (Tallied(0, 1.5, [1, 0], [2, 1]), {}),

@@ -9,9 +9,9 @@ import torch
 from grpc.aio import AioRpcError
 from safetensors.torch import load_file, save
 
-from hsfl.deploy.client import Device
+from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_messages import Batch, Chunk, Enter, Upload
-from hsfl.deploy.client_round import Job, RoundWork
+from hsfl.deploy.client_round import OpenRound, RoundWork
 from hsfl.deploy.logs import Log
 from hsfl.deploy.messages import pack
 from hsfl.deploy.own import Own
@@ -26,14 +26,14 @@ ONE_ROUND = changed(RUN, fleet={"cuts": [5, 1, 2, 3]}, train={"rounds": 1, "tau_
 MORE = {"min_clients": 3, "first_clients": 4}
 
 
-class Hostile(Device):
+class Hostile(ClientProcess):
     """A client that does its part until it comes to the deed."""
 
     def __init__(self, settings: ClientSettings, deed: Deed, log: Log) -> None:
         super().__init__(settings, None, log)
         self.deed = deed
 
-    async def _whole_round(self, own: Own, job: Job) -> None:
+    async def _whole_round(self, own: Own, job: OpenRound) -> None:
         work = self._round_work(own, job)
         await self.deed(work, await work.fetch())
 

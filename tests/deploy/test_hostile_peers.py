@@ -14,8 +14,8 @@ import pytest
 from hsfl import deploy
 from hsfl.deploy.attending import MOST_WAITING, Attending
 from hsfl.deploy.certs import Authority
-from hsfl.deploy.client import Device
-from hsfl.deploy.client_messages import AskTokens, Batch, Measured, Ready
+from hsfl.deploy.client import ClientProcess
+from hsfl.deploy.client_messages import AskTokens, Batch, OwnSpeeds, Ready
 from hsfl.deploy.credentials import open_channel, plaintext_metadata
 from hsfl.deploy.edge_link import EdgeLost, _lost
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
@@ -27,7 +27,7 @@ from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.plan import Planner
 from hsfl.deploy.processes import certs_folder
 from hsfl.deploy.roster import Member
-from hsfl.deploy.serving import Method, listen
+from hsfl.deploy.serving import Served, listen
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.tails import batch_sizes
 from hsfl.errors import DataMissing, InputError
@@ -37,7 +37,7 @@ from hsfl.training.batches import batch_positions
 from tests.deploy.trust_bench import asked, in_loop
 from tests.small_runs import tiny
 
-USUAL = Measured(1e9, 1e7, 1e7, 1e7, 1e7, None)
+USUAL = OwnSpeeds(1e9, 1e7, 1e7, 1e7, 1e7, None)
 
 
 def quiet(stream=None):
@@ -59,9 +59,9 @@ def test_batches_are_counted_without_making_them():
     ("counts", "measured"),
     [
         ([2**53], USUAL),
-        ([1], Measured(1e-300, 1e7, 1e7, 1e7, 1e7, None)),
-        ([1], Measured(1e9, 1e7, 1e7, 1e7, 1e300, None)),
-        ([1], Measured(1e9, 1e7, 1e7, 1e7, 1e7, 1e-300)),
+        ([1], OwnSpeeds(1e-300, 1e7, 1e7, 1e7, 1e7, None)),
+        ([1], OwnSpeeds(1e9, 1e7, 1e7, 1e7, 1e300, None)),
+        ([1], OwnSpeeds(1e9, 1e7, 1e7, 1e7, 1e7, 1e-300)),
         ([-1], USUAL),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_plan_stands_whatever_clients_say_of_their_seconds():
     cost = measure(make_model(config, (1, 8, 8), 10), (1, 8, 8), 8, optimizer_states=2)
     for extreme in (LOWEST_RATE, HIGHEST_RATE):
         planner = Planner(config, cost, 1e9, quiet())
-        for seat, measured in enumerate((USUAL, USUAL, Measured(*(extreme,) * 5, None))):
+        for seat, measured in enumerate((USUAL, USUAL, OwnSpeeds(*(extreme,) * 5, None))):
             planner.join(seat, Ready("f", [20], measured, None))
         assert np.isfinite(planner.plan(0, (0, 1, 2), ["a", "b", "c"]).line.round_s)
         for took_s in (5e-324, 1e9):
@@ -124,7 +124,7 @@ async def test_a_client_that_asks_and_does_not_read_fills_no_memory():
 @asynccontextmanager
 async def answering(handle, largest_bytes=0):
     """A server with one method, in plaintext; a channel to it."""
-    methods = {"Ask": Method("unary_unary", ("client",), handle)}
+    methods = {"Ask": Served("unary_unary", ("client",), handle)}
     listening = await listen("127.0.0.1:0", "hsfl.Main", methods, None, quiet(), Metrics(), largest_bytes)
     async with open_channel(f"127.0.0.1:{listening.port}", "main", None) as channel:
         yield lambda request: asked(channel, "/hsfl.Main/Ask", request, metadata=plaintext_metadata("ward-1"))
@@ -161,7 +161,7 @@ async def test_a_message_longer_than_a_batch_can_be_is_not_taken():
 
 def test_inputs_stay_on_the_device_whatever_the_main_server_plans(tmp_path):
     own = SimpleNamespace(kit=SimpleNamespace(num_units=5))
-    usual, open_one = (Device(ClientSettings(name="ward-1", min_cut=cut), None, quiet()) for cut in (1, 0))
+    usual, open_one = (ClientProcess(ClientSettings(name="ward-1", min_cut=cut), None, quiet()) for cut in (1, 0))
     for cut in (1, 5):
         usual._check_cut(own, cut)
     for cut in (0, 6):

@@ -12,7 +12,7 @@ import pytest
 from hsfl.commands.deploying import _say_end
 from hsfl.deploy import client as client_module
 from hsfl.deploy.certs import Authority
-from hsfl.deploy.client import Away, Device
+from hsfl.deploy.client import Away, ClientProcess
 from hsfl.deploy.client_messages import Hello, Welcome
 from hsfl.deploy.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.logs import open_log, scrubbed
@@ -34,8 +34,8 @@ def quiet() -> io.StringIO:
     return io.StringIO()
 
 
-def device(certs: Path | None = None) -> Device:
-    return Device(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, quiet()))
+def device(certs: Path | None = None) -> ClientProcess:
+    return ClientProcess(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, quiet()))
 
 
 def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_path: Path) -> None:

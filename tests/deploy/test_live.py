@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from hsfl.deploy.client import Device
+from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.keeping import Keeping
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
@@ -67,7 +67,7 @@ def test_the_page_follows_and_a_client_whose_link_broke_before_the_end_stops(
 
     async def cut_off() -> None:
         dialled = {"main": f"127.0.0.1:{link.port}", "away_s": 0.5}
-        device = Device(inside.client_settings("bo").model_copy(update=dialled), None, inside.log("bo"))
+        device = ClientProcess(inside.client_settings("bo").model_copy(update=dialled), None, inside.log("bo"))
         while "main" not in inside.logs or '"listens"' not in inside.logs["main"].getvalue():
             await asyncio.sleep(0.02)  # the main server's start takes longer than away_s
         words.append(await device.run())
@@ -96,4 +96,4 @@ def test_a_client_that_never_reaches_the_main_server_says_so(tmp_path: Path) -> 
     inside = Inside(tmp_path, TWO_ROUNDS, NAMES)
     settings = ClientSettings(name="ada", main=f"127.0.0.1:{free_port()}", away_s=0.0)
     with pytest.raises(InputError, match=r"away for 0 s \(away_s\) and was never reached; is it running, and is main"):
-        asyncio.run(Device(settings, None, inside.log("ada")).run())
+        asyncio.run(ClientProcess(settings, None, inside.log("ada")).run())

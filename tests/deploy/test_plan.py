@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.client_messages import Measured, Ready
+from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.plan import Planner
 from hsfl.errors import InputError
@@ -25,7 +25,7 @@ def cost() -> CostTable:
 
 
 def ready(flops_per_s: float, bps: float = 1e11, memory_bits: float | None = None) -> Ready:
-    return Ready("f", [3] * 10, Measured(flops_per_s, bps, bps, bps, bps, memory_bits), None)
+    return Ready("f", [3] * 10, OwnSpeeds(flops_per_s, bps, bps, bps, bps, memory_bits), None)
 
 
 def planner(log: io.StringIO | None = None, **fleet: object) -> Planner:
@@ -138,7 +138,7 @@ def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
 
 def test_seconds_on_the_link_are_divided_as_the_rates_say() -> None:
     made = planner()
-    made.join(0, Ready("f", [3] * 10, Measured(FAST, 5e6, 20e6, 1e9, 1e9, None), None))
+    made.join(0, Ready("f", [3] * 10, OwnSpeeds(FAST, 5e6, 20e6, 1e9, 1e9, None), None))
     assert made.up_share(0, 1000, 1000) == pytest.approx(0.8)
     assert made.up_share(0, 0, 0) == 0.0
 

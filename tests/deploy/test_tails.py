@@ -5,7 +5,7 @@ import torch
 
 from hsfl.deploy.client_messages import Batch, End, Gradient
 from hsfl.deploy.frames import WireError
-from hsfl.deploy.main_round import Parts
+from hsfl.deploy.main_round import SpareTails
 from hsfl.deploy.messages import expect
 from hsfl.deploy.tails import Tail, batch_sizes
 from tests.deploy.kits import small_kit
@@ -101,7 +101,7 @@ def test_a_new_stream_gets_the_answer_of_the_last_step_once() -> None:
 
 def test_working_copies_follow_the_clients_that_are_active() -> None:
     kit = small_kit()
-    parts = Parts(kit)
+    parts = SpareTails(kit)
     taken = [parts.take(CUT) for _ in range(3)]
     for part in taken:
         parts.give_back(CUT, part)

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.deploy.certs import Authority
-from hsfl.deploy.client import Device
-from hsfl.deploy.client_round import Job
+from hsfl.deploy.client import ClientProcess
+from hsfl.deploy.client_round import OpenRound
 from hsfl.deploy.own import Own
 from hsfl.errors import InputError
 from tests.deploy.fleet import RUN, changed, fleet, simulated
@@ -21,12 +21,12 @@ from tests.deploy.test_faults import NAMES, PLUGIN, SLOW_RUN
 TWO_ROUNDS = changed(RUN, train={"rounds": 2, "tau_s": 100.0})
 
 
-class Lost(Device):
+class Lost(ClientProcess):
     """A device that is revoked after its first batches, while all the others get new certificates."""
 
     authority: Authority
 
-    async def _whole_round(self, own: Own, job: Job) -> None:
+    async def _whole_round(self, own: Own, job: OpenRound) -> None:
         work = self._round_work(own, job)
         await work.fetch()
         await work.enter()

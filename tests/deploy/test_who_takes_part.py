@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.client_messages import Measured, Ready
+from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.kit import make_kit
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main_server import Main
@@ -19,7 +19,7 @@ from hsfl.planning.choice import choose_clients, choose_present
 from tests.deploy.fleet import RUN, changed
 
 FEW = changed(RUN, fleet={"num_clients": 8, "cuts": 2}, train={"clients_per_round": 2})
-READY = Ready("f", [5], Measured(*(1e9,) * 5, None), None)
+READY = Ready("f", [5], OwnSpeeds(*(1e9,) * 5, None), None)
 
 
 def test_with_everybody_there_they_are_those_of_a_simulation() -> None:

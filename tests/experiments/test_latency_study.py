@@ -12,7 +12,7 @@ import pytest
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments import fig4, fig5
-from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy, cut_settings, paper_base, points, run_points, solve
+from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy, paper_base, points, run_points, solve
 from hsfl.experiments.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
 from hsfl.models.cost import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
@@ -83,7 +83,6 @@ def test_a_plan_is_searched_as_the_config_says(monkeypatch: pytest.MonkeyPatch) 
         solve(point, cost_of(base))
     (how,) = seen
     assert (how.method, how.population, how.patience, how.time_limit_s, how.seed) == ("ga", 7, 3, 11.0, 1)
-    assert how == cut_settings(point.config)
 
 
 def test_what_is_done_is_not_done_again(folder: Path) -> None:

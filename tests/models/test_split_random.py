@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 import hsfl
 from hsfl.models.flow import Flow
-from hsfl.models.trace import Trace, trace
+from hsfl.models.trace import ModuleGraph, trace
 from hsfl.models.units import SplitModel
 from tests.models.whole import distance
 
@@ -54,7 +54,9 @@ class Random(nn.Module):
         return {"relu_": a.relu_, "add": lambda: a + b, "mul": lambda: a * b, "sin": a.sin}[op]()
 
 
-def run(graph: Trace, module: nn.Module, known: dict[fx.Node, object], calls: list[fx.Node]) -> dict[fx.Node, object]:
+def run(
+    graph: ModuleGraph, module: nn.Module, known: dict[fx.Node, object], calls: list[fx.Node]
+) -> dict[fx.Node, object]:
     """Run operations from what is known; a KeyError says that something is missing."""
     tensors = dict(module.named_parameters())
     known = known | {node: tensors[name] for node, name in graph.state.items()}
@@ -65,7 +67,7 @@ def run(graph: Trace, module: nn.Module, known: dict[fx.Node, object], calls: li
     return known
 
 
-def brute_force(graph: Trace, module: nn.Module, order: list[fx.Node]) -> set[int]:
+def brute_force(graph: ModuleGraph, module: nn.Module, order: list[fx.Node]) -> set[int]:
     """The places where one tensor is enough to run the rest, to the same answer, without the sample and without changing it."""
     (sample,) = graph.inputs
     uses = [{graph.state[n] for n in call.all_input_nodes if n in graph.state} for call in order]

@@ -20,7 +20,7 @@ from hsfl.models.zoo import build
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import Standing
+from hsfl.runs.records import RunStanding
 from hsfl.runs.round_records import RoundRecord
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
@@ -151,7 +151,7 @@ def without_progress(path: Path) -> None:
 
 
 def without_tensors(path: Path) -> None:
-    standing, config = Standing(2), tiny()
+    standing, config = RunStanding(2), tiny()
     save_checkpoint(path, State({}, {"x": torch.zeros(3)}), standing, config)
 
 
@@ -208,10 +208,10 @@ def test_a_state_is_stored_whole(tmp_path):
     state = read_state(build("cnn", (1, 8, 8), 10, seed=1))
     state.ints.add_(7)
     first = State({"edge": state[0:2].clone(), "main": state[1:5].clone()}, {"head.0.step": torch.tensor(3.0)})
-    save_checkpoint(tmp_path / "state", first, Standing(4, 0.5, 2), RunConfig())
+    save_checkpoint(tmp_path / "state", first, RunStanding(4, 0.5, 2), RunConfig())
     like = State({"edge": state[0:2].clone(), "main": state[1:5].clone()})
     loaded, standing = load_checkpoint(tmp_path / "state", like, RunConfig())
-    assert standing == Standing(4, 0.5, 2)
+    assert standing == RunStanding(4, 0.5, 2)
     for name in ("edge", "main"):
         assert torch.equal(loaded.units[name].floats, first.units[name].floats)
         assert torch.equal(loaded.units[name].ints, first.units[name].ints)

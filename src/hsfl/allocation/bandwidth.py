@@ -21,7 +21,7 @@ from hsfl.allocation import planes
 from hsfl.allocation.compiled import compiled
 from hsfl.allocation.local_search import smoothed
 from hsfl.allocation.prices import alone_each_s, alone_s, solve_shares
-from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, needs_subchannel
 from hsfl.allocation.tangent import ROUNDING, rents
 
@@ -132,7 +132,7 @@ def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     return e
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
+def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
     """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal.
 
     share: [K, I] to begin with, where good ones are known.
@@ -145,7 +145,7 @@ def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None 
     return StageAnswer(share, T, rho, lam, bound_s)
 
 
-def descend(stage: Stage, goal: Goal, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
+def descend(stage: Stage, goal: StopWhen, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
     """Steps that shorten T, until the certificate meets the goal, no step helps, or planes are the better way."""
     best = _first_answer(stage) if share is None else _answer(stage, share)
     if best.T_s <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):

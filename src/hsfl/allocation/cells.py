@@ -28,7 +28,7 @@ from hsfl.allocation.joint import assemble, exact, stage_solver, warm_up
 from hsfl.allocation.plain import alone_bound_s
 from hsfl.allocation.prices import solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, distribution_stage, only, training_stage
 from hsfl.allocation.tau import DECIDED, prices
 from hsfl.allocation.units import solve_in_own_units
@@ -93,7 +93,9 @@ def solve_cells(
             first = _train_kept(stages, kept, main_hz, solve, 0.9 * gap, clock.part(0.9), every)
         spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
         second = every(
-            lambda scenario, own: _distribute(scenario, own, solve, Goal(gap, spare_s), clock.left_s()), scenarios, cuts
+            lambda scenario, own: _distribute(scenario, own, solve, StopWhen(gap, spare_s), clock.left_s()),
+            scenarios,
+            cuts,
         )
         answers = every(
             partial(_assemble, gap=gap, clock=clock),
@@ -134,11 +136,11 @@ def _solve_part(stage: Stage, share: Array | None, solve: StageSolver, gap: floa
     """The stage of one cell with its part of the cycles. share: of the turn before, where there was one."""
     if share is not None and solve is bandwidth.solve_stage:
 
-        def warm(own: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+        def warm(own: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
             return bandwidth.solve_stage(own, goal, clock, share)
 
-        return solve_in_own_units(warm, stage, Goal(gap), TimeLimit(limit_s))
-    return solve_in_own_units(solve, stage, Goal(gap), TimeLimit(limit_s))
+        return solve_in_own_units(warm, stage, StopWhen(gap), TimeLimit(limit_s))
+    return solve_in_own_units(solve, stage, StopWhen(gap), TimeLimit(limit_s))
 
 
 def _least_bound_s(answers: Sequence[StageAnswer], works: Array) -> float:
@@ -158,7 +160,7 @@ def keep_first(scenario: Scenario, stage: Stage, solve: StageSolver, limit_s: fl
 
     def fits(count: int) -> bool:
         some = only(stage, np.sort(order[:count]))
-        return solve_in_own_units(solve, some, Goal(DECIDED, tau_s=tau_s), TimeLimit(limit_s / 8)).T_s <= tau_s
+        return solve_in_own_units(solve, some, StopWhen(DECIDED, tau_s=tau_s), TimeLimit(limit_s / 8)).T_s <= tau_s
 
     few, many = 0, len(order) + 1
     while many - few > 1:
@@ -183,7 +185,7 @@ def _train_kept(
     return replace(first, cell_hz=cell_hz, shares=tuple(shares))
 
 
-def _distribute(scenario: Scenario, cuts: Array, solve: StageSolver, goal: Goal, limit_s: float) -> StageAnswer:
+def _distribute(scenario: Scenario, cuts: Array, solve: StageSolver, goal: StopWhen, limit_s: float) -> StageAnswer:
     """The distribution of one cell."""
     return solve_in_own_units(solve, distribution_stage(scenario, cuts), goal, TimeLimit(max(limit_s, LEAST_S)))
 
@@ -197,10 +199,10 @@ def _assemble(
     first = StageAnswer(share, 0.0, 0.0, 0.5)
     if kept.any():
 
-        def spend_all(own: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+        def spend_all(own: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
             return StageAnswer(share, *solve_shares(own, share, 0.0, 0.0))
 
-        first = solve_in_own_units(spend_all, only(stage, kept)._replace(hz=part.main_hz), Goal(gap), clock)
+        first = solve_in_own_units(spend_all, only(stage, kept)._replace(hz=part.main_hz), StopWhen(gap), clock)
     return assemble(part, cuts, kept, first, replace(second, lower_bound_s=0.0), gap, clock)
 
 

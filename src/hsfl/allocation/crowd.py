@@ -68,7 +68,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CutRule:
     """How clients choose: by prices, or one cut for all as far as each can hold it."""
 
     prices: Prices | None = None
@@ -87,8 +87,8 @@ class Rule:
 def choose(crowd: Crowd, every: Loads, cell: Array) -> tuple[Array, float]:
     """(a cut for every client [K], the seconds of a round in this model). crowd: of the sampled rounds. cell: [K] of every client."""
     subs = crowd.num_subchannels
-    rules = [Rule(find_prices(crowd, dear)) for dear in DEAR]
-    rules += [Rule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
+    rules = [CutRule(find_prices(crowd, dear)) for dear in DEAR]
+    rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
     seconds = [round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
     best = int(np.argmin(seconds))
     return rules[best].cuts(every, cell, subs), seconds[best]

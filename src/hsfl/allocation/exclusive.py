@@ -20,7 +20,7 @@ from hsfl.allocation.local_search import first_owner, local_search
 from hsfl.allocation.matching import match
 from hsfl.allocation.oracles import Oracle, by_matching, by_subsets, least_sums, rho_of
 from hsfl.allocation.prices import alone_s, price, shares_of
-from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, can_trade
 from hsfl.allocation.subsets import PROOF
 
@@ -31,7 +31,7 @@ FIRST_WALK = 1000  # assignments; every walk that ends too early is four times a
 MOST_FAILURES = 200  # of dealing anew in a row
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """The best assignment, with a proof that no other is better by more than the goal allows."""
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
     best = StageAnswer(shares_of(owner, len(stage.cycles)), T, rho, lam, alone_s(stage))
@@ -54,7 +54,7 @@ def _adopt(stage: Stage, best: StageAnswer, owner: Array) -> StageAnswer:
 
 
 def _prove_by_prices(
-    stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit, oracle: Oracle
+    stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit, oracle: Oracle
 ) -> tuple[StageAnswer, float, bool]:
     """Try prices at the target until one excludes it: (best answer, the lam with the largest sum, is the goal reached?)."""
     target, top, top_lam = goal.target(best.T_s), -np.inf, best.lam
@@ -79,7 +79,9 @@ def _prove_by_prices(
     return _bound_at(stage, best, goal, top_lam, oracle, clock), top_lam, False
 
 
-def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: Oracle, clock: TimeLimit) -> StageAnswer:
+def _bound_at(
+    stage: Stage, best: StageAnswer, goal: StopWhen, lam: float, oracle: Oracle, clock: TimeLimit
+) -> StageAnswer:
     """The answer with the largest deadline that one price excludes, by bisection; at least six steps, in time or not."""
     low, high, steps = best.lower_bound_s, best.T_s, 0
     while high - low > max(0.1 * goal.gap, 1e-9) * high and (steps < 6 or not clock.over()):
@@ -90,7 +92,7 @@ def _bound_at(stage: Stage, best: StageAnswer, goal: Goal, lam: float, oracle: O
     return replace(best, lower_bound_s=max(best.lower_bound_s, low))
 
 
-def _prove_few(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def _prove_few(stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """Few subchannels: prove by prices; where prices cannot, walk through the assignments that they leave."""
     K, subs = stage.start_w.shape
     rounds = 200 if subs <= 12 else 4  # between looks at the clock
@@ -107,7 +109,7 @@ def _prove_few(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit) ->
 
 
 def _walk(
-    stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit, own_s: Array, lam: float, num_leaves: int
+    stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit, own_s: Array, lam: float, num_leaves: int
 ) -> tuple[StageAnswer, bool, int]:
     """Walk through the assignments whose prices at lam allow the target: (best answer, is it final?, leaves to visit next).
 
@@ -128,7 +130,7 @@ def _walk(
         num_leaves *= 4
 
 
-def _prove_many(stage: Stage, best: StageAnswer, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def _prove_many(stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """Many subchannels: in turn, improve the assignment and exclude a deadline between the bounds by subchannel prices."""
     K, subs = stage.start_w.shape
     limit = subsets.largest_set(stage)

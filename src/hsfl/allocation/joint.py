@@ -15,7 +15,7 @@ from hsfl.allocation.lagrange import excess
 from hsfl.allocation.plain import alone_bound_s, even_allocation
 from hsfl.allocation.powers import spend
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import distribution_stage, only, training_stage
 from hsfl.allocation.subsets import complete, few, price_table, uplink_table, walk_assignments, who_needs
 from hsfl.allocation.tau import DECIDED, keep_within, prices
@@ -55,18 +55,20 @@ def solve_round(
     warm_up(scenario)
     clock = TimeLimit(time_limit_s)
     kept = np.ones(scenario.num_clients, bool)
-    first = solve(training, Goal(0.9 * gap), clock.part(0.7))
+    first = solve(training, StopWhen(0.9 * gap), clock.part(0.7))
     if scenario.tau_s is not None and first.lower_bound_s <= scenario.tau_s < first.T_s:
         first = min(
-            first, solve(training, Goal(min(gap, DECIDED), tau_s=scenario.tau_s), clock.part(0.5)), key=lambda a: a.T_s
+            first,
+            solve(training, StopWhen(min(gap, DECIDED), tau_s=scenario.tau_s), clock.part(0.5)),
+            key=lambda a: a.T_s,
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
         kept = keep_within(scenario, training, in_own_units(keeper) if keeper else solve, clock)
-        first = solve(only(training, kept), Goal(0.9 * gap), clock.part(0.9)) if kept.any() else first
+        first = solve(only(training, kept), StopWhen(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
     spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
-    second = solve(distribution, Goal(gap, spare_s), clock.part(1.0))
+    second = solve(distribution, StopWhen(gap, spare_s), clock.part(1.0))
     return assemble(scenario, cuts, kept, first, second, gap, clock)
 
 
@@ -87,7 +89,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
     """Solve tiny stages of this kind. drops: also what chooses the clients that keep tau_s."""
     clients, subs = {"few": (2, 3), "each": (19, 19), "many": (2, 19)}[size if sharing == "exclusive" else "few"]
     tiny = random_scenario(np.random.default_rng(0), clients, subs, sharing)
-    cuts, goal = np.full(clients, 3), Goal(1e-12)
+    cuts, goal = np.full(clients, 3), StopWhen(1e-12)
     training, distribution = training_stage(tiny, cuts), distribution_stage(tiny, cuts)
     for stage in (training, distribution):
         answer = stage_solver(tiny)(stage, goal, TimeLimit(0.02))

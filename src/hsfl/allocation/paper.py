@@ -34,7 +34,7 @@ from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.prices import alone_s, shares_of
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, training_stage
 from hsfl.errors import known
 from hsfl.network.latency import seconds
@@ -75,7 +75,7 @@ def solve(
 
 
 def solve_stage(
-    stage: Stage, goal: Goal, clock: TimeLimit, transmit: StageSolver = exclusive.solve_stage
+    stage: Stage, goal: StopWhen, clock: TimeLimit, transmit: StageSolver = exclusive.solve_stage
 ) -> StageAnswer:
     """One F step, then one P step by the solver `transmit`. Distribution has no cycles, so that it has a P step alone."""
     hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
@@ -108,7 +108,7 @@ def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
     return total_s
 
 
-def transmission(stage: Stage, hz: Array, goal: Goal, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
+def transmission(stage: Stage, hz: Array, goal: StopWhen, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
     """The P step: the best subchannels and powers for given cycles per second hz [K]."""
     given = stage._replace(fixed_s=stage.fixed_s + seconds(stage.cycles, hz), cycles=np.zeros(len(hz)))
     answer = transmit(given, goal, clock)

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
 from hsfl.allocation.prices import solve_shares
-from hsfl.allocation.solving import Goal, TimeLimit
+from hsfl.allocation.solving import StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage
 from hsfl.allocation.tangent import ROUNDING, rents
 
@@ -95,7 +95,7 @@ def budgets(K: int, subs: int) -> csr_array:
 
 
 def solve(
-    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: Goal, clock: TimeLimit
+    stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: StopWhen, clock: TimeLimit
 ) -> tuple[Array, float, float]:
     """Improve shares [K, I] and the lower bound until the goal, the end of the time, or no progress.
 

@@ -24,7 +24,7 @@ from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, Spent, StageAnswer, TimeLimit
+from hsfl.allocation.solving import Spent, StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError
 
@@ -79,12 +79,12 @@ class Policy(PolicyRow):
 
         _compile()
 
-        def solve(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+        def solve(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
             return self._solve(scenario, stage, goal, clock)
 
         return solve_round(scenario, cuts, solve, gap, time_limit_s)
 
-    def _solve(self, scenario: Scenario, stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+    def _solve(self, scenario: Scenario, stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
         """Solve one stage under the rules, as a smaller problem of the same kind."""
         ruled = even_cycles(stage) if self.cycles == "even" else stage
         ruled = even_power(ruled) if self.power == "even" else ruled

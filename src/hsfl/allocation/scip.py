@@ -17,7 +17,7 @@ from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, StageAnswer, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage
 from hsfl.errors import InputError
 
@@ -56,7 +56,7 @@ def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
         )
 
 
-def solve_stage(stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """SCIP's assignment with the T of our optimal cycles and powers, and SCIP's bound."""
     start = first_owner(stage)
     share = first = shares_of(start, len(stage.cycles))

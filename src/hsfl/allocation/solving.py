@@ -43,7 +43,7 @@ class TimeLimit:
 
 
 @dataclass(frozen=True)
-class Goal:
+class StopWhen:
     """When a stage solver may stop.
 
     gap: the relative distance between T and its lower bound that is small enough. spare_s: seconds by which that
@@ -88,4 +88,4 @@ class StageAnswer:
         return (self.T_s - self.lower_bound_s) / self.T_s if self.T_s > 0 else 0.0
 
 
-StageSolver = Callable[[Stage, Goal, TimeLimit], StageAnswer]
+StageSolver = Callable[[Stage, StopWhen, TimeLimit], StageAnswer]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hsfl.allocation.buying import buy, workspace
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Goal, StageSolver, TimeLimit
+from hsfl.allocation.solving import StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, only
 
 Array = np.ndarray
@@ -46,6 +46,6 @@ def keep_within(scenario: Scenario, stage: Stage, solve: StageSolver, clock: Tim
             continue
         kept[k] = True
         limit_s = (clock.limit_s - clock.seconds()) / (2 * scenario.num_clients)
-        answer = solve(only(stage, kept), Goal(DECIDED, tau_s=tau_s), TimeLimit(max(limit_s, 1e-3)))
+        answer = solve(only(stage, kept), StopWhen(DECIDED, tau_s=tau_s), TimeLimit(max(limit_s, 1e-3)))
         kept[k] = answer.T_s <= tau_s
     return kept

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hsfl.allocation.powers import spend
-from hsfl.allocation.solving import Goal, StageAnswer, StageSolver, TimeLimit
+from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage
 
 
@@ -57,7 +57,7 @@ def in_units(stage: Stage, units: Units) -> Stage:
     )
 
 
-def solve_in_own_units(solve: StageSolver, stage: Stage, goal: Goal, clock: TimeLimit) -> StageAnswer:
+def solve_in_own_units(solve: StageSolver, stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """A stage solver's answer, found in the stage's own units; it always says which cycles and powers are spent."""
     units = own_units(stage)
     second_s, hz, _, watt_w = units

@@ -16,14 +16,14 @@ from hsfl.deploy.client_messages import (
     Evaluate,
     Hello,
     Leave,
-    Measured,
+    OwnSpeeds,
     Ready,
     Round,
     RoundOver,
     Stop,
     Welcome,
 )
-from hsfl.deploy.client_round import Abandoned, Channels, Job, RoundWork
+from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.messages import expect, expect_any, pack
@@ -46,7 +46,7 @@ class Away(Exception):
         self.why = why
 
 
-class Device:
+class ClientProcess:
     """The life of a client process."""
 
     def __init__(self, settings: ClientSettings, certs: Path | None, log: Log) -> None:
@@ -54,11 +54,11 @@ class Device:
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.own: Own | None = None
         self.joined = False  # once, at least: from then on the seat is this client's
-        self.measured: Measured | None = None
+        self.measured: OwnSpeeds | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
         self.here = asyncio.Event()  # set while the main server is there
-        self.job: Job | None = None
+        self.job: OpenRound | None = None
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.part: Part | None = None  # the working copy of the head, used again while the cut stays
@@ -171,7 +171,7 @@ class Device:
             raise
         return own
 
-    async def _measure(self, own: Own) -> Measured:
+    async def _measure(self, own: Own) -> OwnSpeeds:
         """FLOPs per second of the real units, memory, and the rates to both servers."""
         assert self.channels is not None
         main_bps = await measure_rates(self.channels.main)
@@ -182,7 +182,7 @@ class Device:
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise Away("the edge server is away; trying again", error.code().name.lower()) from None
         speed = await self._compute(own.speed, self.settings.measure_s)
-        return Measured(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
+        return OwnSpeeds(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
 
     async def _order(self, own: Own, order: Round) -> None:
         """Take part in a round, or go on with the one that is held."""
@@ -196,7 +196,7 @@ class Device:
         self._check_cut(own, order.cut)
         await self._abandon()
         self.log.event("round begins", round=order.round + 1, cut=order.cut)
-        self.job = Job(order, self._ask)
+        self.job = OpenRound(order, self._ask)
         self._start(self._round(own, self.job))
 
     def _check_cut(self, own: Own, cut: int) -> None:
@@ -236,7 +236,7 @@ class Device:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await self.call.write(pack(AskTokens(attempt)))
 
-    def _round_work(self, own: Own, job: Job) -> RoundWork:
+    def _round_work(self, own: Own, job: OpenRound) -> RoundWork:
         if self.part is None or self.part.stop != job.order.cut:
             self.part = own.kit.part(0, job.order.cut)
         return RoundWork(own, job, self._channels, self.part)
@@ -247,20 +247,20 @@ class Device:
         assert self.channels is not None
         return self.channels
 
-    async def _round(self, own: Own, job: Job) -> None:
+    async def _round(self, own: Own, job: OpenRound) -> None:
         await self._doing(job, self._whole_round(own, job))
 
-    async def _whole_round(self, own: Own, job: Job) -> None:
+    async def _whole_round(self, own: Own, job: OpenRound) -> None:
         work = self._round_work(own, job)
         head = await work.fetch()
         await self._compute(work.train, head)
         self.log.event("batches complete", round=job.order.round + 1)
         await work.upload()
 
-    async def _upload_again(self, own: Own, job: Job) -> None:
+    async def _upload_again(self, own: Own, job: OpenRound) -> None:
         await self._doing(job, self._round_work(own, job).upload())
 
-    async def _doing(self, job: Job, work: Any) -> None:
+    async def _doing(self, job: OpenRound, work: Any) -> None:
         """Do the work; a round that ends badly here is logged, and the client waits for the next."""
         try:
             await work

@@ -34,7 +34,7 @@ class Welcome:
 
 @strict
 @dataclass(frozen=True)
-class Measured:
+class OwnSpeeds:
     """What a client measured of itself. Bits per second and FLOPs per second; memory in bits, if the system says it."""
 
     flops_per_s: Rate
@@ -52,7 +52,7 @@ class Ready:
 
     fingerprint: Id
     class_counts: Classes
-    measured: Measured
+    measured: OwnSpeeds
     holds: Id | None
 
 

@@ -30,7 +30,7 @@ class Abandoned(Exception):
 
 
 @dataclass(eq=False)
-class Job:
+class OpenRound:
     """What the client holds of a round."""
 
     order: Round
@@ -96,7 +96,7 @@ async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> U
 class RoundWork:
     """Does the work of a round. channels: gives those of the moment, when the main server is there."""
 
-    def __init__(self, own: Own, job: Job, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
+    def __init__(self, own: Own, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
         self.own, self.job, self.channels, self.part = own, job, channels, part
         self.loop = asyncio.get_running_loop()
 

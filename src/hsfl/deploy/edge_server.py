@@ -34,7 +34,7 @@ from hsfl.deploy.server_messages import (
     Swap,
     TakeUnits,
 )
-from hsfl.deploy.serving import Method, must_hear
+from hsfl.deploy.serving import Served, must_hear
 from hsfl.deploy.settings import received_config
 from hsfl.deploy.states import (
     chunks,
@@ -68,19 +68,19 @@ class Edge:
         self.open_round: EdgeRound | None = None
         self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
 
-    def methods(self) -> dict[str, Method]:
+    def methods(self) -> dict[str, Served]:
         ours, theirs = ("main",), ("client",)
         return {
-            "Begin": Method("unary_unary", ours, self.begin),
-            "TakeUnits": Method("stream_stream", ours, self.take_units),
-            "GiveUnits": Method("stream_stream", ours, self.give_units),
-            "Open": Method("unary_unary", ours, self.open),
-            "Allow": Method("unary_unary", ours, self.allow),
-            "Await": Method("unary_unary", ours, self.wait),
-            "Swap": Method("stream_stream", ours, self.swap),
-            "Fetch": Method("stream_stream", theirs, self.fetch),
-            "Upload": Method("stream_stream", theirs, self.upload),
-            "Probe": Method("unary_unary", theirs, probe),
+            "Begin": Served("unary_unary", ours, self.begin),
+            "TakeUnits": Served("stream_stream", ours, self.take_units),
+            "GiveUnits": Served("stream_stream", ours, self.give_units),
+            "Open": Served("unary_unary", ours, self.open),
+            "Allow": Served("unary_unary", ours, self.allow),
+            "Await": Served("unary_unary", ours, self.wait),
+            "Swap": Served("stream_stream", ours, self.swap),
+            "Fetch": Served("stream_stream", theirs, self.fetch),
+            "Upload": Served("stream_stream", theirs, self.upload),
+            "Probe": Served("unary_unary", theirs, probe),
         }
 
     async def begin(self, request: bytes, context: Any) -> bytes:

@@ -25,7 +25,7 @@ from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import Summary
-from hsfl.runs.records import Standing, advance
+from hsfl.runs.records import RunStanding, advance
 from hsfl.runs.round_records import RoundRecord
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
@@ -41,7 +41,7 @@ class Keeping:
         self.desk, self.folder, self.test, self.classes = desk, folder, test, tuple(classes)
         self.store = Store(folder.path / "checkpoint")
         self.evaluating = Evaluating(desk)
-        self.round, self.state, self.standing = 0, desk.kit.initial, Standing(0)
+        self.round, self.state, self.standing = 0, desk.kit.initial, RunStanding(0)
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""
@@ -49,7 +49,7 @@ class Keeping:
         if not rounds:
             return
         self.state, notes = self.store.load(rounds[-1], self.desk.kit)
-        self.standing = checked(notes["progress"], Standing, "the checkpoint's progress")
+        self.standing = checked(notes["progress"], RunStanding, "the checkpoint's progress")
         self.round = self.standing.rounds_done
         self.folder.keep_rounds(self.round)
         self.desk.log.event("goes on from the last completed round", round=self.round)

@@ -16,7 +16,7 @@ from hsfl.models.state import UnitState
 from hsfl.training.step import Part, learning_rate
 
 
-class Parts:
+class SpareTails:
     """Working copies of tails, used again from round to round: one for each client that is active."""
 
     def __init__(self, kit: Kit) -> None:
@@ -46,7 +46,7 @@ class MainRound:
     plan: RoundPlan
     tails: dict[int, Tail]  # by seat
     deadline_s: float  # of the event loop's clock: tau
-    parts: Parts
+    parts: SpareTails
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tokens: Tokens = field(default_factory=Tokens)
     edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def open_round(
     state: UnitState,
     plan: RoundPlan,
     seats: dict[int, tuple[str, int]],
-    parts: Parts,
+    parts: SpareTails,
     deadline_s: float,
 ) -> MainRound:
     """A round with these clients, by seat their name and number of samples. For the compute thread: a step of the round before

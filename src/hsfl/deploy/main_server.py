@@ -16,12 +16,12 @@ from hsfl.deploy.client_messages import RoundOver
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.edge_link import EdgeLost
 from hsfl.deploy.keeping import Keeping
-from hsfl.deploy.main_round import MainRound, Parts, open_round
+from hsfl.deploy.main_round import MainRound, SpareTails, open_round
 from hsfl.deploy.messages import pack
 from hsfl.deploy.probe import probe
 from hsfl.deploy.record import write_clients
 from hsfl.deploy.server_messages import Have, Swap
-from hsfl.deploy.serving import Backoff, Method
+from hsfl.deploy.serving import Backoff, Served
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.status import status_handler
 from hsfl.deploy.stepping import Stepping
@@ -52,20 +52,20 @@ class Main:
     """The main server's methods, and the loop over rounds."""
 
     def __init__(self, desk: Desk, keeping: Keeping) -> None:
-        self.desk, self.keeping, self.parts = desk, keeping, Parts(desk.kit)
+        self.desk, self.keeping, self.parts = desk, keeping, SpareTails(desk.kit)
         self.attending, self.stepping = Attending(desk), Stepping(desk)
         self.started = False  # whether the first round since the start of this process has begun
         self.edge_away = False  # and it was said
         self.stopping = asyncio.Event()
 
-    def methods(self) -> dict[str, Method]:
+    def methods(self) -> dict[str, Served]:
         clients = ("client",)
         return {
-            "Attend": Method("stream_stream", clients, self.attending.attend),
-            "Train": Method("stream_stream", clients, self.stepping.train),
-            "Evaluate": Method("stream_stream", clients, self.keeping.evaluating.evaluate),
-            "Probe": Method("unary_unary", clients, probe),
-            "Status": Method("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
+            "Attend": Served("stream_stream", clients, self.attending.attend),
+            "Train": Served("stream_stream", clients, self.stepping.train),
+            "Evaluate": Served("stream_stream", clients, self.keeping.evaluating.evaluate),
+            "Probe": Served("unary_unary", clients, probe),
+            "Status": Served("unary_unary", ("main",), status_handler(self.desk, self.keeping)),
         }
 
     def drop_revoked(self, name: str, why: str) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.deploy.client_messages import Measured, Ready
+from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
 from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.models.cost import CostTable
-from hsfl.network.channel import Measured as MeasuredLinks
+from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.framework_phases import framework_cuts
@@ -51,7 +51,7 @@ class Planner:
         network = config.network.model_copy(update={"kind": "measured", "speed_std": 0.0, "history": None})
         self.config, self.cost = config.model_copy(update={"network": network}), cost
         self.main_flops_per_s, self.log = main_flops_per_s, log
-        self.measured: dict[int, Measured] = {}  # by seat
+        self.measured: dict[int, OwnSpeeds] = {}  # by seat
         self.samples: dict[int, int] = {}
         self.cuts: tuple[int, ...] | None = None
         if not isinstance(config.fleet.cuts, str):
@@ -149,7 +149,7 @@ class Planner:
             max_cut=np.array(deepest), names=np.array([*names, *(f"seat {k}" for k in range(len(names), count))]),
         )  # fmt: skip
         servers = Servers(main_hz=self.main_flops_per_s)
-        links = MeasuredLinks(Rates(*(table[name] for name in RATES)))
+        links = Measured(Rates(*(table[name] for name in RATES)))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
     def up_share(self, seat: int, up_bytes: int, down_bytes: int) -> float:

@@ -12,7 +12,7 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
 from hsfl.deploy.bundle import check_own
-from hsfl.deploy.client import Device
+from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.compute import Compute
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.diagnosis import diagnose
@@ -162,7 +162,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
 async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
     """A client, until there are no more rounds or it is told to end; returns why it ended."""
     certs = certs_folder(settings.certs, insecure, check_name(settings.name))
-    device, stopping = Device(settings, certs, log), asyncio.Event()
+    device, stopping = ClientProcess(settings, certs, log), asyncio.Event()
     for server, address in (("main", settings.main), ("edge", settings.edge)):
         if problem := await asyncio.to_thread(diagnose, address, server, certs):
             log.event(problem, "warning")

@@ -26,7 +26,7 @@ REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.St
 
 
 @dataclass(frozen=True)
-class Method:
+class Served:
     """A method of a service: how its messages flow, who may call it, and what is done."""
 
     flow: str  # unary_unary, stream_unary or stream_stream
@@ -50,7 +50,7 @@ class Listening:
 async def listen(
     address: str,
     service: str,
-    methods: dict[str, Method],
+    methods: dict[str, Served],
     certs: Path | None,
     log: Log,
     metrics: Metrics,

@@ -12,7 +12,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.engines.versions import Versions, versions
-from hsfl.engines.worker import Answer, Batch, Failed, Order, Setup, Train, Worker
+from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Train, Worker
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 
@@ -37,7 +37,7 @@ class Actor:
     def __init__(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
         share_tensors()
-        self.heard: list[Batch] = []
+        self.heard: list[BatchBegun] = []
         self.failed: Failed | None = None  # what went wrong before the first order
 
     def greet(self, specs: list[str]) -> tuple[str, Versions | Failed]:
@@ -76,11 +76,11 @@ class Actor:
         except (Exception, SystemExit) as error:
             yield Failed.by(error)
 
-    def _progress(self) -> Iterator[Batch]:
+    def _progress(self) -> Iterator[BatchBegun]:
         if self.heard:
             last, total = self.heard[-1], sum(one.num_samples for one in self.heard)
             self.heard.clear()
-            yield Batch(last.client, total)
+            yield BatchBegun(last.client, total)
 
 
 def _address() -> str:

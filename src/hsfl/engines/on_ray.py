@@ -25,7 +25,7 @@ from hsfl.engines.actor import actor_class, share_tensors
 from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.spread import Helper, Spread
 from hsfl.engines.versions import versions
-from hsfl.engines.worker import Answer, Done, Failed, Order, Setup
+from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
@@ -160,7 +160,7 @@ class OnRay(Spread[Remote]):
         if words is not None:
             return Failed("InputError", f"{where} {words}")
         helper.actor.take.remote(self.setup)
-        return Done()
+        return CarriedOut()
 
     def _how(self, dead: Remote) -> str:
         return "its process or its node is gone, perhaps for want of memory"
@@ -180,11 +180,11 @@ class OnRay(Spread[Remote]):
 
 def _writable(answer: Answer) -> Answer:
     """A shard lies in the object store, where nobody may write; the round's shards are added to the first."""
-    if not isinstance(answer, Done) or answer.shard is None:
+    if not isinstance(answer, CarriedOut) or answer.shard is None:
         return answer
     shard = answer.shard
     heads = {client: head.clone() for client, head in shard.heads.items()}
-    return Done(Shard(shard.total.clone(), heads, shard.losses, shard.bytes))
+    return CarriedOut(Shard(shard.total.clone(), heads, shard.losses, shard.bytes))
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hsfl.engines.base import Exam, Placed
-from hsfl.engines.worker import Answer, Assess, Batch, Done, Failed, Hand, Order, Setup, Train
+from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Hand, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
@@ -109,7 +109,7 @@ class Spread(ABC, Generic[H]):
         size: Callable[[int], int],
         order: Callable[[tuple[int, ...]], Order],
         last: Order | None,
-    ) -> Iterator[Done]:
+    ) -> Iterator[CarriedOut]:
         """Deal items to workers as they become free, and yield what they answer.
 
         size: how much work an item is. last: the order by which a worker hands over its results; None where each answer
@@ -129,7 +129,7 @@ class Spread(ABC, Generic[H]):
                     queue[:0] = self._bury(helper)
                 elif isinstance(answer, Failed):
                     raise answer.error()
-                elif isinstance(answer, Batch):
+                elif isinstance(answer, BatchBegun):
                     self.framework.task.feed.on_batch(answer.client, answer.num_samples)
                 else:
                     self._take_answer(helper, answer, last is None)
@@ -139,7 +139,7 @@ class Spread(ABC, Generic[H]):
         helper.busy = True
         self._order(helper, order)
 
-    def _take_answer(self, helper: H, answer: Done, holds_all: bool) -> None:
+    def _take_answer(self, helper: H, answer: CarriedOut, holds_all: bool) -> None:
         helper.busy = False
         if answer.shard is not None:
             self.last_round.append(Placed(helper.where, tuple(sorted(helper.items))))

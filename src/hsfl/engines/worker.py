@@ -58,7 +58,7 @@ Order = Train | Hand | Assess
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchBegun:
     """Progress: a client has begun to train on so many samples."""
 
     client: int
@@ -66,7 +66,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Done:
+class CarriedOut:
     """An order was carried out."""
 
     shard: Shard | None = None
@@ -94,7 +94,7 @@ class Failed:
         return {"InputError": InputError, "Diverged": Diverged}.get(self.kind, RuntimeError)(self.words)
 
 
-Answer = Batch | Done | Failed
+Answer = BatchBegun | CarriedOut | Failed
 
 
 class Worker:
@@ -103,7 +103,7 @@ class Worker:
     state: State
     whole: UnitState
 
-    def __init__(self, setup: Setup, tell: Callable[[Batch], None]) -> None:
+    def __init__(self, setup: Setup, tell: Callable[[BatchBegun], None]) -> None:
         self.tell = tell
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
@@ -115,16 +115,16 @@ class Worker:
         self.shard: Shard | None = None
         self.told_s, self.samples = 0.0, 0
 
-    def carry_out(self, order: Order) -> Done:
+    def carry_out(self, order: Order) -> CarriedOut:
         if isinstance(order, Train):
             self.train(order)
-            return Done()
+            return CarriedOut()
         if isinstance(order, Assess):
-            return Done(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
+            return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
         shard, self.shard = self.shard, None
         if shard is not None:
             shard.losses.read()
-        return Done(shard)
+        return CarriedOut(shard)
 
     def train(self, order: Train) -> None:
         if order.round_index != self.round_index:
@@ -136,5 +136,5 @@ class Worker:
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples
         if time.monotonic() - self.told_s > PROGRESS_S:
-            self.tell(Batch(client, self.samples))
+            self.tell(BatchBegun(client, self.samples))
             self.told_s, self.samples = time.monotonic(), 0

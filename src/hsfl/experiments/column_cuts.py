@@ -26,23 +26,16 @@ def choose(
     names: Sequence[str], config: RunConfig, world: World, num_samples: Array
 ) -> tuple[dict[str, list[int]], float]:
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
-    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
-    from hsfl.allocation.cuts import best_single_cut
+    from hsfl.allocation.cuts import best_single_cut  # here, because numba takes seconds to load
     from hsfl.allocation.cuts import choose_cuts as search_cuts
     from hsfl.allocation.policies import policy
-    from hsfl.planning.policy_cuts import samples
+    from hsfl.planning.policy_cuts import samples, search_settings
 
     train, min_cut, allocation = config.train, config.fleet.min_cut, config.allocation
     num_batches = count_batches(config, num_samples)
     smallest = int(world.fleet.max_cut.min())
     planned_on = samples(world, allocation, train.batch_size, num_batches, min_cut)
-    how = CutSettings(
-        method=allocation.cuts,
-        seed=world.seed,
-        population=allocation.population,
-        patience=allocation.patience,
-        time_limit_s=allocation.plan_time_limit_s,
-    )
+    how = search_settings(allocation, world.seed)
     cuts: dict[str, list[int]] = {}
     gap = float("nan")
     for name in names:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
@@ -22,9 +22,6 @@ from hsfl.models.cost import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
 from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile
-
-if TYPE_CHECKING:
-    from hsfl.allocation.cut_methods import CutSettings
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
 PAPER = "paper"  # the paper's own solver, with the proposed cuts
@@ -141,7 +138,7 @@ def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts import choose_cuts  # here, because numba takes seconds to load
     from hsfl.allocation.policies import policy
-    from hsfl.planning.policy_cuts import samples
+    from hsfl.planning.policy_cuts import samples, search_settings
     from hsfl.planning.scenarios import scenario
 
     config = point.config
@@ -153,7 +150,7 @@ def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
         scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(point.num_channels)
     ]
-    how = cut_settings(config)
+    how = search_settings(settings, config.fleet_seed)
     plan = choose_cuts(planned_on, how)
     rounds = {}
     for name in point.policies:
@@ -166,20 +163,6 @@ def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
         }
     bound = {"mean_s": plan.mean_s, "lower_bound_s": plan.lower_bound_s, "gap": plan.gap, "seconds": plan.seconds}
     return {"name": point.name, "seed": config.fleet_seed, "plan": bound, "rounds": rounds}
-
-
-def cut_settings(config: RunConfig) -> "CutSettings":
-    """How the config says that cuts are searched."""
-    from hsfl.allocation.cut_methods import CutSettings  # here, because numba takes seconds to load
-
-    settings = config.allocation
-    return CutSettings(
-        method=settings.cuts,
-        seed=config.fleet_seed,
-        population=settings.population,
-        patience=settings.patience,
-        time_limit_s=settings.plan_time_limit_s,
-    )
 
 
 def shares_cuts(name: str) -> bool:

@@ -38,7 +38,7 @@ from hsfl.runs.many import Piece, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
-from hsfl.runs.records import Standing
+from hsfl.runs.records import RunStanding
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
 
@@ -216,7 +216,7 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
         folder.append(record)
         now_s = record.sim_time_s
     write_json(folder.path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
-    save_checkpoint(folder.checkpoint_path, framework.init(), Standing(num_shared), config)
+    save_checkpoint(folder.checkpoint_path, framework.init(), RunStanding(num_shared), config)
 
 
 def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:

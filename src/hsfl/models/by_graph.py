@@ -13,7 +13,7 @@ from hsfl.models.flow import Flow, draws, module_path, storages, writes
 from hsfl.models.graph_unit import GraphUnit, plant
 from hsfl.models.message import Message
 from hsfl.models.module_split import ModuleSplit, state_of
-from hsfl.models.trace import Trace, trace
+from hsfl.models.trace import ModuleGraph, trace
 from hsfl.models.units import SplitModel
 from hsfl.models.writing import Writer, Written
 
@@ -70,7 +70,7 @@ def _flow(model: nn.Module, wanted: Wanted, training: bool) -> Flow:
     return flow
 
 
-def _check_kept(model: nn.Module, found: Trace) -> None:
+def _check_kept(model: nn.Module, found: ModuleGraph) -> None:
     """What training changes must be in the state dict: nothing else is averaged, kept in checkpoints or handed from client to client."""
     own = {storage: name for node, name in found.attributes.items() for storage in storages(node)}
     for call in found.calls:

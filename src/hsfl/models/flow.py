@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from hsfl.models.trace import Trace
+from hsfl.models.trace import ModuleGraph
 
 BITS_PER_BYTE = 8
 RATES, MODES = (
@@ -39,7 +39,7 @@ class Crossing:
 class Flow:
     """A graph read for cuts. trained: names of the parameters that are trained."""
 
-    def __init__(self, trace: Trace, trained: Iterable[str]) -> None:
+    def __init__(self, trace: ModuleGraph, trained: Iterable[str]) -> None:
         self.trace = trace
         main = trace.inputs[0]
         self.batch = _expression(main.meta["val"].shape[0])

@@ -23,7 +23,7 @@ CHECKS = ("_assert", "sym_constrain_range")  # operations that only look
 
 
 @dataclass(frozen=True)
-class Trace:
+class ModuleGraph:
     """The graph of a module in one mode."""
 
     graph: fx.Graph
@@ -52,7 +52,7 @@ def trace(
     training: bool,
     output: str | int | None = None,
     names: Sequence[str] = (),
-) -> Trace:
+) -> ModuleGraph:
     """The graph of a module in one mode; the module is left as it was. output: which of several outputs to take. names: of the
     inputs, where the module is to get them by name."""
     program = export(module, inputs, names, training)
@@ -76,7 +76,9 @@ def trace(
     parameters = frozenset(first_names[name] for name, _ in module.named_parameters())
     if names:
         samples = [given[name] for name in names]
-    return Trace(graph, tuple(samples), _output(program, module, output), state, parameters, constants, attributes)
+    return ModuleGraph(
+        graph, tuple(samples), _output(program, module, output), state, parameters, constants, attributes
+    )
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:

@@ -104,14 +104,14 @@ def vit(
     embedding = named(
         patches=nn.Conv2d(channels, chosen.width, patch, stride=patch),
         flatten=nn.Flatten(2),
-        turn=Turn(),
+        turn=Transposed(),
         places=Places((height // patch) * (width // patch), chosen.width),
     )
     head = named(norm=nn.LayerNorm(chosen.width), mean=Mean(), linear=nn.Linear(chosen.width, num_classes))
     return _joined("vit", embedding, chosen, False, dropout, head)
 
 
-class Turn(nn.Module):
+class Transposed(nn.Module):
     """[b, D, T] -> [b, T, D]."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -70,14 +70,7 @@ def plan_cuts(
 
     progress: is told what the search does, its step, and the best mean round so far in seconds.
     """
-    how = CutSettings(
-        method=settings.cuts,
-        seed=world.seed,
-        population=settings.population,
-        patience=settings.patience,
-        time_limit_s=settings.plan_time_limit_s,
-        threads=2,
-    )
+    how = search_settings(settings, world.seed, threads=2)
     if isinstance(world.links, Measured):
         rounds = sampled_rounds(world, settings.samples, batch_size, num_batches, min_cut)
         return plan_measured_cuts(world, rounds, how, batch_size, num_batches, progress)
@@ -86,6 +79,18 @@ def plan_cuts(
         cuts, mean_s = crowd_cuts(world, among, batch_size, num_batches, min_cut)
         return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds(), timed_out=False)
     return choose_cuts(samples(world, settings, batch_size, num_batches, min_cut), how, progress)
+
+
+def search_settings(settings: AllocationConfig, seed: int, threads: int = 1) -> CutSettings:
+    """How the settings say that cuts are searched. seed: the fleet's. threads: 1 where several searches run side by side."""
+    return CutSettings(
+        method=settings.cuts,
+        seed=seed,
+        population=settings.population,
+        patience=settings.patience,
+        time_limit_s=settings.plan_time_limit_s,
+        threads=threads,
+    )
 
 
 def _ruled_cuts(

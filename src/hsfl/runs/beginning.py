@@ -19,7 +19,7 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.parts import Parts, Position
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.record import clients_record
-from hsfl.runs.records import Standing
+from hsfl.runs.records import RunStanding
 
 
 def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
@@ -80,10 +80,10 @@ def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: 
         )
 
 
-def _start(parts: Parts, resume: bool) -> tuple[State, Standing]:
+def _start(parts: Parts, resume: bool) -> tuple[State, RunStanding]:
     """The state to begin with, and the folder's rounds cut to those that the state has seen."""
     folder, config = parts.folder, parts.config
-    state, standing = parts.framework.init(), Standing(0)
+    state, standing = parts.framework.init(), RunStanding(0)
     if resume:
         state, standing = load_checkpoint(folder.checkpoint_path, state, config)
         if config.train.rounds < standing.rounds_done:

@@ -20,7 +20,7 @@ from hsfl.files import SCRATCH, check_ordinary, checked, write_atomic
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
-from hsfl.runs.records import Standing
+from hsfl.runs.records import RunStanding
 
 CHECKSUM = "blake2b"  # the name of the note that holds it
 
@@ -65,7 +65,7 @@ def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def save_checkpoint(path: Path, state: State, standing: Standing, config: RunConfig) -> None:
+def save_checkpoint(path: Path, state: State, standing: RunStanding, config: RunConfig) -> None:
     """Write a framework's state, where the run stands, and the config, from which the run can go on."""
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
     for name, units in state.units.items():
@@ -83,14 +83,14 @@ def _apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         seen.add(place)
 
 
-def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, Standing]:
+def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, RunStanding]:
     """The state that a run of the same config saved, and where that run stood. like: the config's first state, for the shapes."""
     if not path.exists():
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
         stored = parse_config(checked(notes["config"], dict[str, Any], f"{path} note config"), of_a_folder=True)
-        standing: Standing = checked(notes["progress"], Standing, f"{path} note progress")
+        standing: RunStanding = checked(notes["progress"], RunStanding, f"{path} note progress")
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError) as error:

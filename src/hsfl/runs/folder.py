@@ -41,10 +41,10 @@ from hsfl.runs.records import (
     CheckedClients,
     ClientsRecord,
     CutsRecord,
-    Ended,
     EnvironmentRecord,
     MetricRecord,
     PluginsRecord,
+    RunEnd,
     TaskRecord,
 )
 from hsfl.runs.round_records import CheckedRound, RoundRecord
@@ -153,11 +153,11 @@ class RunFolder:
         record: EnvironmentRecord = read_record(self.environment_path, EnvironmentRecord)
         return record
 
-    def ended(self) -> Ended:
+    def ended(self) -> RunEnd:
         """How the run ended; `unfinished` where there is no summary yet."""
         if not self.summary_path.exists():
-            return Ended("unfinished")
-        record: Ended = read_record(self.summary_path, Ended)
+            return RunEnd("unfinished")
+        record: RunEnd = read_record(self.summary_path, RunEnd)
         return record
 
     @contextmanager

@@ -21,7 +21,7 @@ LONGEST = 100  # letters of a folder's name
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One combination of values, and the settings that it makes."""
 
     values: tuple[Any, ...]  # one for each field, as the config holds them
@@ -40,7 +40,7 @@ class Point:
 @dataclass(frozen=True)
 class Grid:
     fields: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[GridPoint, ...]
 
 
 def read_grid(base: RunConfig, words: Sequence[str]) -> Grid:
@@ -80,14 +80,14 @@ def _value(config: RunConfig, field: str, text: str) -> Any:
     return flatten(config.model_dump(mode="json")).get(field, text)
 
 
-def _point(base: RunConfig, texts: dict[str, str], axes: dict[str, dict[str, Any]]) -> Point:
+def _point(base: RunConfig, texts: dict[str, str], axes: dict[str, dict[str, Any]]) -> GridPoint:
     values = {field: axes[field][text] for field, text in texts.items()}
     name = ",".join(f"{field}={say_value(value)}" for field, value in values.items())
     try:
         config = with_changes(base, [f"{field}={text}" for field, text in texts.items()])
     except InputError as error:  # each value is right, but they do not go together
         raise InputError(f"{name}: {error}") from None
-    return Point(tuple(values.values()), name, config)
+    return GridPoint(tuple(values.values()), name, config)
 
 
 def say_value(value: Any) -> str:

@@ -9,7 +9,7 @@ from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import Standing
+from hsfl.runs.records import RunStanding
 
 
 @dataclass(frozen=True)
@@ -33,5 +33,5 @@ class Position:
     """Where a run stands between two rounds."""
 
     state: State
-    standing: Standing
+    standing: RunStanding
     now_s: float  # simulated seconds since the run began

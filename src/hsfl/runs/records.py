@@ -96,7 +96,7 @@ class CutsRecord:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnd:
     """summary.json, as far as it is read back: how the run ended, and how many rounds it counted."""
 
     status: str
@@ -129,7 +129,7 @@ class CompareRecord:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStanding:
     """Where a run stands, the note `progress` of a checkpoint: how many rounds it has done, and which gave the best model."""
 
     rounds_done: Count
@@ -142,12 +142,12 @@ class Standing:
         return self.best_accuracy if self.best is None else self.best
 
 
-def advance(standing: Standing, record: RoundRecord, metric: Metric = ACCURACY) -> Standing:
+def advance(standing: RunStanding, record: RoundRecord, metric: Metric = ACCURACY) -> RunStanding:
     """Where a run stands after a round."""
     value, best = record.value(metric.name), standing.best_so_far
     if value is not None and (best is None or metric.is_better(value, best)):
-        return Standing(record.round, value, record.round)
-    return Standing(record.round, best, standing.best_round)
+        return RunStanding(record.round, value, record.round)
+    return RunStanding(record.round, best, standing.best_round)
 
 
 @dataclass(frozen=True)
