@@ -21,7 +21,7 @@ from hsfl.deploy.messages import pack
 from hsfl.deploy.probe import probe
 from hsfl.deploy.record import write_clients
 from hsfl.deploy.server_messages import Have, Swap
-from hsfl.deploy.serving import Backoff, Served
+from hsfl.deploy.serving import Backoff, Served, Stopped, unless_stopped
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.status import status_handler
 from hsfl.deploy.stepping import Stepping
@@ -34,10 +34,6 @@ from hsfl.runs.record import Summary
 
 NEWS_S = 5.0  # that the edge server may take to say that there is no news
 MOST_TRIES = 5  # of one round that keeps too few clients
-
-
-class Stopped(Exception):
-    """The operator ends the server."""
 
 
 class TooFew(Exception):
@@ -78,7 +74,7 @@ class Main:
         status, tries, backoff = "finished", 0, Backoff()
         while self.keeping.round < self.desk.kit.config.train.rounds:
             try:
-                await self._unless_stopped(self._one_round())
+                await unless_stopped(self._one_round(), self.stopping)
                 tries = 0
                 backoff.reset()
             except Stopped:
@@ -92,25 +88,12 @@ class Main:
             except TooFew as error:
                 tries += 1
                 self.desk.log.event("round made again", "warning", round=self.keeping.round + 1, why=str(error))
-                await self._end_attempt(
-                    "too few clients were kept"
-                )  # how many others there are is not a client's business
+                await self._end_attempt("too few clients were kept")  # a client is not told how many others there are
                 if tries >= MOST_TRIES:
                     status = "diverged" if error.diverged else "interrupted"
                     break
         await self._end_attempt("the main server ends")
         return await self.keeping.finish(status)
-
-    async def _unless_stopped(self, work: Any) -> None:
-        """Do the work unless the operator ends the server meanwhile."""
-        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-            raise Stopped
-        await working
 
     async def _one_round(self) -> None:
         """One round, from the edge server's readiness to the checkpoint."""

@@ -1,7 +1,7 @@
 """gRPC without generated code: servers of raw-bytes methods behind the gate, and the channels to them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,3 +170,19 @@ class Backoff:
     async def wait(self) -> None:
         await asyncio.sleep(self._next_s)
         self._next_s = min(2 * self._next_s, BACKOFF_S[1])
+
+
+class Stopped(Exception):
+    """The operator ends the server."""
+
+
+async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> None:
+    """Do the work; where the operator ends the server meanwhile, give it up and raise Stopped."""
+    working, ending = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise Stopped
+    await working
