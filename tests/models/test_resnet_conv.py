@@ -35,3 +35,13 @@ def test_its_flops_are_counted_as_a_convolution() -> None:
     assert measure_module(Conv3x3(5, 7), (5, 1, 1)) == measure_module(
         nn.Conv2d(5, 7, 3, padding=1, bias=False), (5, 1, 1)
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+def test_a_trace_serves_every_size() -> None:
+    ours = Conv3x3(5, 7, 2).eval()
+    traced = torch.jit.trace(ours, torch.zeros(2, 5, 1, 1))
+    for side in (1, 2, 4):
+        x = torch.randn(3, 5, side, side)
+        torch.testing.assert_close(traced(x), ours(x))

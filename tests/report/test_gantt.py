@@ -92,3 +92,11 @@ def test_rounds_below_each_other_share_time_and_legend():
     assert {gantt.PHASE_NAMES[phase] for phase in short.phases} < set(names)
     (mark,) = [text for text in below.texts if text.get_text() == "straggler"]
     assert mark.xy == (short.round_s, short.straggler)  # at the end of its own round, not of the longest one
+
+
+def test_clients_have_their_names():
+    (axes,) = gantt.gantt_figure(
+        timed(a_timeline("hsfl", 2), cuts=[3, 4]), names=["ward-1", "a $name of thirty letters or so"]
+    ).axes
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == ["ward-1   cut 3", r"a \$name of thirty l…   cut 4"]

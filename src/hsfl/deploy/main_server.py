@@ -9,7 +9,6 @@ import math
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from hsfl.deploy.attending import Attending
 from hsfl.deploy.client_messages import RoundOver

@@ -1,5 +1,6 @@
 """ResNet-18: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition (CVPR 2016)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,7 +15,8 @@ class Conv3x3(nn.Conv2d):
     """A 3x3 convolution with padding 1 that is a matrix product where only one pixel comes out.
 
     There most taps meet padding alone, which kernels for convolutions multiply all the same: at 32x32 the backward of
-    the last blocks took half of a training step. Shapes on the meta device go the common way, so FLOPs are counted as always.
+    the last blocks took half of a training step. Shapes on the meta device go the common way, so
+    FLOPs are counted as always; and so does a trace for TorchScript, which then serves images of any size.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
@@ -22,7 +24,8 @@ class Conv3x3(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[-2:]
-        if x.is_meta or height > self.stride[0] or width > self.stride[1]:
+        by_shape = x.is_meta or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if by_shape or height > self.stride[0] or width > self.stride[1]:
             return super().forward(x)
         taps = self.weight[:, :, 1 : 1 + height, 1 : 1 + width]
         return F.linear(x.flatten(1), taps.flatten(1))[:, :, None, None]

@@ -38,22 +38,29 @@ PHASE_NAMES = {
     "model_down": "model down",
 }
 MAX_ROWS = 50  # clients in a Gantt chart
-
+LONGEST_NAME = 20  # letters of a client's name
 
 SMASHED = "smashed data: the activations of the client's last unit"
 X_LABEL = "seconds from the start of the round; a bar is a phase in all mini-batches together"
 
 
-def gantt_figure(record: RoundRecord, title: str | None = None, pooled: bool | None = None) -> "Figure":
+def gantt_figure(
+    record: RoundRecord, title: str | None = None, pooled: bool | None = None, names: Sequence[str] = ()
+) -> "Figure":
     """One round: a row for each client, a bar for each phase, hatched where the client waits.
 
     pooled: whether the data are on the server; by default as the built-in framework of the record has it.
+    names: [K] of the clients, if they have any.
     """
-    return gantt_page([record], [title], pooled=pooled)
+    return gantt_page([record], [title], pooled=pooled, names=names)
 
 
 def gantt_page(
-    records: Sequence[RoundRecord], titles: Sequence[str | None], note: str | None = None, pooled: bool | None = None
+    records: Sequence[RoundRecord],
+    titles: Sequence[str | None],
+    note: str | None = None,
+    pooled: bool | None = None,
+    names: Sequence[str] = (),
 ) -> "Figure":
     """Several rounds below each other, on one time axis and with one legend."""
     mpl = matplotlib()
@@ -65,7 +72,9 @@ def gantt_page(
         figure = mpl.figure.Figure(figsize=(10, height), layout="constrained")
         rows = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
         for axes, record, clients, title in zip(rows, records, every, titles):
-            _draw_round(axes, record, clients, title, pools_data(record.framework) if pooled is None else pooled)
+            on_server = pools_data(record.framework) if pooled is None else pooled
+            shown = ["main server"] if on_server else [names[k] if names else f"client {k}" for k in clients]
+            _draw_round(axes, record, clients, title, shown, on_server)
         rows[-1].set_xlim(0, longest_s)
         if longest_s >= ENDLESS:
             rows[-1].xaxis.set_major_formatter(lambda x, _: f"{x / longest_s:.3g} of the round")
@@ -75,11 +84,13 @@ def gantt_page(
     return figure
 
 
-def _draw_round(axes: "Axes", record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> None:
+def _draw_round(
+    axes: "Axes", record: RoundRecord, clients: list[int], title: str | None, names: list[str], pooled: bool
+) -> None:
     font = float(np.interp(len(clients), [1, 10, 50], [9.5, 9.5, 7]))
     _draw_phases(axes, record, clients)
     _draw_waiting(axes, record, clients)
-    _name_rows(axes, record, clients, font, pooled)
+    _name_rows(axes, record, clients, names, font, pooled)
     _mark_dropped(axes, record, clients, font)
     axes.axvline(record.round_s, color=INK, linewidth=1)
     axes.set_ylim(len(clients) - 0.4, -0.6)
@@ -159,16 +170,23 @@ def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None
         )  # fmt: skip
 
 
-def _name_rows(axes: "Axes", record: RoundRecord, clients: list[int], font: float, pooled: bool) -> None:
+def _short(name: str) -> str:
+    """The name as far as the margin has room for it."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _name_rows(
+    axes: "Axes", record: RoundRecord, clients: list[int], names: list[str], font: float, pooled: bool
+) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
-    names = ["main server"] if pooled else [f"client {k}   cut {record.cuts[k]}" for k in clients]
-    axes.set_yticks(range(len(clients)), names, fontsize=font)
+    words = names if pooled else [f"{plain(_short(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
+    axes.set_yticks(range(len(clients)), words, fontsize=font)
     axes.tick_params(axis="y", length=0)
     for row, k in enumerate(clients if not pooled else []):
         straggler, dropped, started = k == record.straggler, k in record.dropped, k in record.started
-        words = {"straggler": straggler, "dropped": dropped, "did not start": not started}
+        marks = {"straggler": straggler, "dropped": dropped, "did not start": not started}
         axes.annotate(
-            ", ".join(word for word, holds in words.items() if holds),
+            ", ".join(word for word, holds in marks.items() if holds),
             xy=(record.round_s, row),
             xytext=(6, 0),
             textcoords="offset points",

@@ -48,7 +48,7 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
             taken.append(name)
             again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""  # labels that differ in signs alone
             path = out / f"{name}{again}-round-{gantt_round}"
-            written += save(gantt_figure(record, first.name, first.pools_data), path)
+            written += save(gantt_figure(record, first.name, first.pools_data, first.client_names), path)
     return written
 
 

@@ -87,6 +87,7 @@ class Run:
     framework: str = ""
     look: Look | None = None  # of a framework that is not built in
     metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task; the first is shown first
+    client_names: tuple[str, ...] = ()  # [K], where a fleet file or the data name the clients
 
     @property
     def metric(self) -> Metric:
@@ -161,9 +162,9 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     end_s = records[-1].sim_time_s if records else 0.0
     if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)
-    return Run(
-        label, seed, records, status, end_s, config.framework, read_look(folder, config.framework), folder.metrics()
-    )
+    look, clients = read_look(folder, config.framework), folder.clients()
+    names = tuple(clients.names or ()) if clients is not None else ()
+    return Run(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names)
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
