@@ -179,3 +179,10 @@ def test_no_number_that_nobody_reads(tmp_path):
     assert over_time.get_xlabel() == "simulated time (1 is over 10^15 s)"
     assert plots.time_unit(4e5) == (86400.0, "days")
     assert plots.gantt_figure(comparison.runs[1].records[0]).axes[0].get_title("left") == "HSFL, round 1: over 10^15 s"
+
+
+def test_the_legend_says_who_made_no_round(tmp_path):
+    write_run(tmp_path, "hsfl", 0, records([0.2, 0.4]))
+    write_run(tmp_path, "fl", 0, [])
+    figure = plots.learning_figure(read_comparison(tmp_path))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FL\nno round in the budget", "HSFL"]

@@ -34,8 +34,7 @@ NUM_TIMES = 61  # points of a mean over time
 
 def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1) -> list[Path]:
     """Accuracy and losses over time and rounds, and a round of each label's first seed as a Gantt chart."""
-    out = Path(out)
-    written = []
+    out, written = Path(out), []
     own = [metric.name for metric in comparison.runs[0].metrics if metric.name not in QUANTITIES]
     for quantity in (*QUANTITIES, *own):
         if any(record.value(quantity) is not None for run in comparison.runs for record in run.records):
@@ -68,7 +67,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         over_time = _draw_curves(time_axes, comparison, quantity, "time", (1 / unit_s, y_scale), styles)
         over_rounds = _draw_curves(round_axes, comparison, quantity, "rounds", (1.0, y_scale), styles)
         ends = over_time.ends
-        time_axes.set_xlim(0, max((end.x for end in ends), default=1.0))
+        time_axes.set_xlim(0, 1.01 * max((end.x for end in ends), default=1.0))  # room for the last marker
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
@@ -139,6 +138,8 @@ def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: lis
     names = [plain(comparison.name(label)) for label in comparison.labels]
     said = notes(names, ("over time", over_time), ("over rounds", over_rounds))
     texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
+    runs = [comparison.runs_of(label) for label in comparison.labels]
+    said = [note if any(run.records for run in each) else "no round in the budget" for note, each in zip(said, runs)]
     return [f"{text}\n{note}" if note else text for text, note in zip(texts, said)]
 
 
