@@ -5,7 +5,6 @@ solver has to live with.
 """
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 from hsfl.allocation.powers import spend
@@ -63,12 +62,13 @@ def solve_in_own_units(solve: StageSolver, stage: Stage, goal: StopWhen, clock: 
     second_s, hz, _, watt_w = units
     own = in_units(stage, units)
     tau_s = None if goal.tau_s is None else goal.tau_s / second_s
-    answer = solve(own, replace(goal, spare_s=goal.spare_s / second_s, tau_s=tau_s), clock)
+    answer = solve(own, StopWhen(goal.gap, goal.spare_s / second_s, tau_s), clock)
     server_hz, up_w, down_w, edge_w = answer.spent or spend(own, answer.share, answer.T_s, answer.rho)
-    return replace(
-        answer,
+    return StageAnswer(
+        share=answer.share,
         T_s=answer.T_s * second_s,
         lower_bound_s=answer.lower_bound_s * second_s,
         rho=answer.rho * hz / watt_w,
+        lam=answer.lam,
         spent=(server_hz * hz, up_w * watt_w, down_w * watt_w, edge_w * watt_w),
     )
