@@ -39,7 +39,7 @@ browser: $(VENV)/.installed-slow
 		|| echo "no chromium here: the page's browser tests are skipped"
 
 test-slow: test browser
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(TEST_PROCESSES) --dist loadfile
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
