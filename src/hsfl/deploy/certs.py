@@ -90,7 +90,7 @@ class Authority:
         return authority
 
     def add(self, name: str, days: int = DAYS) -> Issued:
-        """A certificate and a bundle for a device (or a server) that has none."""
+        """A certificate, valid for so many days, and its bundle. A name with a valid certificate is refused."""
         check_name(name)
         with self._locked():
             if any(each.state(self.now) in ("valid", "expires soon") for each in self.of(name)):
@@ -234,7 +234,8 @@ def _certificate(
     ca: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
-    """A device's or a server's certificate. Both servers open connections as well: to each other."""
+    """A device's or a server's certificate. Servers may open connections, too: the main server calls the edge server,
+    and `identity_of` refuses every certificate that may not."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris(name)]
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -121,7 +121,8 @@ class RoundWork:
             await backoff.wait()
 
     def _check_broken(self) -> None:
-        """After a cancellation: whether it was the stream's, whose channel was closed, and not ours."""
+        """After a cancellation: go on if a closed channel cancelled the stream alone; raise if this task is
+        cancelled."""
         task = asyncio.current_task()
         self.job.check()
         if task is not None and task.cancelling():

@@ -14,9 +14,11 @@ OTHER_NAME = (62, 63, 64)
 
 
 def diagnose(address: str, server: str, folder: Path | None, timeout_s: float = 5.0) -> str | None:
-    """What is wrong between this device and a server, None if nothing is. A certificate of the server that cannot be trusted is an
-    InputError: to try again would find the same. folder: the device's bundle, which `check_own` found whole; None: plaintext.
-    Blocks for up to twice `timeout_s`: call it in a thread. The words go into a log, so that they name no address."""
+    """What is wrong between this device and a server, in words that name no address, for a log; None if all is well.
+
+    server: main or edge. folder: the device's bundle, which `check_own` found whole; None for plaintext. A server whose
+    certificate cannot be trusted is an InputError: to try again would find the same. Connecting, the handshake and the
+    server's greeting may block for `timeout_s` each, so call this in a thread."""
     there = f"the address of the {server} server ({server} in this client's file)"
     host, _, port = address.rpartition(":")
     try:

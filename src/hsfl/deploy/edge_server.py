@@ -165,7 +165,7 @@ class Edge:
         return self._tokens(now, message.seats)
 
     async def wait(self, request: bytes, context: Any) -> bytes:
-        """Whose heads are complete; answered when there is news."""
+        """Tell whose heads are complete and whose were refused, as soon as there is news or the asked time is over."""
         message, _ = expect(request, Await)
         now = self._now(message.attempt)
         async with now.news:

@@ -19,7 +19,7 @@ class Evaluation:
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tokens: Tokens = field(default_factory=Tokens)
     tallies: dict[int, Tally] = field(default_factory=dict)  # of clients that are complete, by seat
-    gone: set[int] = field(default_factory=set)  # whose stream or connection ended early
+    gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def order(self, seat: Seat, fetch_token: str) -> Evaluate:

@@ -11,7 +11,7 @@ Small = Annotated[int, Field(ge=0, le=2**31)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 LOWEST_RATE, HIGHEST_RATE = 1.0, 1e18  # beyond these a plan has no finite seconds
 Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE, allow_inf_nan=False)]
-MOST_SAMPLES = 10_000_000  # of one client; the servers keep a number for each batch
+MOST_SAMPLES = 10_000_000  # of one client; the main server keeps a number for each batch
 Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 Classes = Annotated[list[Samples], Field(max_length=1 << 16)]  # a number of samples for each class
 Finite = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]

@@ -1,6 +1,6 @@
 """The gate in front of a server's handlers: every call is checked before a handler sees it, and whoever is revoked is sent away.
 
-    gate = Gate({"/hsfl.Main/Train": {"client"}, "/hsfl.Main/Sums": {"edge"}}, Denylist(folder / "denylist.txt"))
+    gate = Gate({"/hsfl.Edge/Fetch": {"client"}, "/hsfl.Edge/Swap": {"main"}}, Denylist(folder / "denylist.txt"))
     server = grpc.aio.server(interceptors=[gate])
     watching = asyncio.create_task(gate.watch())
 

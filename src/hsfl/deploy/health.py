@@ -68,7 +68,7 @@ class Health:
         self._changed = asyncio.Event()
 
     def set(self, serving: bool) -> None:
-        """Say whether the server takes work: true once it listens and has its model, false when it shuts down."""
+        """Say whether the server takes calls: true once it listens, false when it shuts down."""
         self._serving = serving
         self._changed.set()
         self._changed = asyncio.Event()  # whoever waits has the old one, which is set

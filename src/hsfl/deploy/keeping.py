@@ -75,8 +75,9 @@ class Keeping:
         self._end_well(now, record, measured)
 
     async def _evaluated(self, now: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
-        """The joined model, and how good it is. The edge server has the round on its disk: where it is away meanwhile, it is waited
-        for until tau, and the round is not made again."""
+        """The joined model, and how good it is. The edge server has the round on its disk already, so that an edge
+        server that is away is waited for, up to tau from now; only then EdgeLost is raised and the round is made
+        again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         until_s = clock() + (self.desk.kit.config.train.tau_s or TAU_S)
         while True:

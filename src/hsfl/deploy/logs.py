@@ -32,7 +32,8 @@ HOST = re.compile(r"\b(?:[a-zA-Z0-9-]+\.)+[a-zA-Z][a-zA-Z0-9-]*:\d{1,5}\b|(?<![\
 
 
 def scrubbed(text: str, hosts: bool = True) -> str:
-    """The text without keys, paths, addresses and (hosts) this machine's name, on one line and not longer than needed."""
+    """The text without keys, paths, addresses and, with `hosts`, this machine's name: one line, at most
+    MOST_CHARACTERS."""
     text = PEM.sub("(key)", text)
     text = URL.sub("(address)", text)
     text = PATH.sub("(path)", text)
@@ -44,7 +45,7 @@ def scrubbed(text: str, hosts: bool = True) -> str:
 
 
 def _own_names() -> set[str]:
-    """The names of this machine; `localhost` and the like say nothing of it."""
+    """The names of this machine, which logs hide; `localhost`, `main` and `edge` tell nothing of it and are shown."""
     full = socket.gethostname()
     return {
         name for name in (full, full.partition(".")[0]) if len(name) > 1 and name not in ("localhost", "main", "edge")
@@ -71,7 +72,7 @@ def _plain(value: Any, hosts: bool = True) -> Any:
 
 
 def _where(error: BaseException) -> list[str]:
-    """Where an exception came from: files of the package as modules, others by their names alone."""
+    """Where an exception came from: file (without its folder), function and line of the last eight calls."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return [f"{Path(frame.filename).stem}.{frame.name}:{frame.lineno}" for frame in frames]
 

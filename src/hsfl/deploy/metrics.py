@@ -70,12 +70,11 @@ class Metrics:
 
 
 def serve(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:
-    """Serve the page at an address such as 127.0.0.1:9470, from a thread; returns the port and a function that ends it. The page
-    has neither TLS nor a password, so it stays on loopback unless the operator says otherwise."""
+    """Serve the page at an address such as 127.0.0.1:9470, from a thread; returns the port and a function that ends the
+    thread. The page has neither TLS nor a password, so that an address beyond loopback is refused unless `public` is
+    true."""
     if not public and not is_loopback(address):
-        raise InputError(
-            f"metrics at {address} could be read by the whole network; use 127.0.0.1:PORT, or say it is wanted"
-        )
+        raise InputError(f"metrics at {address} could be read by the whole network; use 127.0.0.1:PORT")
     host, _, port = address.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)

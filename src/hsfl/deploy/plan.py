@@ -1,6 +1,7 @@
 """Cuts from what clients measured: first of themselves when they join, then by the rounds that they made.
 
-New cuts are taken only where the modelled round becomes shorter by more than a tenth, so that noise moves nobody.
+New cuts are taken only where the modelled round becomes shorter by more than a tenth, so that noise moves nobody; but a
+device whose memory does not hold its cut gets another at once.
 """
 
 from dataclasses import dataclass, replace
@@ -60,13 +61,15 @@ class Planner:
             )  # cuts that cannot be are an error now, and not when clients are there
 
     def join(self, seat: int, ready: Ready) -> None:
-        """A client's own measurement. The rounds that it made say more, so that it does not replace them."""
+        """Take a client's own measurement. Of a client that joined before, only the memory is taken: the speeds that
+        are known may come from measured rounds, which say more."""
         self.samples[seat] = sum(ready.class_counts)
         known = self.measured.get(seat, ready.measured)
         self.measured[seat] = replace(known, memory_bits=ready.measured.memory_bits)
 
     def learn(self, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
-        """A measured round. sent: bytes by link."""
+        """Learn a client's speed and rates from a measured round. phases: seconds by phase. sent: bytes of smashed data
+        (`up`), of gradients (`down`) and of the head (`head`, each way)."""
         before = self.measured[seat]
         train = self.config.train
         work = train.local_epochs * self.samples[seat] * float(self.cost.client_flops[cut])

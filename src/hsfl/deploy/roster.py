@@ -53,7 +53,8 @@ class Roster:
         self._write()
 
     def seat(self, name: str) -> int:
-        """The seat of this name. A new name takes the one that it had when it was here before, else one that nobody had."""
+        """The seat of this name. A new name takes a free seat: the one that it had when it was here before, else one
+        that nobody had since this process started, else the lowest."""
         if name not in self.names:
             seat = self._free(name)
             self.names += [""] * (seat + 1 - len(self.names))

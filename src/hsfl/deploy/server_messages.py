@@ -74,7 +74,8 @@ class EdgeTokens:
 @strict
 @dataclass(frozen=True)
 class Await:
-    """Main server to edge server: answer when more than `known` heads are complete, or after a while."""
+    """Main server to edge server. Answered by Have when more than `known` heads are complete or refused, or after
+    `wait_s`."""
 
     attempt: Id
     known: Small

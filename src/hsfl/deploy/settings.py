@@ -80,7 +80,8 @@ Settings = TypeVar("Settings", bound=_Table)
 
 
 def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """The settings of a TOML file; paths in it are from where it lies."""
+    """The settings in a TOML file. `out`, `certs` and `plugins` are from its folder; paths in `data` and `run` are
+    not."""
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -29,7 +29,7 @@ def batch_sizes(num_samples: int, batch_size: int, epochs: int) -> list[int]:
 
 
 def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
-    """Whether smashed data and labels are so many samples' at this cut: shapes, types, labels, finite numbers."""
+    """Refuse smashed data and labels whose shapes, types or values cannot be those of so many samples at this cut."""
     smashed, labels = tensors["smashed"], tensors["labels"]
     wanted = (num_samples, *kit.shapes[cut])
     if tuple(smashed.shape) != wanted or smashed.dtype != kit.initial.floats.dtype:
@@ -101,7 +101,7 @@ class Tail:
         return False
 
     def check(self, tensors: dict[str, Tensor]) -> None:
-        """Whether a batch is what this step must have: shapes, types, labels, finite numbers."""
+        """Refuse a batch whose shapes, types or values this step cannot have."""
         check_batch(self.kit, self.cut, self.sizes[self.step], tensors)
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
