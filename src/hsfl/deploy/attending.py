@@ -24,7 +24,7 @@ class Attending:
         self.desk = desk
 
     async def attend(self, messages: Any, context: Any) -> None:
-        """A client's connection, for as long as it stays."""
+        """Serve a client's connection for as long as the client stays."""
         hello, _ = expect(await must_hear(context), Hello)
         caller().must_be(hello.name)
         seat = self.desk.roster.seat(hello.name)
@@ -56,7 +56,7 @@ class Attending:
         return said
 
     async def _attend(self, name: str, seat: int, ready: Ready, context: Any) -> None:
-        """A client that is ready, until it goes."""
+        """Serve a client that is ready, until it goes."""
         member = Member(name, seat, ready)
         self.desk.roster.join(member)
         self.desk.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
@@ -87,7 +87,7 @@ class Attending:
         self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
-        """What a client says besides training; the connection ends with the last word."""
+        """Hear what a client says beside training. When the client has said all, its connection ends."""
         try:
             while (content := await hear(context)) is not None:
                 message, _ = expect_any(content, AskTokens, Leave)

@@ -1,6 +1,6 @@
 """A device's bundle: the folder with its certificate, its private key and the CA's certificate, checked by the device itself.
 
-A gRPC client hears "socket closed" whatever is wrong with its certificate, so it looks at its own files first.
+A gRPC client hears "socket closed" whatever is wrong with its certificate, so a device looks at its own files first.
 """
 
 import os
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from hsfl.deploy.identity import Identity, Refused, identity_of
 from hsfl.errors import InputError
 
-CA, CERTIFICATE, KEY, DENYLIST = "ca.pem", "cert.pem", "key.pem", "denylist.txt"  # the files; the last on servers alone
+CA, CERTIFICATE, KEY, DENYLIST = "ca.pem", "cert.pem", "key.pem", "denylist.txt"  # denylist.txt is on servers alone
 MOST_BYTES = 1024 * 1024
 COPY = "copy the folder that hsfl certs add wrote for this device"
 
@@ -32,7 +32,9 @@ class Bundle:
 
 
 def check_own(folder: Path, role: str | None = None, now: datetime | None = None) -> Bundle:
-    """The bundle in a folder, if it can be used now by this role; else one line that says what is wrong and what to do."""
+    """The bundle in a folder. A bundle that cannot be used is an InputError that says what is wrong and what to do.
+
+    role: client, main or edge; None takes any role. now: when the certificate must be valid, by default this moment."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not there, and a device needs its bundle; {COPY}")
     ca_pem, certificate_pem, key_pem = map(_read, files_in(folder))
@@ -51,7 +53,7 @@ def check_own(folder: Path, role: str | None = None, now: datetime | None = None
 
 
 def files_in(folder: Path) -> tuple[Path, Path, Path]:
-    """The files of a bundle: of the CA, of the certificate, of the key."""
+    """The files of a bundle: the CA's certificate, the device's certificate, the device's key."""
     return folder / CA, folder / CERTIFICATE, folder / KEY
 
 

@@ -30,7 +30,7 @@ from hsfl.errors import InputError
 from hsfl.files import write_atomic, writing
 from hsfl.runs.lock import LOCK, lock
 
-CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes, and when a certificate is said to expire soon
+CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes of CA and certificate; when a certificate "expires soon"
 BACKDATED = timedelta(hours=1)  # clocks of devices differ
 BUSY = "another hsfl certs is writing to {folder}; wait for it"
 
@@ -48,7 +48,7 @@ class Issued:
     current: bool
 
     def state(self, now: datetime) -> str:
-        """What an operator wants to know of it."""
+        """What an operator wants to know of the certificate, in one or two words."""
         if self.revoked:
             return "revoked"
         if now > self.valid_until:
@@ -70,7 +70,7 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, days: int = DAYS, now: datetime | None = None) -> "Authority":
-        """A new CA, and the bundles of the main and the edge server. An existing CA is never overwritten."""
+        """A new CA, and bundles for both servers, valid for so many days. An existing CA is never overwritten."""
         own = folder / "authority"
         with writing(own):
             own.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -129,7 +129,7 @@ class Authority:
             return usable
 
     def issued(self) -> list[Issued]:
-        """All certificates ever issued: of the servers, then by name, the newest of a name first."""
+        """All certificates ever issued: the servers' first, then the clients' by name, the newest of a name first."""
         denied = read_denylist(self.own / bundle.DENYLIST)
         certificates = [self._read(path) for path in sorted(self._records(), reverse=True)]
         named = [(identity_of(each), each) for each in certificates]
@@ -214,7 +214,7 @@ class Authority:
 
 
 def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    # a name of its own, so that a certificate of another deployment is one of an unknown CA and not one with a bad signature
+    # Each CA has a name of its own: then a certificate of another deployment has an unknown CA, not a bad signature.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"HSFL CA {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and CRLs
     public = key.public_key()

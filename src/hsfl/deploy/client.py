@@ -35,7 +35,7 @@ from hsfl.errors import InputError
 from hsfl.training.speed import machine_memory_bits
 from hsfl.training.step import Part
 
-LEAVE_S = 2.0  # that the main server has to read why a client goes
+LEAVE_S = 2.0  # for the main server to read why a client goes
 
 
 class Away(Exception):
@@ -72,7 +72,7 @@ class ClientProcess:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
     async def run(self) -> str:
-        """Until the main server says that there are no more rounds, or has been away for too long; returns why."""
+        """Take part until the main server has no more rounds, or has been away for too long; returns why it ended."""
         backoff, clock = Backoff(), asyncio.get_running_loop().time
         said, seen_s = set[str](), clock()
         while True:
@@ -98,7 +98,7 @@ class ClientProcess:
             await backoff.wait()
 
     def _say_once(self, said: set[str], away: Away) -> None:
-        """A line for the first of many attempts that end alike; a connection that was there is another beginning."""
+        """Log only the first of many attempts that fail alike; after an attempt that joined, log them anew."""
         if self.call is not None:
             said.clear()
         if str(away) not in said:
@@ -106,7 +106,7 @@ class ClientProcess:
         said.add(str(away))
 
     async def _give_up(self) -> str:
-        """The main server stays away: after a last round that this client missed, it would for ever."""
+        """Stop trying: if this client was away when the last round ended, the main server will never be back."""
         await self._abandon()
         words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
         if self.own is None:
@@ -147,7 +147,8 @@ class ClientProcess:
                 self._over(message)
 
     def _open_channels(self) -> Channels:
-        """Channels with the certificate that is in the bundle now. One that was good at the start may be half copied."""
+        """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half
+        renewed: then the client tries again."""
         name, certs = self.settings.name, self.certs
         try:
             peers = [Peer(getattr(self.settings, server), server, name, certs) for server in ("main", "edge")]
@@ -158,7 +159,7 @@ class ClientProcess:
         return Channels(*peers)
 
     async def _prepare(self, call: Any, welcome: Welcome) -> Own:
-        """The client's data and model; the main server's operator hears why they cannot be had."""
+        """The client's data and model. Where they cannot be had, the main server is told why, for its log."""
         try:
             own: Own = await self._compute(prepare_own, self.settings, welcome)
         except InputError as error:
@@ -172,7 +173,7 @@ class ClientProcess:
         return own
 
     async def _measure(self, own: Own) -> OwnSpeeds:
-        """FLOPs per second of the real units, memory, and the rates to both servers."""
+        """Measure FLOPs per second of the real units, the memory, and the rates to both servers."""
         assert self.channels is not None
         main_bps = await measure_rates(self.channels.main)
         try:
@@ -185,7 +186,7 @@ class ClientProcess:
         return OwnSpeeds(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
 
     async def _order(self, own: Own, order: Round) -> None:
-        """Take part in a round, or go on with the one that is held."""
+        """Take part in a round, or go on with the round that is open here."""
         job = self.job
         if job is not None and not job.over and job.order.attempt == order.attempt:
             finished = self.work is not None and self.work.done()
@@ -200,7 +201,7 @@ class ClientProcess:
         self._start(self._round(own, self.job))
 
     def _check_cut(self, own: Own, cut: int) -> None:
-        """What leaves this device is for this device to say, whatever the main server plans."""
+        """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""
         least, most = self.settings.min_cut, own.kit.num_units
         if not least <= cut <= most:
             raise InputError(
@@ -231,7 +232,7 @@ class ClientProcess:
         self.job = self.work = self.evaluation = None
 
     async def _ask(self, attempt: str) -> None:
-        """Fresh tokens, if the main server is there; if it is not, it sends them when this client is back."""
+        """Ask for fresh tokens. A main server that is away sends them when this client has joined again."""
         if self.call is not None:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await self.call.write(pack(AskTokens(attempt)))
@@ -261,7 +262,7 @@ class ClientProcess:
         await self._doing(job, self._round_work(own, job).upload())
 
     async def _doing(self, job: OpenRound, work: Any) -> None:
-        """Do the work; a round that ends badly here is logged, and the client waits for the next."""
+        """Do the work. If it fails, the failure is logged, and the client waits for the next round."""
         try:
             await work
         except Abandoned as error:
@@ -274,7 +275,7 @@ class ClientProcess:
             self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
 
     async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
-        """Let the client's test samples judge the averaged model; where that fails, the others' samples do."""
+        """Let the client's test samples judge the averaged model. If this fails, only the other clients' samples do."""
         try:
             num_samples = await evaluate(own, order, channels, self._compute)
             self.log.event("test samples counted", round=order.round, samples=num_samples)

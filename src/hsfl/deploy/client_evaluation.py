@@ -34,7 +34,7 @@ async def evaluate(own: Own, order: Evaluate, channels: Channels, compute: Compu
         await call.write(pack(Evaluated(steps)))
         expect(await read(call), Ended)
     finally:
-        call.cancel()  # the main server does not wait for a client that gave up; after the end it means nothing
+        call.cancel()  # so the main server does not wait for a client that gave up; no effect after the end
     return 0 if test is None else len(test)
 
 

@@ -35,7 +35,7 @@ class Welcome:
 @strict
 @dataclass(frozen=True)
 class OwnSpeeds:
-    """What a client measured of itself. Bits per second and FLOPs per second; memory in bits, if the system says it."""
+    """What a client measured of itself. Memory is None where the system does not tell it."""
 
     flops_per_s: Rate
     main_up_bps: Rate
@@ -48,7 +48,7 @@ class OwnSpeeds:
 @strict
 @dataclass(frozen=True)
 class Ready:
-    """Client to main server: it can train. holds: the attempt that it is in the middle of, after a broken connection."""
+    """Client to main server: the client can train. holds: the attempt in which its connection broke, or None."""
 
     fingerprint: Id
     class_counts: Classes
@@ -61,8 +61,8 @@ class Ready:
 class Round:
     """Main server to client: take part in a round. Each token is used once.
 
-    For an attempt that the client holds already it means: do what is still missing, with these tokens; where nothing is missing, the
-    edge server has lost the head, so upload it again."""
+    A second Round of an attempt that the client holds means: do what is still missing, with these tokens. Where nothing
+    is missing, the edge server has lost the head, and the client uploads it again."""
 
     round: Small
     attempt: Id
@@ -106,7 +106,7 @@ class RoundOver:
 @strict
 @dataclass(frozen=True)
 class Leave:
-    """Client to main server: it goes, on purpose; also in the place of Ready, where it cannot take part."""
+    """Client to main server: the client goes on purpose, or cannot take part and says this in the place of Ready."""
 
     why: Text
 
@@ -122,7 +122,8 @@ class Stop:
 @strict
 @dataclass(frozen=True)
 class Probe:
-    """Client to either server, and back: so many bytes come and go, for the client to time."""
+    """Client to either server, and back, with a tensor `load`; the client takes the time. answer_bytes: of the load to
+    send back."""
 
     answer_bytes: Annotated[int, Field(ge=0, le=1 << 22)]
 
@@ -139,7 +140,7 @@ class Enter:
 @strict
 @dataclass(frozen=True)
 class Entered:
-    """Main server to client: the step that it expects next."""
+    """Main server to client: the step that the main server expects next."""
 
     step: Count
 
@@ -155,7 +156,8 @@ class Batch:
 @strict
 @dataclass(frozen=True)
 class Gradient:
-    """Main server to client, with the tensor `gradient` of the smashed data and `loss`; and how long the step and its wait took."""
+    """Main server to client, with the tensors `gradient` (of the smashed data) and `loss`, and how long the step took
+    and had waited for its turn."""
 
     step: Count
     server_s: Seconds
@@ -165,14 +167,14 @@ class Gradient:
 @strict
 @dataclass(frozen=True)
 class End:
-    """Client to main server: all batches are done. loss_total: the sum over samples; seconds are the client's own."""
+    """Client to main server: all batches are done. loss_total: the sum over samples. Seconds are the client's."""
 
     steps: Count
     num_samples: Count
     loss_total: Finite
-    client_s: Seconds  # of its own computing
+    client_s: Seconds  # the client's computing
     exchange_s: Seconds  # from a batch sent to its gradient received, the server's time included
-    model_down_s: Seconds
+    model_down_s: Seconds  # fetching the head
 
 
 @strict
@@ -184,7 +186,7 @@ class Ended:
 @strict
 @dataclass(frozen=True)
 class Tallied:
-    """Client to main server on the stream Evaluate, instead of a batch, where all units are the client's: what it counted itself."""
+    """Client to main server on Evaluate, in the place of Batch, where the client holds all units: its counts."""
 
     step: Count
     loss: Finite  # summed over the samples
@@ -195,7 +197,7 @@ class Tallied:
 @strict
 @dataclass(frozen=True)
 class Evaluated:
-    """Client to main server: these were all batches of its test samples. Answered by Ended."""
+    """Client to main server: all batches of the client's test samples were sent. Answered by Ended."""
 
     steps: Count
 
@@ -203,7 +205,7 @@ class Evaluated:
 @strict
 @dataclass(frozen=True)
 class Fetch:
-    """Client to edge server: its head of the attempt, please. Answered by a model in chunks."""
+    """Client to edge server: asks for the client's head in the attempt. Answered by a model in chunks."""
 
     attempt: Id
     token: Id
@@ -212,7 +214,7 @@ class Fetch:
 @strict
 @dataclass(frozen=True)
 class Upload:
-    """Client to edge server: its trained head, in the chunks that follow."""
+    """Client to edge server: the client's trained head follows in chunks. Answered by Uploaded."""
 
     attempt: Id
     token: Id
@@ -227,7 +229,7 @@ class Uploaded:
 @strict
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a safetensors file, with the tensor `bytes`. total: bytes of the whole file."""
+    """A piece of a safetensors file, with the tensor `bytes`. at: where the piece begins. total: bytes of the file."""
 
     at: Count
     total: Count

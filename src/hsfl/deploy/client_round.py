@@ -1,4 +1,6 @@
-"""A client's part in one round: fetch the head, train with the main server, upload the head; every stream may break and is made anew."""
+"""A client's part in one round: fetch the head, train with the main server, upload the head.
+
+Every stream may break and is then made anew."""
 
 import asyncio
 import time
@@ -34,22 +36,22 @@ class OpenRound:
     """What the client holds of a round."""
 
     order: Round
-    ask: Callable[[str], Awaitable[None]]  # for fresh tokens
+    ask: Callable[[str], Awaitable[None]]  # asks the main server for fresh tokens for an attempt
     over: bool = False
-    head: UnitState | None = None  # trained
-    unused: set[str] = field(default_factory=lambda: set(KINDS))
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    head: UnitState | None = None  # the trained head, once all batches are done
+    unused: set[str] = field(default_factory=lambda: set(KINDS))  # kinds whose token was not used yet
+    news: asyncio.Event = field(default_factory=asyncio.Event)  # set by fresh tokens, and when the round is over
     call: Any = None  # the stream of batches
     exchange_s: float = 0.0
     model_down_s: float = 0.0
 
     def renew(self, order: Round) -> None:
-        """Fresh tokens; where all was done, the head is wanted again."""
+        """Take a second order for the same attempt, with fresh tokens."""
         self.order, self.unused = order, set(KINDS)
         self.news.set()
 
     async def token(self, kind: str) -> str:
-        """A token that was not used yet."""
+        """A token of this kind (of KINDS) that was not used yet; asks for fresh tokens where there is none."""
         while kind not in self.unused:
             self.check()
             self.news.clear()
@@ -75,7 +77,7 @@ class OpenRound:
 
 @dataclass
 class Channels:
-    """The channels of the moment."""
+    """The channels to both servers, as they are open now."""
 
     main: Peer
     edge: Peer
@@ -86,7 +88,7 @@ class Channels:
 
 
 async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> UnitState:
-    """The head of an attempt, from the edge server. like: its units."""
+    """The head of an attempt, from the edge server. like: a state of the units that the head must have."""
     call = edge.stream("Fetch")
     await call.write(pack(Fetch(attempt, token)))
     await call.done_writing()
@@ -94,7 +96,7 @@ async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> U
 
 
 class RoundWork:
-    """Does the work of a round. channels: gives those of the moment, when the main server is there."""
+    """Does the work of a round. channels: waits for the main server and returns the channels that are open then."""
 
     def __init__(self, own: Own, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
         self.own, self.job, self.channels, self.part = own, job, channels, part
@@ -121,15 +123,14 @@ class RoundWork:
             await backoff.wait()
 
     def _check_broken(self) -> None:
-        """After a cancellation: go on if a closed channel cancelled the stream alone; raise if this task is
-        cancelled."""
+        """After a cancellation: go on if a closed channel cancelled the stream alone; raise if this task was."""
         task = asyncio.current_task()
         self.job.check()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError
 
     async def fetch(self) -> UnitState:
-        """The head of the round, from the edge server."""
+        """Fetch the head of the round from the edge server."""
 
         async def work(token: str) -> UnitState:
             like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
@@ -140,7 +141,7 @@ class RoundWork:
         return await self._again("fetch", work)
 
     async def upload(self) -> None:
-        """The trained head, to the edge server."""
+        """Send the trained head to the edge server."""
         head = self.job.head
         assert head is not None
 
@@ -188,7 +189,7 @@ class RoundWork:
             await backoff.wait()
 
     def train(self, head: UnitState) -> None:
-        """All batches, on the client's compute thread; the trained head is kept in the job."""
+        """Train on all batches, on the client's compute thread; the trained head is kept in the job."""
         own, job = self.own, self.job
         lr = learning_rate(own.kit.config.train, job.order.round)
         client, began_s = Client(own.data, self.part, own.kit.num_units), time.perf_counter()

@@ -1,8 +1,8 @@
 """One compute thread, off the event loop, and the fair queue before it.
 
-Steps run one at a time, so that no step's numbers or seconds depend on another. Who waits is served by weighted fair queueing: a
-client's next step carries the tag max(now, its last tag) + cost / weight, and the smallest tag is served first. `now` is the tag in
-service, so that a client that was away gains no credit.
+Steps run one at a time, so that no step's numbers or seconds depend on another. Waiting steps are served by weighted
+fair queueing: a client's next step carries the tag max(now, the client's last tag) + cost / weight, and the smallest
+tag is served first. `now` is the tag of the step in service, so that a client that was away gains no credit.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ Answer = TypeVar("Answer")
 
 
 class FairQueue(Generic[Item]):
-    """Whose turn it is. Weights are fractions of the server's speed, or anything in proportion to them."""
+    """Decides whose turn it is. Costs are in FLOPs; weights are in proportion to the clients' shares of the server."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Item]] = []
-        self._last: dict[Hashable, float] = {}  # tag of each client
+        self._last: dict[Hashable, float] = {}  # each client's last tag
         self._now, self._order = 0.0, itertools.count()
 
     def push(self, client: Hashable, cost: float, weight: float, item: Item) -> None:
@@ -76,13 +76,14 @@ class Compute:
     async def run(
         self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
     ) -> Answer:
-        """The answer of the work, which is done in its turn."""
+        """Do the work on the compute thread, in its turn, and return its answer. client: whose turn it takes (None: the
+        process's own); cost and weight: as of `FairQueue`."""
         return (await self.timed(work, client, cost, weight)).answer
 
     async def timed(
         self, work: Callable[[], Any], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
     ) -> Timed:
-        """As `run`, with how long the work waited and took."""
+        """As `run`, and say how long the work waited and took."""
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._queue.push(client, cost, weight, job)
         if not self._busy:
@@ -97,12 +98,12 @@ class Compute:
         try:
             while len(self._queue):
                 job = self._queue.pop()
-                if job.done.cancelled():  # its client is gone
+                if job.done.cancelled():  # the caller is gone
                     continue
                 began_s = time.perf_counter()
                 try:
                     answer = await loop.run_in_executor(self._thread, job.work)
-                except Exception as error:  # belongs to whoever asked
+                except Exception as error:  # raised where the work was asked for
                     if not job.done.cancelled():
                         job.done.set_exception(error)
                     continue

@@ -1,4 +1,4 @@
-"""TLS for servers and channels, from a bundle folder; without a bundle plaintext, on loopback alone.
+"""TLS for servers and channels, from a bundle folder. Without a bundle they speak plaintext, on loopback alone.
 
 server.add_secure_port / add_insecure_port  ->  add_port(server, address, folder)
 grpc.aio.secure_channel / insecure_channel  ->  open_channel(address, "main", folder)
@@ -44,8 +44,8 @@ def check_plaintext(address: str) -> None:
 
 
 def add_port(server: grpc.aio.Server, address: str, folder: Path | None, tell: Tell = lambda words, level: None) -> int:
-    """Let a server listen at an address, with the bundle in a folder (None: plaintext, loopback alone); returns the port.
-    tell: hears when a renewed bundle is taken up, or cannot be used; once for each change of its files."""
+    """Let a server listen at an address (host:port), with the bundle in a folder (None: plaintext, loopback alone);
+    returns the port. tell: hears of each change of the bundle's files, whether the new bundle is used or cannot be."""
     credentials = None if folder is None else server_credentials(folder, tell)
     if credentials is None:
         check_plaintext(address)
@@ -104,8 +104,8 @@ def _configuration(bundle: Bundle) -> Any:
 
 
 def open_channel(address: str, server: str, folder: Path | None, options: Options = ()) -> grpc.aio.Channel:
-    """A channel to the main or the edge server with the bundle in a folder (None: plaintext, loopback alone). The bundle is
-    checked and read now: whoever reconnects after a renewal opens a new channel."""
+    """A channel to a server (main or edge) with the bundle in a folder (None: plaintext, loopback alone). The bundle is
+    checked and read now, so that a renewed certificate needs a new channel."""
     if folder is None:
         check_plaintext(address)
         return grpc.aio.insecure_channel(address, options=list(options))
@@ -116,5 +116,5 @@ def open_channel(address: str, server: str, folder: Path | None, options: Option
 
 
 def plaintext_metadata(name: str) -> tuple[tuple[str, str], ...]:
-    """What every call sends without TLS, so that the server knows whose it is."""
+    """What every call sends without TLS, so that the server knows who calls."""
     return ((NAME_HEADER, check_name(name)),)

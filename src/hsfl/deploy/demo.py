@@ -28,8 +28,8 @@ RUN: dict[str, Any] = {
     "fleet": {"num_clients": len(CLIENTS), "cuts": [1, 2, 3, 5]},
     "train": {"rounds": 10, "batch_size": 32, "lr": 0.002},
 }
-LOOK_S = 0.1
-END_S = 5.0  # that a process has to end when it is told to
+LOOK_S = 0.1  # between two looks at the run folder
+END_S = 5.0  # for a process to end when it is told to
 
 
 def free_port() -> int:
@@ -56,7 +56,8 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass
 class Demo:
-    """A deployment in a folder. rounds: how many; insecure: plaintext instead of TLS; least: clients that make a round."""
+    """A deployment in a folder. rounds: the number of rounds. insecure: plaintext instead of TLS. least: fewer clients
+    make no round. tau_s: the time limit of a round."""
 
     folder: Path
     rounds: int = int(RUN["train"]["rounds"])
@@ -70,7 +71,7 @@ class Demo:
         return self.folder / "run"
 
     def prepare(self) -> None:
-        """Certificates, and one small TOML for each process."""
+        """Write the certificates, and one small TOML for each process."""
         if holds_something(self.folder):
             raise InputError(f"{self.folder} already holds something; choose another folder (--out)")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,12 +105,12 @@ class Demo:
             tree["certs"] = f"certs/{name}"
 
     def start(self) -> None:
-        """Every process, each with its log beside its settings."""
+        """Start every process, each with its log beside its settings."""
         for name in ("edge", "main", *CLIENTS):
             self.start_one(name)
 
     def start_one(self, name: str) -> None:
-        """One process; its log goes on where an earlier one's ended."""
+        """Start one process; its lines are added to the log of an earlier process of this name."""
         words = ["serve", name] if name in ("main", "edge") else ["client"]
         words += [str(self.folder / f"{name}.toml")] + (["--insecure"] if self.insecure else [])
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -13,17 +13,18 @@ HEAD = "# Serials of revoked certificates, written by hsfl certs revoke. Servers
 
 
 def read_denylist(path: Path) -> dict[int, str]:
-    """Serial to name. A list that cannot be read whole is an error: a part of it would let revoked devices in."""
+    """The revoked serials, each with the name in its certificate ("" if the file does not say). A list that cannot be
+    read whole is an error: a part of it would let revoked devices in."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES} bytes and no denylist; put the right one there")
+            raise InputError(f"{path} is larger than {MOST_BYTES} bytes and no denylist; put the denylist there")
         lines = path.read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
         raise InputError(
             f"{path} is missing; copy the server's bundle with it (an empty file revokes nobody)"
         ) from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text of serials; put the one of hsfl certs revoke there") from None
+        raise InputError(f"{path} is no text of serials; put the denylist that hsfl certs revoke wrote there") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); let the user who runs hsfl read it") from None
     serials: dict[int, str] = {}
@@ -37,7 +38,7 @@ def read_denylist(path: Path) -> dict[int, str]:
 
 
 def write_denylist(path: Path, serials: Mapping[int, str]) -> None:
-    """Write a denylist, whole or not at all."""
+    """Write a denylist, whole or not at all. serials: each with the name in its certificate."""
     text = HEAD + "".join(f"{serial:x} {name}\n" for serial, name in serials.items())
     write_atomic(path, lambda scratch: scratch.write_text(text), durable=True)
 
@@ -52,7 +53,7 @@ class Denylist:
         self.problem: str | None = None
 
     def reread(self) -> bool:
-        """Look at the file; whether the list changed."""
+        """Look at the file; returns whether the list changed."""
         if (seen := stamp(self._path)) == self._seen:
             return False
         self._seen = seen

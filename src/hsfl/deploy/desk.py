@@ -18,7 +18,7 @@ from hsfl.deploy.settings import MainSettings
 
 @dataclass(eq=False)
 class Desk:
-    """The main server's table."""
+    """What the main server's handlers and its loop over rounds share."""
 
     settings: MainSettings
     kit: Kit
@@ -29,12 +29,12 @@ class Desk:
     log: Log
     metrics: Metrics
     now: MainRound | None = None  # the open round
-    evaluation: Evaluation | None = None  # by the clients, while it lasts
-    waits_for: int | None = None  # clients that must be there for the next round, while there are fewer
-    drops: dict[str, int] = field(default_factory=dict)  # since the start of this process, by client
+    evaluation: Evaluation | None = None  # by the clients' samples, while one is under way
+    waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
+    drops: dict[str, int] = field(default_factory=dict)  # number of drops since the start of this process, by client
 
     async def fresh_tokens(self, now: MainRound, seat: int) -> None:
-        """Send a client its order again, with tokens that were not used."""
+        """Send a client its order for the round again, with tokens that were not used."""
         if seat not in now.tails or now.tails[seat].dropped is not None:
             return
         try:
@@ -44,7 +44,8 @@ class Desk:
         self.roster.send(seat, pack(now.order(seat)))
 
     def drop(self, seat: int, reason: str, words: str) -> None:
-        """Leave a client out of the open round, unless the servers have agreed on it: its update is in their sums."""
+        """Leave a client out of the open round. A client on which the servers have agreed stays in, as its update is in
+        their sums, and is dropped only if the sums are not swapped. reason: of `metrics.REASONS`."""
         now = self.now
         if now is None or seat not in now.tails:
             return

@@ -1,5 +1,5 @@
-"""Why a server cannot be reached, in words. To a gRPC client almost everything is "socket closed"; one TLS handshake beside it
-tells who objects to whose certificate."""
+"""Why a server cannot be reached, in words. To a gRPC client almost everything is "socket closed"; one TLS handshake
+beside the gRPC channel tells who objects to whose certificate."""
 
 import socket
 import ssl
@@ -10,7 +10,7 @@ from hsfl.deploy.identity import host_name
 from hsfl.errors import InputError
 
 EXPIRED, NOT_YET_VALID = 10, 9  # verify codes of X.509
-OTHER_NAME = (62, 63, 64)
+OTHER_NAME = (62, 63, 64)  # likewise: the certificate is for another name
 
 
 def diagnose(address: str, server: str, folder: Path | None, timeout_s: float = 5.0) -> str | None:

@@ -39,8 +39,8 @@ from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 
-CALL_S = 30.0  # for calls that move little
-LOAD_S = 600.0  # for models
+CALL_S = 30.0  # time limit of calls that move little
+LOAD_S = 600.0  # time limit of calls that move models
 
 
 class EdgeLost(Exception):
@@ -63,7 +63,7 @@ class EdgeLink:
             except InputError as error:
                 if self._certs is None:
                     raise
-                words = without_folder(str(error), self._certs)  # it was good at the start, and may be half copied now
+                words = without_folder(str(error), self._certs)  # good at the start, perhaps half renewed now
                 raise EdgeLost(f"the certificate cannot be used: {words}") from None
         return self._peer
 
@@ -80,7 +80,7 @@ class EdgeLink:
             raise _lost(error) from None
 
     async def begin(self, kit: Kit) -> Standing:
-        """Say what is trained, and hear where the edge server stands."""
+        """Say what is trained, and hear which rounds and units the edge server holds."""
         message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
         standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
         kit.check_fingerprint(standing.fingerprint, "the edge server")
@@ -94,7 +94,7 @@ class EdgeLink:
         return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)
 
     async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
-        """Whose heads are complete, when there is news or the time is over."""
+        """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""
         return await self._ask("Await", Await(attempt, known, wait_s), Have, wait_s + CALL_S)
 
     async def take_units(self, round: int, units: UnitState) -> None:
@@ -109,7 +109,7 @@ class EdgeLink:
             raise _lost(error) from None
 
     async def give_units(self, round: int, like: UnitState) -> UnitState:
-        """Units that the edge server holds."""
+        """Units of a round that the edge server holds. like: a state of the units that are wanted."""
         try:
             call = self.peer.stream("GiveUnits", LOAD_S)
             await call.write(pack(GiveUnits(round, like.start, like.stop)))
@@ -119,8 +119,8 @@ class EdgeLink:
             raise _lost(error) from None
 
     async def swap(self, message: Swap, mine: PartialSum | None) -> PartialSum | None:
-        """End the round with the agreed clients: our sum of the common units goes, theirs comes. When this returns, the next
-        round is on the edge server's disk. mine: None where no unit is held by both."""
+        """End the round with the agreed clients: send the main server's sum of the common units, return the edge
+        server's. When this returns, the next round is on the edge server's disk. mine: None without common units."""
         try:
             call = self.peer.stream("Swap", LOAD_S)
             await call.write(pack(message))
@@ -137,7 +137,7 @@ class EdgeLink:
 
 
 def _lost(error: aio.AioRpcError) -> Exception:
-    """What a failed call means: the edge server says what is wrong there, or it is not there."""
+    """The exception for a failed call: InputError if the edge server says what is wrong, EdgeLost if it is away."""
     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
         return InputError(f"edge server: {error.details()}")
     if (

@@ -21,7 +21,7 @@ class EdgeRound:
     attempt: str
     state: UnitState  # units [0, max cut)
     seats: dict[str, Seat]  # by name
-    most: tuple[float, ...]  # how large a number of each unit may be
+    most: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
     finished: dict[int, Finished] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class EdgeRound:
 
 
 def joined(before: UnitState, more: UnitState) -> UnitState:
-    """The units of both, which follow on each other."""
+    """The units of both states; `more` begins where `before` ends."""
     return join(before, more)[0 : more.stop].clone()
 
 
 def checked_head(content: bytes, like: UnitState, most: tuple[float, ...]) -> UnitState:
-    """A head as it arrived, whose numbers are finite and have not grown beyond sense."""
+    """The head in a safetensors file. A number that is not finite, or larger than its unit's `most`, is a WireError."""
     head = read_state(content, like)
     try:
         check_growth(head, most)

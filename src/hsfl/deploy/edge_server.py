@@ -1,7 +1,8 @@
 """The edge server: hands every client its head, takes the trained heads back, and swaps sums with the main server.
 
-The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the round with the
-list of agreed clients. What is lost with this process is asked for again; what is on its disk are the last two rounds of each run.
+The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the
+round with the list of agreed clients. The disk holds the last two rounds of each run. All else may be lost with this
+process, and is asked for again.
 """
 
 import asyncio
@@ -63,8 +64,8 @@ class Edge:
         self.instance = secrets.token_hex(8)
         self.begun: Begin | None = None
         self.kit: Kit | None = None
-        self.store: Store | None = None  # of the run
-        self.held: dict[int, UnitState] = {}  # by round
+        self.store: Store | None = None  # the run's rounds on the disk
+        self.held: dict[int, UnitState] = {}  # the run's states in memory, by round
         self.open_round: EdgeRound | None = None
         self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
 
@@ -84,7 +85,7 @@ class Edge:
         }
 
     async def begin(self, request: bytes, context: Any) -> bytes:
-        """What is trained; and where this server stands."""
+        """Hear what is trained, and answer which rounds and units this server holds."""
         message, _ = expect(request, Begin)
         if message != self.begun or self.kit is None:
             config = received_config(message.settings)
@@ -103,7 +104,7 @@ class Edge:
         return self.kit
 
     async def take_units(self, messages: Any, context: Any) -> None:
-        """Units that the main server has and this server lacks."""
+        """Take units that the main server has and this server lacks."""
         kit = self._begun()
         message, _ = expect(await must_hear(context), TakeUnits)
         before = self.held.get(message.round)
@@ -119,7 +120,7 @@ class Edge:
         await context.write(pack(Done()))
 
     async def give_units(self, messages: Any, context: Any) -> None:
-        """Units that the main server lacks, for a new plan or for a snapshot."""
+        """Send units that the main server lacks, for a new plan or for a snapshot."""
         message, _ = expect(await must_hear(context), GiveUnits)
         state = self.held.get(message.round)
         if state is None or not 0 <= message.start <= message.stop <= state.stop:
@@ -128,7 +129,7 @@ class Edge:
             await context.write(chunk)
 
     async def open(self, request: bytes, context: Any) -> bytes:
-        """A round begins."""
+        """Begin a round, or hand out heads for an evaluation."""
         self._begun()
         message, _ = expect(request, Open)
         state, deepest = self.held.get(message.round), max((seat.cut for seat in message.seats), default=0)
@@ -156,7 +157,7 @@ class Edge:
         return self.open_round
 
     async def allow(self, request: bytes, context: Any) -> bytes:
-        """Fresh tokens, for streams that broke."""
+        """Give fresh tokens to clients whose streams broke."""
         message, _ = expect(request, Allow)
         now = self._now(message.attempt)
         known = {seat.seat for seat in now.seats.values()}
@@ -188,7 +189,7 @@ class Edge:
         return now, seat
 
     async def fetch(self, messages: Any, context: Any) -> None:
-        """A client's head."""
+        """Send a client its head."""
         message, _ = expect(await must_hear(context), Fetch)
         now, seat = self._seat(message.attempt)
         self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
@@ -199,7 +200,7 @@ class Edge:
         self.metrics.carried("client_edge", "down", head.num_bytes)
 
     async def upload(self, messages: Any, context: Any) -> None:
-        """A client's trained head. One that is not let in ends the client's part in the round."""
+        """Take a client's trained head. A head that is refused ends the client's part in the round."""
         message, _ = expect(await must_hear(context), Upload)
         now, seat = self._seat(message.attempt)
         self.upload_tokens.use(seat.name, now.round, token_bytes(message.token))
@@ -232,7 +233,7 @@ class Edge:
             now.news.notify_all()
 
     async def swap(self, messages: Any, context: Any) -> None:
-        """The end of a round: both servers sum the same clients, swap the sums of the common units, and divide."""
+        """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
         message, _ = expect(await must_hear(context), Swap)
         now = self._now(message.attempt)
         if not set(message.kept) <= now.finished.keys() or len(set(message.kept)) < len(message.kept):
@@ -255,7 +256,7 @@ class Edge:
         await context.write(pack(Done()))
 
     async def _keep(self, round: int, state: UnitState) -> None:
-        """A state on the disk, then in memory."""
+        """Keep a state: first on the disk, then in memory."""
         kit, store = self._begun(), self.store
         assert store is not None
         await self.compute.run(lambda: store.save(round, state, {"fingerprint": kit.fingerprint}))

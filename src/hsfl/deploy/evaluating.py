@@ -1,4 +1,5 @@
-"""The main server's door for test samples: each client runs the averaged head on its own, the tail runs here, and only counts are kept."""
+"""The main server's door for test samples: each client runs the averaged head on its own samples, the tail runs here,
+and only sums of loss, hits and samples are kept."""
 
 import asyncio
 from functools import partial
@@ -30,7 +31,7 @@ class Evaluating:
         self.desk = desk
 
     async def quality(self, now: MainRound, whole: UnitState) -> Quality | None:
-        """How good a round's model is on the test samples of the clients that the round kept; tau limits this, too."""
+        """How good a round's model is on the test samples of the clients that the round kept. They have tau for it."""
         desk, kept = self.desk, now.kept()
         seats = {seat.name: seat for seat in now.seats() if seat.seat in kept and seat.seat in desk.roster.members}
         if not seats:
@@ -56,7 +57,7 @@ class Evaluating:
         return found
 
     async def evaluate(self, messages: Any, context: Any) -> None:
-        """A client's test samples."""
+        """Count a client's test samples."""
         enter, _ = expect(await must_hear(context), Enter)
         held, seat = self._entered(enter)
         try:
@@ -77,7 +78,7 @@ class Evaluating:
         return held, held.seats[name]
 
     async def _tally(self, seat: Seat, context: Any) -> Tally:
-        """What all batches of a client give. Every batch but the last is full, as the client's samples in their order make them."""
+        """The sums over all batches of a client. A batch after one that was not full is refused."""
         kit = self.desk.kit
         full, step = kit.config.train.batch_size, 0
         found = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
@@ -92,7 +93,7 @@ class Evaluating:
             found, step = merged((found, await self._batch(seat, message, tensors))), step + 1
 
     async def _batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
-        """One batch: the tail runs here, unless the client has all units and has counted itself."""
+        """The sums over one batch: the tail runs here, unless the client holds all units and has counted itself."""
         kit, whole = self.desk.kit, seat.cut == self.desk.kit.num_units
         if isinstance(message, Tallied) != whole or tensors.keys() != (set() if whole else {"smashed", "labels"}):
             raise WireError("protocol", f"{type(message).__name__} with tensors {sorted(tensors)} at cut {seat.cut}")
@@ -107,7 +108,8 @@ class Evaluating:
 
 
 def checked_tally(kit: Kit, message: Tallied) -> Tally:
-    """What a client counted, if it can be: a number for each class, no more hits than samples, no more samples than a batch."""
+    """What a client counted. Impossible counts are refused: not one for each class, more hits than samples, more
+    samples than a batch has."""
     sizes = {len(message.hits), len(message.counts)}
     fits = all(hits <= counts for hits, counts in zip(message.hits, message.counts))
     if sizes != {kit.num_classes} or not fits or not 0 < sum(message.counts) <= kit.config.train.batch_size:

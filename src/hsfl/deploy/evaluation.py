@@ -18,12 +18,12 @@ class Evaluation:
     seats: dict[str, Seat]  # by name
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tokens: Tokens = field(default_factory=Tokens)
-    tallies: dict[int, Tally] = field(default_factory=dict)  # of clients that are complete, by seat
+    tallies: dict[int, Tally] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
     gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def order(self, seat: Seat, fetch_token: str) -> Evaluate:
-        """What a client is told."""
+        """The order that tells a client to send its test samples. fetch_token: the edge server's, for the head."""
         token = self.tokens.give(seat.name, self.round).hex()
         return Evaluate(self.round, self.attempt, seat.cut, token, fetch_token)
 
@@ -33,7 +33,7 @@ class Evaluation:
         self._look()
 
     def leave(self, seat: int) -> None:
-        """A client is not waited for any longer; what was counted of its samples stays only if it is complete."""
+        """Stop waiting for a client. Its samples count only if it has finished."""
         self.gone.add(seat)
         self._look()
 
@@ -46,5 +46,5 @@ class Evaluation:
         return sum(tally.num_samples for tally in self.tallies.values())
 
     def quality(self) -> Quality | None:
-        """Over the samples of all clients that are complete; None where they have none."""
+        """The model's quality over the samples of all clients that have finished; None where there are no samples."""
         return quality([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None

@@ -48,8 +48,9 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What one stretch of bytes is. A tensor that a codec needs beside another (a scale, places of the kept numbers) names it in
-    `side_of`; `content` is the hash of a unit that the receiver may hold already."""
+    """What a stretch of a message's bytes holds. codec: how the tensor is coded. side_of: the tensor that needs this
+    one to be decoded, as a scale or the places of kept numbers. content: the hash of a unit that the receiver may
+    hold already."""
 
     name: Name
     dtype: Name
@@ -78,7 +79,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def pack(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = None) -> bytes:
-    """A message of this kind. fields: a record that JSON can hold."""
+    """The bytes of a message. kind: its number, of `messages.KINDS`. fields: a record that JSON can hold."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
     headers = [
         TensorHeader(name, NAMES[tensor.dtype], list(tensor.shape), tensor.nbytes) for name, tensor in tensors.items()
@@ -150,7 +151,7 @@ def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
 
 
 def checked_fields(text: bytes, kind: Any, what: str) -> Any:
-    """JSON as the record `kind`, strictly."""
+    """Read JSON strictly as the type `kind`. what: the name of the JSON in an error."""
     try:
         return adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:

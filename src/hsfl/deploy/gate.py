@@ -4,8 +4,8 @@
     server = grpc.aio.server(interceptors=[gate])
     watching = asyncio.create_task(gate.watch())
 
-A handler asks `identity.caller()` who calls. A method that the table does not name is nobody's. What goes wrong in a handler stays
-on the server: gRPC would send the exception's words, with the server's paths, to the peer.
+A handler asks `identity.caller()` who calls. A method that the table does not name may be called by nobody. What goes
+wrong in a handler stays on the server: gRPC would send the exception's words, with the server's paths, to the peer.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from hsfl.deploy.identity import (
 
 Tell = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
 TellFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
-# A peer with a newer certificate may come again after these; after other refusals the same would happen again.
+# Reasons after which a peer may come again with a newer certificate. After any other it would be refused again.
 COME_AGAIN = ("certificate", "expired")
 
 
@@ -54,7 +54,8 @@ class _Call:
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Checks who calls, by certificate; with no denylist (None) there is no TLS, and a header says who calls, on loopback."""
+    """Checks who calls. roles: the roles that may call each method. denylist: None means no TLS, on loopback, where a
+    header and no certificate says who calls. on_problem: told what is wrong with the denylist's file."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         return None if handler is None else self._guarded(handler, details.method)
 
     async def watch(self, period_s: float = 1.0) -> None:
-        """Send away those whose certificate was revoked, or expired, in mid-stream. Runs until it is cancelled."""
+        """End open calls whose certificate was revoked or has expired, every `period_s`. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(period_s)
             self.end_refused()
@@ -164,7 +165,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         await context.abort(code, refused.words)
 
     def _guarded(self, handler: Any, method: str) -> Any:
-        """The same handler behind the check: one that returns its answer, one that writes it, or one that yields it."""
+        """The same handler behind the check. A handler may return its answer, write it to the context, or yield it."""
         inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
         async def answer(request: Any, context: Any) -> Any:

@@ -36,7 +36,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a peer is. serial: of its certificate, 0 without TLS."""
+    """Who a peer is. serial, valid_until: of the peer's certificate; 0 and None without TLS."""
 
     name: str
     role: str
@@ -104,8 +104,8 @@ def named_by(found: Iterable[str]) -> tuple[str, str]:
 
 
 def identity_of(certificate: x509.Certificate) -> Identity:
-    """Who a certificate is for. That it may be used by whoever opens a connection is checked, too: gRPC takes a certificate
-    that does not say what it is for."""
+    """Who a certificate is for. A certificate that may not open connections is refused here, since gRPC takes a
+    certificate that does not say what it is for."""
     name, role = named_by(_uris_in(certificate))
     usages = _usages(certificate)
     if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
@@ -139,7 +139,7 @@ def _identity_of_pem(pem: bytes) -> Identity:
 
 def from_auth_context(auth: Mapping[str, Any], now: datetime | None = None) -> Identity:
     """Who is at the other end of a TLS connection, from gRPC's `context.auth_context()`. TLS has checked the CA's signature
-    when the connection was made; a connection outlives its certificate, so the end is looked at again."""
+    when the connection was made. The certificate may have expired since then, so its last day is checked again."""
     pems: list[bytes] = list(auth.get("x509_pem_cert") or [])
     if len(pems) != 1 or b"".join(auth.get("transport_security_type") or ()) != b"ssl":
         raise Refused("certificate", "no certificate was shown; start the client with its bundle")
@@ -168,7 +168,7 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
 
 
 def check_role(identity: Identity, roles: Collection[str], what: str) -> None:
-    """Refuse a peer whose role may not call this."""
+    """Refuse a peer whose role is not among `roles`. what: the method that it calls, for the words."""
     if identity.role not in roles:
         allowed = " or ".join(sorted(roles)) or "nobody"
         raise Refused("role", f"{identity.name} has the role {identity.role}, and {what} is for {allowed}")

@@ -31,11 +31,12 @@ from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, evaluate
 from hsfl.training.link import LinkBytes
 
-OVER_S = 5.0  # that clients have to go when there are no more rounds
+OVER_S = 5.0  # for clients to go when there are no more rounds
 
 
 class Keeping:
-    """The main server's position and files. test: the operator's samples that judge the model; None: the clients' own do, or none."""
+    """The main server's position and files. test: the operator's test samples; None where the clients' samples judge
+    the model, or none do. classes: the names of the classes."""
 
     def __init__(self, desk: Desk, folder: RunFolder, test: Images | None, classes: Sequence[str]) -> None:
         self.desk, self.folder, self.test, self.classes = desk, folder, test, tuple(classes)
@@ -55,7 +56,8 @@ class Keeping:
         self.desk.log.event("goes on from the last completed round", round=self.round)
 
     async def write(self, now: MainRound, after: UnitState, began_s: float) -> None:
-        """The round in the run folder; with the checkpoint it is complete."""
+        """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
+        state; began_s: when the round began, by `perf_counter`."""
         kept, config = now.agreed, self.desk.kit.config
         last = now.round + 1 == config.train.rounds
         whole = quality = None
@@ -75,9 +77,8 @@ class Keeping:
         self._end_well(now, record, measured)
 
     async def _evaluated(self, now: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
-        """The joined model, and how good it is. The edge server has the round on its disk already, so that an edge
-        server that is away is waited for, up to tau from now; only then EdgeLost is raised and the round is made
-        again."""
+        """The joined model, and how good it is. The edge server has the round on its disk already, so an edge server
+        that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         until_s = clock() + (self.desk.kit.config.train.tau_s or TAU_S)
         while True:
@@ -98,7 +99,7 @@ class Keeping:
         return records[-1].sim_time_s if records else 0.0
 
     def _keep(self, after: UnitState) -> None:
-        """The checkpoint, and only then the new position."""
+        """Write the checkpoint, and only then take the new position."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.desk.kit.config.model_dump_json()}
         self.store.save(self.round + 1, after, notes)
         self.round, self.state = self.round + 1, after
@@ -144,7 +145,7 @@ class Keeping:
         return 8 * (units.floats.numel() + units.ints.numel() + stop - start)
 
     async def _whole(self, round: int, state: UnitState) -> UnitState:
-        """The snapshot of a round, joined: the lower units come from the edge server."""
+        """The whole model of a round: the units below `state` come from the edge server."""
         if not state.start:
             return state
         return join(await self.desk.edge.give_units(round, self.desk.kit.empty(0, state.start)), state)
@@ -160,7 +161,7 @@ class Keeping:
         return evaluate(self.desk.kit.model.eval(), test, self.desk.kit.num_classes)
 
     async def finish(self, status: str) -> Summary:
-        """The last model and the summary; clients are told that there are no more rounds."""
+        """Write the last model and the summary, and tell clients if all rounds are done. status: as in the summary."""
         try:
             if status == "finished":
                 await self.desk.edge.begin(self.desk.kit)

@@ -65,7 +65,7 @@ class Kit:
         return Part(self.model, self.layout, start, stop, self.config.train)
 
     def empty(self, start: int, stop: int) -> UnitState:
-        """Zeros in the place of the units `[start, stop)`, for their shapes."""
+        """A state of the units `[start, stop)` in which every number is zero."""
         return UnitState.empty(self.layout, start, stop, self.initial.floats.dtype)
 
     def check_fingerprint(self, other: str, who: str) -> None:
@@ -77,7 +77,7 @@ class Kit:
 
 
 def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
-    """The kit of a run, on the CPU."""
+    """The kit of a run, on the CPU. input_shape: of one sample. Settings for simulations alone are an error."""
     if config.device != "cpu":
         raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
     for name, usual in (("choose", "uniform"), ("receivers", "all"), ("drop_rate", 0.0)):

@@ -1,14 +1,12 @@
 """Explicit limits of the wire, and what both sides tell gRPC."""
 
 MOST_MESSAGE_BYTES = 256 << 20  # gRPC's own limit is 4 MiB, which a batch of smashed data passes
-LEAST_MESSAGE_BYTES = (
-    8 << 20
-)  # that a server takes at least: more than a chunk, a probe or a message without tensors has
+LEAST_MESSAGE_BYTES = 8 << 20  # every server takes these: a chunk, a probe, a message without tensors are smaller
 KEEPALIVE_MS = 20_000  # pings on an idle stream, both ways; a server would answer them with GOAWAY by default
 KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MS = (200, 5_000)  # first and longest wait between two attempts of a channel
-BACKOFF_S = (0.2, 5.0)  # likewise between two attempts of ours
-MOST_STREAMS = 64  # at once on one connection; a client needs four, the main server as many and its questions
+BACKOFF_S = (0.2, 5.0)  # first and longest wait between two attempts of the client or the main server
+MOST_STREAMS = 64  # open at once on one connection; a client needs four, the main server four and its short calls
 
 _BOTH = [
     ("grpc.max_send_message_length", MOST_MESSAGE_BYTES),
@@ -37,6 +35,7 @@ CHANNEL_OPTIONS = [
 
 
 def server_options(largest_bytes: int) -> list[tuple[str, int]]:
-    """gRPC's options of a server that is sent messages of so many bytes; a longer one is refused before memory is taken for it."""
+    """gRPC's options for a server. largest_bytes: of the messages that it is sent; a longer message is refused before
+    memory is taken for it."""
     most = min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
     return [*_SERVER, ("grpc.max_receive_message_length", most)]

@@ -32,7 +32,7 @@ HOST = re.compile(r"\b(?:[a-zA-Z0-9-]+\.)+[a-zA-Z][a-zA-Z0-9-]*:\d{1,5}\b|(?<![\
 
 
 def scrubbed(text: str, hosts: bool = True) -> str:
-    """The text without keys, paths, addresses and, with `hosts`, this machine's name: one line, at most
+    """The text without keys, paths, addresses and, with `hosts`, this machine's name, on one line of at most
     MOST_CHARACTERS."""
     text = PEM.sub("(key)", text)
     text = URL.sub("(address)", text)
@@ -137,7 +137,7 @@ class Log:
 
 
 def open_log(name: str, as_json: bool, stream: IO[str] | None = None, level: str = "info") -> Log:
-    """The log of a process. name: main, edge, or a client's name. Writes to stderr unless told otherwise."""
+    """The log of a process. name: main, edge, or a client's name. as_json: for programs. stream: by default stderr."""
     logger = logging.getLogger("hsfl.deploy").getChild(name.replace(".", "_"))
     logger.setLevel(level.upper())
     logger.propagate = False

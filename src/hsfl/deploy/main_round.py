@@ -33,7 +33,7 @@ class SpareTails:
             self._free.setdefault(cut, []).append(part)
 
     def keep_only(self, cuts: Iterable[int]) -> None:
-        """Forget copies that clients with these cuts do not need."""
+        """Forget copies that clients with these cuts, one cut for each client, do not need."""
         self._free = {cut: self._free.get(cut, [])[:count] for cut, count in Counter(cuts).items()}
 
 
@@ -45,21 +45,17 @@ class MainRound:
     state: UnitState  # units [min cut, num_units)
     plan: RoundPlan
     tails: dict[int, Tail]  # by seat
-    deadline_s: float  # of the event loop's clock: tau
+    deadline_s: float  # when tau is over, by the event loop's clock
     parts: SpareTails
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tokens: Tokens = field(default_factory=Tokens)
     edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
     have: Have | None = None
-    edge_stop: int = (
-        0  # the edge server holds the units [0, edge_stop) of the round: to the deepest cut of those who were in it
-    )
+    edge_stop: int = 0  # the edge server holds the units [0, edge_stop): up to the deepest cut when it opened the round
     drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
-    agreed: list[int] = field(default_factory=list)  # seats whose sides are summed: who goes now has still taken part
-    later: list[tuple[int, str, str]] = field(
-        default_factory=list
-    )  # drops of agreed clients, if the agreement falls through
+    agreed: list[int] = field(default_factory=list)  # seats whose sides are summed, even if the client goes now
+    later: list[tuple[int, str, str]] = field(default_factory=list)  # drops of agreed clients, if the swap fails
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -68,12 +64,12 @@ class MainRound:
 
     @property
     def common(self) -> tuple[int, int]:
-        """The units that both servers hold in this round, from and to."""
+        """The units that both servers hold in this round: start and stop."""
         start = min(self.cuts)
         return start, max(start, self.edge_stop)
 
     def seats(self) -> list[Seat]:
-        """Those who are still in, as the edge server must know them."""
+        """The clients that are still in the round, as the edge server must know them."""
         return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
 
     def hand_out(self, seats: list[int], answer: EdgeTokens) -> None:
@@ -81,7 +77,7 @@ class MainRound:
         self.edge_tokens |= dict(zip(seats, zip(answer.fetch, answer.upload)))
 
     def order(self, seat: int) -> Round:
-        """What a client is told: the round, its cut and its tokens."""
+        """The order for a client: the round, the client's cut, and fresh tokens."""
         tail, (fetch, upload) = self.tails[seat], self.edge_tokens[seat]
         train = self.tokens.give(tail.name, self.round).hex()
         return Round(self.round, self.attempt, tail.cut, train, fetch, upload)
@@ -98,7 +94,7 @@ class MainRound:
         return [seat for seat, tail in sorted(self.tails.items()) if tail.dropped is None and self.is_complete(seat)]
 
     def drop(self, seat: int, reason: str, words: str) -> bool:
-        """Leave a client out of the round; whether it was in until now."""
+        """Leave a client out of the round; returns whether it was in until now."""
         tail = self.tails[seat]
         if tail.dropped is not None:
             return False
@@ -117,8 +113,8 @@ def open_round(
     parts: SpareTails,
     deadline_s: float,
 ) -> MainRound:
-    """A round with these clients, by seat their name and number of samples. For the compute thread: a step of the round before
-    may be under way on a working copy that this round takes."""
+    """A round with these clients. seats: name and number of samples by seat. deadline_s: by the event loop's clock.
+    Call this on the compute thread: a step of the round before may still use a working copy that this round takes."""
     lr, tails = learning_rate(kit.config.train, round), {}
     parts.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():

@@ -1,7 +1,8 @@
 """The main server: it plans every round, leads the edge server through it, and ends it with one list of kept clients.
 
-One coroutine makes the rounds; the handlers (`attending`, `stepping`) change the open round and wake it. A client is kept when its
-tail is complete here and its head at the edge server; the servers agree on the list before sums are swapped.
+One coroutine makes the rounds; the handlers (`attending`, `stepping`) change the open round and wake the coroutine. A
+client is kept when its tail is complete here and its head at the edge server. The servers agree on the list before sums
+are swapped.
 """
 
 import asyncio
@@ -31,12 +32,13 @@ from hsfl.models.state import UnitState
 from hsfl.planning.choice import choose_present
 from hsfl.runs.record import Summary
 
-NEWS_S = 5.0  # that the edge server may take to say that there is no news
-MOST_TRIES = 5  # of one round that keeps too few clients
+NEWS_S = 5.0  # after which the edge server answers even if there is no news
+MOST_TRIES = 5  # at one round, if every try keeps too few clients
 
 
 class TooFew(Exception):
-    """A round that keeps fewer clients than it needs."""
+    """A round that keeps fewer clients than it needs. diverged: whether all dropped clients were dropped for numbers
+    that grew beyond sense or are not finite."""
 
     def __init__(self, words: str, diverged: bool) -> None:
         super().__init__(words)
@@ -50,7 +52,7 @@ class Main:
         self.desk, self.keeping, self.parts = desk, keeping, SpareTails(desk.kit)
         self.attending, self.stepping = Attending(desk), Stepping(desk)
         self.started = False  # whether the first round since the start of this process has begun
-        self.edge_away = False  # and it was said
+        self.edge_away = False  # whether the log says that the edge server is away
         self.stopping = asyncio.Event()
 
     def methods(self) -> dict[str, Served]:
@@ -69,7 +71,7 @@ class Main:
             self.desk.drop(self.desk.roster.names.index(name), "revoked", why)
 
     async def run(self) -> Summary:
-        """All rounds."""
+        """Make all rounds that are left, then end the run; returns its summary."""
         status, tries, backoff = "finished", 0, Backoff()
         while self.keeping.round < self.desk.kit.config.train.rounds:
             try:
@@ -95,7 +97,7 @@ class Main:
         return await self.keeping.finish(status)
 
     async def _one_round(self) -> None:
-        """One round, from the edge server's readiness to the checkpoint."""
+        """Make one round, from waiting for clients to the checkpoint."""
         seats = await self._enough()
         standing = await self.desk.edge.begin(self.desk.kit)
         self._say_back()
@@ -120,8 +122,8 @@ class Main:
         await self.keeping.write(now, after, began_s)
 
     async def _enough(self) -> dict[int, tuple[str, int]]:
-        """The clients of the next round, by seat their name and samples; waits until there are enough. After a restart the clients
-        of before have tau to come back; who stays away does not stop the run."""
+        """Wait until there are enough clients for the next round; returns their names and numbers of samples by seat.
+        After a restart in mid-run, `first_clients` are waited for until tau; then `min_clients` are enough."""
         settings, members, clock = self.desk.settings, self.desk.roster.members, asyncio.get_running_loop().time
         least = settings.min_clients if self.started else settings.start_clients
         until_s = clock() + self._tau_s if self.keeping.round else math.inf
@@ -151,7 +153,8 @@ class Main:
         return self.desk.kit.config.train.tau_s or TAU_S
 
     async def _share_units(self, low: int, high: int, edge_stop: int | None) -> None:
-        """Both servers get the units that the cuts of the round ask for: `[low, num_units)` here, `[0, high)` there."""
+        """Give both servers the units that the round's cuts ask for: `[low, num_units)` to this server, `[0, high)` to
+        the edge server. edge_stop: the edge server holds `[0, edge_stop)`; None if it lacks the round."""
         if edge_stop is None:
             if self.keeping.round or self.keeping.state.start:
                 raise InputError(
@@ -178,7 +181,7 @@ class Main:
             self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
 
     async def _gather(self, now: MainRound) -> None:
-        """Until every client is complete or dropped; tau is the one limit."""
+        """Wait until every client is complete or dropped; at the round's deadline, drop those that are not complete."""
         clock = asyncio.get_running_loop().time
         news: asyncio.Task[Have] | None = None
         try:
@@ -242,7 +245,8 @@ class Main:
         self.edge_away = False
 
     async def _agree(self, now: MainRound) -> UnitState:
-        """One kept list; both servers sum these clients, swap the sums of the common units, and divide."""
+        """Agree on one list of kept clients: both servers sum these clients, swap the sums of the common units, and
+        divide. Returns the new state."""
         while True:
             kept = now.agreed = now.kept()
             if len(kept) < self.desk.settings.min_clients:
@@ -269,7 +273,7 @@ class Main:
             return await self.desk.compute.run(server.close)
 
     def _disagree(self, now: MainRound) -> None:
-        """The sums were not swapped: who was to be dropped meanwhile is dropped now."""
+        """Forget the agreement, as the sums were not swapped. Clients that were to be dropped are dropped now."""
         later, now.later, now.agreed = now.later, [], []
         for seat, reason, words in later:
             self.desk.drop(seat, reason, words)

@@ -90,7 +90,7 @@ def expect_any(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor
 
 
 def token_bytes(text: str) -> bytes:
-    """A token as it was given."""
+    """The bytes of a token, which travels as hexadecimal text."""
     try:
         return bytes.fromhex(text)
     except ValueError:

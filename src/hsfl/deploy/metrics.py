@@ -71,8 +71,7 @@ class Metrics:
 
 def serve(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:
     """Serve the page at an address such as 127.0.0.1:9470, from a thread; returns the port and a function that ends the
-    thread. The page has neither TLS nor a password, so that an address beyond loopback is refused unless `public` is
-    true."""
+    thread. The page has neither TLS nor a password, so an address beyond loopback is refused unless `public`."""
     if not public and not is_loopback(address):
         raise InputError(f"metrics at {address} could be read by the whole network; use 127.0.0.1:PORT")
     host, _, port = address.rpartition(":")

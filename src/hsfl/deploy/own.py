@@ -27,7 +27,7 @@ class Own:
     feed: Feed
     seat: int
     class_counts: tuple[int, ...]
-    test: Images | None  # that judge the model; None: the client has no test samples, or is not asked for them
+    test: Images | None  # test samples that judge the model; None: there are none, or they are not asked for
 
     @property
     def data(self) -> ClientData:
@@ -35,7 +35,7 @@ class Own:
         return ClientData(self.feed, self.seat, train.batch_size, train.local_epochs)
 
     def speed(self, seconds: float) -> Speed:
-        """How fast this machine trains the model's real units."""
+        """How fast this machine trains the model's real units, measured for about so many seconds."""
         kit = self.kit
         return training_speed(kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds)
 
@@ -68,7 +68,8 @@ def prepare_own(settings: ClientSettings, welcome: Welcome) -> Own:
 
 
 def _test_images(config: RunConfig, dataset: Dataset, as_client: int | None) -> Images | None:
-    """The client's test samples. as_client: every K-th of them, from this one on, so that K clients have all of them once."""
+    """The client's test samples. as_client: this client of K takes every K-th sample, so that K clients share all of
+    them; None takes all."""
     if not len(dataset.test_y):
         return None
     images = make_images(config, dataset, "test")

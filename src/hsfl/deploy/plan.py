@@ -26,8 +26,8 @@ from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, count_batches
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
-BLEND = 0.5  # of a new measurement
-WORTH = 0.01  # of the round: a change that gains less is not made
+BLEND = 0.5  # the weight of a new measurement against what is known, in their geometric mean
+WORTH = 0.01  # of the round's seconds: a client's new cut that saves less is not taken
 RATES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
 
 
@@ -37,10 +37,10 @@ class RoundPlan:
 
     cuts: tuple[int, ...]  # [K]
     line: Timeline
-    says: dict[str, Any]  # of the allocation, for the record
+    says: dict[str, Any]  # what the allocation says, for the record
 
     def weight(self, seat: int) -> float:
-        """The client's part of the main server's time: its planned cycles."""
+        """The client's share of the main server, in proportion: its planned cycles per second, or 1 without a plan."""
         planned = self.says.get("server_hz")
         return max(float(planned[seat]), 1e-9) if planned is not None else 1.0
 
@@ -58,7 +58,7 @@ class Planner:
         if not isinstance(config.fleet.cuts, str):
             self._choose(
                 self._world([]), self._samples()
-            )  # cuts that cannot be are an error now, and not when clients are there
+            )  # impossible cuts are an error now, not when clients are there
 
     def join(self, seat: int, ready: Ready) -> None:
         """Take a client's own measurement. Of a client that joined before, only the memory is taken: the speeds that
@@ -82,12 +82,12 @@ class Planner:
                 found[name] = 8 * sent[load] / phases[phase]
         kept = {
             name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in found.items()
-        }  # seconds are a client's word
+        }  # seconds may be anything a client claims
         blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
         self.measured[seat] = replace(before, **blended)
 
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
-        """The cuts of a round with these clients."""
+        """The cuts of a round. chosen: seats of the clients that take part. names: of all seats."""
         world, samples = self._world(names), self._samples()
         best = self._timed(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
@@ -101,8 +101,8 @@ class Planner:
         return best
 
     def _fitting(self, best: tuple[int, ...], world: World) -> tuple[int, ...]:
-        """The cuts of before, if every device can hold its own. One that cannot has taken a seat that was planned for another, or has
-        less memory than before: it gets its new cut, however little the round gains."""
+        """The cuts of before, if every device can hold its cut. A device that cannot has taken a seat that was planned
+        for another device, or has less memory than before. It gets its cut in `best`, whatever the round gains."""
         assert self.cuts is not None
         holds = world.fleet.max_cut >= np.array(self.cuts)
         if holds.all() or best == self.cuts:
@@ -119,7 +119,7 @@ class Planner:
     def _fewest_changes(
         self, world: World, samples: np.ndarray, best: RoundPlan, before: RoundPlan, round: int, chosen: tuple[int, ...]
     ) -> RoundPlan:
-        """The new cuts for those whose new cut shortens the round; all others keep theirs."""
+        """The plan in which clients get a new cut only where it shortens the round; all others keep their cuts."""
         for seat in range(len(best.cuts)):
             if best.cuts[seat] != before.cuts[seat]:
                 cuts = (*best.cuts[:seat], before.cuts[seat], *best.cuts[seat + 1 :])
@@ -142,7 +142,7 @@ class Planner:
         return RoundPlan(cuts, line, says)
 
     def _world(self, names: list[str]) -> World:
-        """All K seats; a seat that nobody has taken yet is like the median of those that are."""
+        """The fleet of all K seats. A seat that nobody has taken yet gets the median of the taken seats."""
         count = self.config.fleet.num_clients
         table = {name: self._column(name) for name in ("flops_per_s", *RATES)}
         memory = [self.measured[k].memory_bits if k in self.measured else None for k in range(count)]
@@ -156,14 +156,14 @@ class Planner:
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
     def up_share(self, seat: int, up_bytes: int, down_bytes: int) -> float:
-        """The part of an exchange's seconds on the link that goes up. A client times both ways together; they are divided as the
-        rates of its probes would have them."""
+        """The share of the upload in the seconds that an exchange spends on the link. A client times both ways
+        together; the seconds are divided as the known rates of its link divide them."""
         known = self.measured[seat]
         up_s, down_s = up_bytes / known.main_up_bps, down_bytes / known.main_down_bps
         return up_s / (up_s + down_s) if up_s + down_s > 0 else 0.0
 
     def deepest(self, memory_bits: float | None) -> int:
-        """The deepest cut that fits; an error where none does."""
+        """The deepest cut that fits into a client's memory (None: unknown, every cut fits); an error if none fits."""
         if memory_bits is None or self.cost.memory_bits is None:
             return self.cost.num_units
         return int(max_cuts(self.cost, np.array([memory_bits]), "training", self.config.fleet.min_cut)[0])

@@ -14,13 +14,13 @@ TRIES = 3
 
 
 async def probe(request: bytes, context: Any) -> bytes:
-    """The handler of either server: as many bytes as are asked for."""
+    """The handler of Probe at either server: answers with as many bytes as are asked for."""
     message, _ = expect_any(request, Probe)
     return pack(Probe(0), {"load": torch.zeros(message.answer_bytes, dtype=torch.uint8)})
 
 
 async def measure_rates(peer: Peer) -> tuple[float, float]:
-    """Bits per second up and down; the best of a few tries, less the time of an empty message."""
+    """Bits per second up and down, by the shortest of a few tries less the shortest time of an empty message."""
     load = {"load": torch.randint(256, (PROBE_BYTES,), dtype=torch.uint8)}
     empty, up, down = pack(Probe(0)), pack(Probe(0), load), pack(Probe(PROBE_BYTES))
     idle_s, up_s, down_s = [await _fastest(peer, request) for request in (empty, up, down)]

@@ -40,11 +40,11 @@ from hsfl.runs.prepare import input_shape, make_images
 from hsfl.runs.record import Summary
 from hsfl.training.speed import training_speed
 
-SPEED_S = 0.5  # that the main server measures itself for
+SPEED_S = 0.5  # for which the main server measures its own speed
 
 
 def certs_folder(certs: str | None, insecure: bool, name: str) -> Path | None:
-    """The folder of certificates, which must be good now and for this name; None where plaintext is wanted."""
+    """The folder of certificates, which must be valid now and for this name; None with `insecure`, for plaintext."""
     if insecure:
         return None
     if certs is None:
@@ -67,7 +67,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 
 async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
-    """The main server, until all rounds are done or it is told to end."""
+    """Run the main server until all rounds are done or it is told to end."""
     certs, config = certs_folder(settings.certs, insecure, "main"), run_config(settings)
     folder, compute, metrics = RunFolder(settings.out), Compute(settings.threads), Metrics()
     if settings.threads is not None:
@@ -101,7 +101,7 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
 
 
 def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None]:
-    """The model, and the operator's own data where they are to judge it."""
+    """The model, and the operator's own data where they judge the model (else None)."""
     dataset = read_data(config) if settings.evaluate == "here" else None
     if dataset is not None:
         shape, num_classes = input_shape(config, dataset), dataset.num_classes
@@ -110,12 +110,12 @@ def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None
     else:
         shape, num_classes = sample_facts(config)
     kit = make_kit(config, tuple(shape), num_classes)
-    _ = kit.initial, kit.shapes  # before the model takes other weights
+    _ = kit.initial, kit.shapes  # read these before the model takes other weights
     return kit, dataset
 
 
 def _planner(kit: Kit, log: Log) -> Planner:
-    """What cuts cost, and how fast this machine is."""
+    """A planner that knows what each cut costs and how fast this machine is."""
     train, shape = kit.config.train, kit.input_shape
     cost = measure(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
@@ -123,7 +123,7 @@ def _planner(kit: Kit, log: Log) -> Planner:
 
 
 def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None) -> None:
-    """The run folder's first files, or a check that the folder is this run's."""
+    """Write the run folder's first files, or check that an existing folder is this run's."""
     if not folder.config_path.exists():
         folder.check_free()
         folder.create(config, num_threads)
@@ -139,7 +139,7 @@ def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
 
 
 async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
-    """The edge server, until it is told to end."""
+    """Run the edge server until it is told to end."""
     plugins.load_all(settings.plugins)
     certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
     with writing(folder):
@@ -160,7 +160,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
 
 
 async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
-    """A client, until there are no more rounds or it is told to end; returns why it ended."""
+    """Run a client until there are no more rounds or it is told to end; returns why it ended."""
     certs = certs_folder(settings.certs, insecure, check_name(settings.name))
     device, stopping = ClientProcess(settings, certs, log), asyncio.Event()
     for server, address in (("main", settings.main), ("edge", settings.edge)):

@@ -35,7 +35,8 @@ def make_record(
     quality: Quality | None,
     wall_s: float,
 ) -> RoundRecord:
-    """The record of a round that has ended. now_s: modelled seconds before it. measured: by client, then by phase."""
+    """The record of a round that has ended. now_s: modelled seconds before this round. measured: seconds by seat, then
+    by phase. wall_s: measured seconds of the whole round."""
     count, losses = kit.config.fleet.num_clients, round_losses([tails[seat] for seat in kept])
     return RoundRecord(
         round=round + 1,
@@ -76,7 +77,7 @@ def round_losses(tails: Sequence[Tail]) -> Losses:
 def write_clients(
     folder: RunFolder, planner: Planner, plan: RoundPlan, roster: Roster, kit: Kit, classes: Sequence[str]
 ) -> None:
-    """clients.json, from what the clients said of themselves; a seat that nobody has taken holds nothing."""
+    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples."""
     seats = range(kit.config.fleet.num_clients)
     known = [roster.known.get(seat) for seat in seats]
     counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
@@ -102,7 +103,7 @@ def save_model(folder: RunFolder, whole: UnitState, best: bool) -> None:
 
 
 def write_end(folder: RunFolder, kit: Kit, status: str) -> Summary:
-    """How the deployment ended."""
+    """Write the summary and the tables of a deployment that has ended."""
     summary = summarise(folder, kit.config, status)
     write_tables(folder.path, folder.rounds())
     write_json(folder.summary_path, asdict(summary))

@@ -27,7 +27,7 @@ class Member:
     seat: int
     ready: Ready
     outbox: "asyncio.Queue[bytes | None]" = field(default_factory=asyncio.Queue)  # None ends the stream
-    goes: bool = False  # it has said goodbye, or heard it
+    goes: bool = False  # the client has said Leave, or was told Stop
 
 
 class Roster:
@@ -45,9 +45,9 @@ class Roster:
                 f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order"
             )
         self.members: dict[int, Member] = {}
-        self.known: dict[int, Ready] = {}  # what each said last, connected or not
+        self.known: dict[int, Ready] = {}  # what each client said last, connected or not, by seat
         self.joining: set[str] = set()  # connected and not ready yet
-        self._new: set[str] = set()  # whose seat is settled when they are ready
+        self._new: set[str] = set()  # names whose new seat is written to the file when they are ready
         self._had: dict[str, int] = {}  # seats of names that came since the start of this process
         self.changed = asyncio.Event()
         self._write()
@@ -73,7 +73,7 @@ class Roster:
         return before if before in free else min(free, key=lambda seat: (seat in self._had.values(), seat))
 
     def give_up(self, name: str) -> None:
-        """A client went, or was refused, before it was ready: a seat that was new stays free for others."""
+        """Note that a client went, or was refused, before it was ready. A seat that it took newly is free again."""
         self.joining.discard(name)
         if name in self._new:
             self._new.discard(name)
@@ -102,7 +102,7 @@ class Roster:
         self.changed.set()
 
     def leave(self, member: Member) -> bool:
-        """The client's connection is gone; whether it was the client's latest."""
+        """Note that a connection has ended; returns whether it was the client's latest."""
         if self.members.get(member.seat) is not member:
             return False
         del self.members[member.seat]
@@ -110,7 +110,7 @@ class Roster:
         return True
 
     def send(self, seat: int, message: bytes) -> bool:
-        """Send to a client, if it is connected."""
+        """Send to a client, if it is connected; returns whether it is."""
         member = self.members.get(seat)
         if member is not None:
             member.outbox.put_nowait(message)

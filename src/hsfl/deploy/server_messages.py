@@ -24,7 +24,7 @@ class Begin:
 class Standing:
     """Edge server to main server: which rounds it can begin, and the units that it holds for each, `[0, stop)`."""
 
-    instance: Id  # of the process: another one has lost the heads of an open round
+    instance: Id  # of the process: a new process has a new one, and has lost the heads of an open round
     fingerprint: Id
     rounds: Annotated[list[Small], Field(max_length=8)]
     stops: Annotated[list[Small], Field(max_length=8)]
@@ -44,7 +44,8 @@ class Seat:
 @strict
 @dataclass(frozen=True)
 class Open:
-    """Main server to edge server: a round begins, or goes on after a restart, or its first state is evaluated. Answered by EdgeTokens."""
+    """Main server to edge server: a round begins, or goes on after a restart, or the state before it is evaluated.
+    Answered by EdgeTokens."""
 
     round: Small
     attempt: Id
@@ -64,7 +65,7 @@ class Allow:
 @strict
 @dataclass(frozen=True)
 class EdgeTokens:
-    """Edge server to main server: tokens for these clients, in the order of the question; the main server hands them on."""
+    """Edge server to main server: tokens for the asked clients, in the same order; the main server hands them on."""
 
     instance: Id
     fetch: Annotated[list[Id], Field(max_length=100_000)]
@@ -75,7 +76,7 @@ class EdgeTokens:
 @dataclass(frozen=True)
 class Await:
     """Main server to edge server. Answered by Have when more than `known` heads are complete or refused, or after
-    `wait_s`."""
+    `wait_s` seconds."""
 
     attempt: Id
     known: Small
@@ -85,12 +86,12 @@ class Await:
 @strict
 @dataclass(frozen=True)
 class Have:
-    """Edge server to main server: whose heads are complete, and how long their uploads took."""
+    """Edge server to main server: whose heads are complete, how long these uploads took, whose were refused."""
 
     instance: Id
     seats: Seats
     model_up_s: Annotated[list[Seconds], Field(max_length=100_000)]
-    refused: Seats  # whose heads were not let in
+    refused: Seats  # seats whose heads were refused, and why:
     reasons: Annotated[list[Text], Field(max_length=100_000)]
     up_bytes: Count
     down_bytes: Count
@@ -99,9 +100,10 @@ class Have:
 @strict
 @dataclass(frozen=True)
 class Swap:
-    """Main server to edge server: the agreed clients and the common units; its sum follows in chunks, the edge server's comes back.
+    """Main server to edge server: the agreed clients and the common units `[start, stop)`. The main server's sum over
+    these units follows in chunks, and the edge server's sum comes back.
 
-    The edge server answers only when the state of the next round is on its disk."""
+    The edge server says Done only when the state of the next round is on its disk."""
 
     round: Small
     attempt: Id
@@ -113,7 +115,7 @@ class Swap:
 @strict
 @dataclass(frozen=True)
 class TakeUnits:
-    """Main server to edge server: units that the edge server lacks for the next round; they follow in chunks."""
+    """Main server to edge server: units `[start, stop)` of a round, which the edge server lacks, follow in chunks."""
 
     round: Small
     start: Small
@@ -123,7 +125,7 @@ class TakeUnits:
 @strict
 @dataclass(frozen=True)
 class GiveUnits:
-    """Main server to edge server: the units `[start, stop)` of a round, please; in chunks."""
+    """Main server to edge server: asks for the units `[start, stop)` of a round. Answered by a model in chunks."""
 
     round: Small
     start: Small
@@ -133,7 +135,7 @@ class GiveUnits:
 @strict
 @dataclass(frozen=True)
 class Done:
-    """It is done."""
+    """Edge server to main server: what TakeUnits or Swap asked for is done."""
 
 
 @strict

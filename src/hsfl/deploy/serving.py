@@ -58,7 +58,7 @@ async def listen(
     on_revoked: Callable[[str, str], None] = lambda name, why: None,
 ) -> Listening:
     """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback.
-    largest_bytes: of a message that this server is sent. on_revoked: told the name of a revoked caller, and the words for it."""
+    largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why."""
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
@@ -93,7 +93,7 @@ async def listen(
 
 
 def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable[[Any, Any], Any]:
-    """The handler; messages that are not let in end the call in words, and never the server."""
+    """The handler, in which a refused message ends the call, in words, and never the server."""
 
     async def guarded(request: Any, context: Any) -> Any:
         try:
@@ -108,7 +108,8 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable
 
 
 class Peer:
-    """A channel to a server's service. It is opened anew for every connection, so that a renewed certificate is taken up."""
+    """A channel to a server's service. server: main or edge. name: the caller's, for plaintext. Open a new Peer for
+    every connection, so that a renewed certificate is taken up."""
 
     def __init__(self, address: str, server: str, name: str, certs: Path | None) -> None:
         self._service = f"hsfl.{server.capitalize()}"
@@ -129,7 +130,8 @@ class Peer:
 
 
 async def read(call: Any) -> bytes:
-    """The next message of a client's stream. A stream that has ended is an error, with the server's code where it gave one."""
+    """The next message that a server sends on a stream. A stream that has ended is an error with the server's code, or
+    UNAVAILABLE where the server gave none."""
     message = await call.read()
     if message is aio.EOF:
         code, words = await call.code(), await call.details()
@@ -140,7 +142,7 @@ async def read(call: Any) -> bytes:
 
 
 async def hear(context: Any) -> bytes | None:
-    """The next message that a client sends to a handler; None when the client has said all."""
+    """The next message that a caller sends to a handler; None when the caller has said all."""
     message = await context.read()
     return None if message is aio.EOF else bytes(message)
 

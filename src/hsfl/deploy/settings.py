@@ -1,4 +1,4 @@
-"""The small TOML file of each process, and what of the run's settings travels to the others."""
+"""The small TOML file of each process, and the settings of the run that travel to other machines."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from hsfl.methods import copy_per_client_names, method
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
-SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # of the run's settings, to other machines
+SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # what other machines get
 
 
 class _Table(BaseModel):
@@ -26,17 +26,16 @@ class MainSettings(_Table):
     """`hsfl serve main`."""
 
     listen: str = "127.0.0.1:7433"  # address and port
-    edge: str = "127.0.0.1:7434"  # the edge server's
+    edge: str = "127.0.0.1:7434"  # the edge server's address and port
     out: str = "run"  # the run folder
     certs: str | None = None  # the folder of this server's certificates
     clients: tuple[str, ...] = ()  # names that have seats from the start, in this order; others take free seats
     min_clients: int = Field(1, ge=1)  # a round that keeps fewer is made again
-    first_clients: int | None = Field(None, ge=1)  # the first round after a start waits for so many; null: min_clients
-    evaluate: Literal["here", "clients", "none"] = (
-        "here"  # on the test side of run.data, which lies on this machine; clients: on theirs
-    )
+    first_clients: int | None = Field(None, ge=1)  # for the first round after a start; None: min_clients
+    # here: by the test samples of run.data, which lie on this machine; clients: by each client's own test samples
+    evaluate: Literal["here", "clients", "none"] = "here"
     input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine
-    classes: int | None = Field(None, ge=2)  # how many there are, likewise
+    classes: int | None = Field(None, ge=2)  # the number of classes, likewise
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
     plugins: tuple[str, ...] = ()  # files that register the model, the policy or the data
@@ -51,7 +50,7 @@ class EdgeSettings(_Table):
     """`hsfl serve edge`."""
 
     listen: str = "127.0.0.1:7434"  # address and port
-    out: str = "edge"  # the folder of its checkpoints
+    out: str = "edge"  # the folder of this server's checkpoints
     certs: str | None = None  # the folder of this server's certificates
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
@@ -63,15 +62,14 @@ class ClientSettings(_Table):
 
     name: str = Field(min_length=1, max_length=63)
     main: str = "127.0.0.1:7433"  # the main server's address and port
-    edge: str = "127.0.0.1:7434"  # the edge server's
+    edge: str = "127.0.0.1:7434"  # the edge server's address and port
     certs: str | None = None  # the folder of this client's certificates
     threads: int | None = Field(None, ge=1)  # of torch
     data: dict[str, Any] = Field(default_factory=dict)  # as data.* of hsfl run: the client's own samples
-    as_client: int | None = Field(
-        None, ge=0
-    )  # take what this client of a simulation has, instead of all training samples; test samples are dealt out in turn
-    min_cut: int = Field(1, ge=0)  # the client refuses smaller ones: at cut 0 its inputs would leave it
-    measure_s: float = Field(1.0, ge=0, le=60)  # that the client measures itself for, when it joins
+    # take the training samples that this client of a simulation has, instead of all; test samples are dealt out in turn
+    as_client: int | None = Field(None, ge=0)
+    min_cut: int = Field(1, ge=0)  # the client refuses smaller cuts: at cut 0 its inputs would leave it
+    measure_s: float = Field(1.0, ge=0, le=60)  # for which the client measures itself when it joins
     away_s: float = Field(1800.0, ge=0, allow_inf_nan=True)  # the client ends when the main server is away for longer
     plugins: tuple[str, ...] = ()  # files that register the model or the data
 
@@ -80,8 +78,8 @@ Settings = TypeVar("Settings", bound=_Table)
 
 
 def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """The settings in a TOML file. `out`, `certs` and `plugins` are from its folder; paths in `data` and `run` are
-    not."""
+    """The settings in a TOML file. `out`, `certs` and `plugins` are from the file's folder; paths in `data` and `run`
+    are from the working folder."""
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -142,7 +140,8 @@ def run_config(settings: MainSettings) -> RunConfig:
 
 
 def _named(settings: MainSettings) -> dict[str, Any]:
-    """The settings of the run. Where no data of the operator's are in play, the default's name would say what is not so."""
+    """The settings of the run. Where the main server needs no data, `data.name` is DEVICES_DATA: the default data set's
+    name would be wrong."""
     run, elsewhere = settings.run, settings.evaluate != "here" and settings.input is not None
     data = run.get("data", {})
     named = isinstance(data, dict) and "name" not in data
@@ -159,7 +158,7 @@ def sent_settings(config: RunConfig) -> str:
 
 
 def received_config(settings: str, data: dict[str, Any] | None = None, simulated: bool = False) -> RunConfig:
-    """The config from what the main server sent; nothing of it names a file.
+    """The config from the settings that the main server sent, of which none names a file.
 
     data: this machine's own data settings. simulated: divide the data as a simulation of the run does, instead of taking all.
     """
@@ -176,7 +175,7 @@ def received_config(settings: str, data: dict[str, Any] | None = None, simulated
 
 
 def own_data(settings: ClientSettings) -> dict[str, Any]:
-    """The client's data settings, checked by themselves."""
+    """The client's data settings; an unknown name among them is an error."""
     unknown = settings.data.keys() - DataConfig.model_fields.keys()
     if unknown:
         raise InputError(f"data.{min(unknown)} is no setting of data; docs/settings.md lists them")

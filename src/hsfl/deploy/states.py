@@ -16,12 +16,12 @@ from hsfl.models.state import Layout, UnitState
 from hsfl.training.aggregate import PartialSum
 
 CHUNK_BYTES = 1 << 20
-HEADER_BYTES = 4096  # that a safetensors file may have beside its tensors, and so many more for each tensor:
-TENSOR_HEADER_BYTES = 512
+HEADER_BYTES = 4096  # that a safetensors file may have beside its tensors
+TENSOR_HEADER_BYTES = 512  # and that it may have in addition for each tensor
 
 
 def fingerprint(layout: Layout, dtype: torch.dtype) -> str:
-    """A hash of units, names and shapes: both ends have built the same model if theirs are equal."""
+    """A hash of units, names and shapes: two machines with equal fingerprints have built the same model."""
     digest = hashlib.sha256(f"{dtype}".encode())
     for number, unit in enumerate(layout.units):
         for slot in unit:
@@ -81,12 +81,12 @@ def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
 
 
 def most_bytes(payload: int, num_tensors: int) -> int:
-    """The longest file that so many bytes of so many tensors may come in."""
+    """Bytes of the longest file that may hold so many tensors of `payload` bytes in all."""
     return payload + HEADER_BYTES + TENSOR_HEADER_BYTES * num_tensors
 
 
 def most_state_bytes(state: UnitState) -> int:
-    """The longest file that these units may come in."""
+    """Bytes of the longest file that may hold these units."""
     return most_bytes(state.num_bytes, len(state.named()))
 
 
@@ -125,7 +125,7 @@ class Collector:
 
 
 async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
-    """The file whose chunks are heard next."""
+    """The file whose chunks come next. hear: returns the next message. most: bytes; a longer file is refused."""
     collector = Collector(most)
     while not collector.add(await hear()):
         pass

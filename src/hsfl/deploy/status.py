@@ -81,7 +81,7 @@ def _whole(low: int, high: int, num_units: int) -> list[str]:
 
 
 async def ask_status(settings: MainSettings, certs: Path | None) -> dict[str, Any]:
-    """The status of the main server that these settings are of."""
+    """Ask the main server with these settings for its status. certs: the main server's bundle; None is plaintext."""
     peer = Peer(settings.listen.replace("0.0.0.0", "127.0.0.1"), "main", "main", certs)
     try:
         answer, _ = expect(await peer.ask("Status", pack(AskStatus()), 10.0), Status)

@@ -23,10 +23,10 @@ class Stepping:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self._steps: set[asyncio.Task[bytes]] = set()  # that are under way
+        self._steps: set[asyncio.Task[bytes]] = set()  # steps that are under way
 
     async def train(self, messages: Any, context: Any) -> None:
-        """A client's batches of a round."""
+        """Answer a client's batches of a round."""
         enter, _ = expect(await must_hear(context), Enter)
         now, tail = self._tail(enter)
         stream = object()
@@ -65,8 +65,8 @@ class Stepping:
             raise WireError("stale", "the round is over for this client")
 
     async def _step(self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object) -> bytes:
-        """The answer to a batch. A step that has begun is counted even if its stream breaks meanwhile: the client sends its batch
-        again on the next stream, and the weights have moved already."""
+        """The answer to a batch. A step that has begun is counted even if its stream breaks: the weights have moved.
+        The client sends the batch again on the next stream and gets the same answer."""
         step = asyncio.create_task(self._counted(now, tail, message, tensors, stream))
         self._steps.add(step)
         step.add_done_callback(self._ended)

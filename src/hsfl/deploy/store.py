@@ -28,7 +28,8 @@ class Store:
         return sorted(int(match[1]) for match in found if match)
 
     def save(self, round: int, state: UnitState, notes: dict[str, str]) -> None:
-        """Keep a state: it is on the disk, or the files are as before and an error without paths says why."""
+        """Keep a state. Either it is on the disk, or the files are as before and an error without paths says why.
+        notes: text to keep with the state."""
         about = notes | {"start": str(state.start), "stop": str(state.stop)}
         try:
             save_tensors(self._path(round), {"floats": state.floats, "ints": state.ints}, about)
@@ -38,7 +39,7 @@ class Store:
                 f"the checkpoint of round {round} cannot be written ({reason}); the round before stays: make room and start again"
             ) from error
         for old in self.rounds():
-            if not round - KEPT < old <= round:  # a later one belongs to a time that is made again
+            if not round - KEPT < old <= round:  # a later round is made again from here
                 self._path(old).unlink(missing_ok=True)
 
     def load(self, round: int, kit: Kit) -> tuple[UnitState, dict[str, str]]:

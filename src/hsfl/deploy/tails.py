@@ -18,8 +18,8 @@ from hsfl.training.step import Part, StepKey
 
 
 def batch_sizes(num_samples: int, batch_size: int, epochs: int) -> list[int]:
-    """The sizes of a client's batches in a round, in their order: those of `training.batches.batch_positions`, without a permutation
-    of as many samples as a client claims to have."""
+    """The sizes of a client's batches in a round, in order. They are those of `training.batches.batch_positions`, but
+    no permutation is made: a client may claim to have very many samples."""
     full = max(num_samples - 1, 0) // batch_size  # batches before the last
     left = num_samples - full * batch_size
     if left == 1 and full:  # a single sample joins the batch before it
@@ -44,7 +44,7 @@ def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]
 
 @dataclass(eq=False)
 class Tail:
-    """One client of an open round."""
+    """One client of an open round, and the units above its cut."""
 
     kit: Kit
     round: int
@@ -53,11 +53,11 @@ class Tail:
     cut: int
     num_samples: int
     state: UnitState  # units [cut, num_units) as the round began
-    part: Part | None  # None: there is no unit for the main server
+    part: Part | None  # the working copy; None: the client holds all units
     lr: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    dropped: str | None = None  # why
-    end: End | None = None
+    dropped: str | None = None  # why the client was dropped
+    end: End | None = None  # what the client said when its batches were done
 
     def __post_init__(self) -> None:
         train = self.kit.config.train
@@ -91,7 +91,8 @@ class Tail:
             raise WireError("stale", "a message on a stream that another one has replaced")
 
     def repeats(self, message: Batch, stream: object) -> bool:
-        """Whether the batch is the last one again, which a new stream may ask for first; anything else out of order is refused."""
+        """Whether this is the last batch again, which a new stream may send first. Any other batch out of order is
+        refused."""
         self.check_stream(stream)
         first, self.fresh_stream = self.fresh_stream, False
         if first and self.last and message.step == self.step - 1:
@@ -125,7 +126,7 @@ class Tail:
         return self.last
 
     def finish(self, message: End) -> None:
-        """The client has done all its batches."""
+        """Take the client's word that all its batches are done, if the counts agree and the weights make sense."""
         steps = len(self.sizes) if self.part is not None else 0
         if self.step != steps or message.steps != len(self.sizes) or message.num_samples != sum(self.sizes):
             raise WireError(
@@ -139,8 +140,8 @@ class Tail:
         self.end, self.last = message, b""
 
     def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
-        """Measured seconds of the round, by phase. Waiting for other clients' steps is a phase of its own here. up_share: of the
-        seconds that an exchange spends on the link, which a client times both ways together."""
+        """Measured seconds of the round, by phase; waiting for other clients' steps is a phase of its own. model_up_s:
+        seconds of the head's upload. up_share: the upload's share of the seconds that exchanges take on the link."""
         assert self.end is not None
         moved_s = max(self.end.exchange_s - self.server_s - self.waited_s, 0.0)
         return {

@@ -30,7 +30,7 @@ class Tokens:
         self._given[client] = _Given(round, token)
         self._given.move_to_end(client)
         while len(self._given) > self._most_clients:
-            self._given.popitem(last=False)  # the client that was away longest asks for another
+            self._given.popitem(last=False)  # the oldest token goes; its client asks for another
         return token
 
     def use(self, client: str, round: int, token: bytes) -> None:
