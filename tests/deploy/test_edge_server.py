@@ -106,6 +106,23 @@ def test_a_head_that_is_complete_stays_whatever_is_uploaded_after_it(tmp_path: P
     asyncio.run(story())
 
 
+def test_a_head_that_is_refused_is_told_with_its_reason(tmp_path: Path) -> None:
+    """The main server counts drops by reason; where all of them diverged, so did the run."""
+
+    async def story() -> None:
+        edge = await began(tmp_path)
+        bad = small_kit().initial[0:CUT].clone()
+        bad.floats[0] = float("nan")
+        with pytest.raises(WireError, match="NaN or infinite"):
+            await upload(edge, (await opened(edge)).upload[0], bad)
+        have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
+        assert (have.refused, have.reasons) == ([0], ["not_finite"])
+        assert "NaN or infinite" in have.words[0]
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
 def test_a_run_finds_its_own_rounds_again_and_another_run_finds_none(tmp_path: Path) -> None:
     async def story() -> None:
         edge = await began(tmp_path)

@@ -43,7 +43,7 @@ MESSAGES = (
     (Chunk(0, 4), {"bytes": torch.arange(4, dtype=torch.uint8)}),
     (Standing("i", "f", [1, 2], [3, 3]), {}),
     (Open(1, "a", [Seat(0, "ada", 2, 10), Seat(1, "bo", 3, 11)], False), {}),
-    (Have("i", [0], [0.5], [1], ["why"], 1, 2), {}),
+    (Have("i", [0], [0.5], [1], ["shape"], ["why"], 1, 2), {}),
     (Swap(1, "a", [0, 1], 1, 3), {}),
 )
 

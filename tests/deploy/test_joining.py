@@ -185,6 +185,21 @@ def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
         read_settings(file, MainSettings)
 
 
+def test_paths_are_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    file = tmp_path / "ward-1.toml"
+    file.write_text('name = "ward-1"\ncerts = "certs"\ndata = {name = "csv:rows.csv", dir = "~/sets"}\n')
+    client = read_settings(file, ClientSettings)
+    assert (client.certs, client.data) == (
+        str(tmp_path / "certs"),
+        {"name": f"csv:{tmp_path}/rows.csv", "dir": "~/sets"},
+    )
+    file.write_text('out = "run"\n[run]\ndata = {name = "npz:own.npz"}\nmodel = {init_weights = "first.safetensors"}\n')
+    main = read_settings(file, MainSettings)
+    assert main.run["data"]["name"] == f"npz:{tmp_path}/own.npz"
+    assert main.run["model"]["init_weights"] == str(tmp_path / "first.safetensors")
+
+
 def test_the_last_line_of_a_log_for_programs_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     stream = quiet()
     _say_end(open_log("main", True, stream), True, "finished after 3 rounds", status="finished", rounds=3)

@@ -24,7 +24,7 @@ class EdgeRound:
     most: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
     finished: dict[int, Finished] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason, and words
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)

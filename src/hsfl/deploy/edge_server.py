@@ -177,8 +177,8 @@ class Edge:
                 pass
         seats, bad = sorted(now.finished), sorted(now.refused)
         times = [now.model_up_s[seat] for seat in seats]
-        reasons = [now.refused[seat] for seat in bad]
-        return pack(Have(self.instance, seats, times, bad, reasons, now.up_bytes, now.down_bytes))
+        reasons, words = ([now.refused[seat][part] for seat in bad] for part in (0, 1))
+        return pack(Have(self.instance, seats, times, bad, reasons, words, now.up_bytes, now.down_bytes))
 
     def _seat(self, attempt: str) -> tuple[EdgeRound, Seat]:
         """The round and the seat of the client that calls."""
@@ -229,7 +229,7 @@ class Edge:
         )
         self.metrics.dropped(error.reason)
         async with now.news:
-            now.refused[seat.seat] = error.words[:1000]
+            now.refused[seat.seat] = (error.reason, error.words[:1000])
             now.news.notify_all()
 
     async def swap(self, messages: Any, context: Any) -> None:

@@ -210,8 +210,8 @@ class Main:
     def _hear_edge(self, now: MainRound, have: Have) -> None:
         now.have = have
         now.model_up_s = dict(zip(have.seats, have.model_up_s))
-        for seat, words in zip(have.refused, have.reasons):
-            self.desk.drop(seat, "protocol", words)
+        for seat, reason, words in zip(have.refused, have.reasons, have.words):
+            self.desk.drop(seat, reason, words)
 
     async def _reopen(self, now: MainRound, lost: EdgeLost) -> None:
         """The edge server was away: once it is back, it gets the round again and every client uploads its head again."""

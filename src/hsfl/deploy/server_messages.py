@@ -91,8 +91,9 @@ class Have:
     instance: Id
     seats: Seats
     model_up_s: Annotated[list[Seconds], Field(max_length=100_000)]
-    refused: Seats  # seats whose heads were refused, and why:
-    reasons: Annotated[list[Text], Field(max_length=100_000)]
+    refused: Seats  # seats whose heads were refused, and why: a word of `metrics.REASONS`, and a sentence
+    reasons: Annotated[list[Id], Field(max_length=100_000)]
+    words: Annotated[list[Text], Field(max_length=100_000)]
     up_bytes: Count
     down_bytes: Count
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
+from hsfl.config.paths import beside
 from hsfl.errors import InputError, known
 from hsfl.methods import copy_per_client_names, method
 
@@ -78,8 +79,7 @@ Settings = TypeVar("Settings", bound=_Table)
 
 
 def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """The settings in a TOML file. `out`, `certs` and `plugins` are from the file's folder; paths in `data` and `run`
-    are from the working folder."""
+    """The settings in a TOML file. Every path in it is from the file's folder, as in a config of `hsfl run`."""
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -94,14 +94,20 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
         raise InputError(
             f"{path}: {where} is {first['input']!r}: {first['msg']}; docs/deploy.md lists the settings"
         ) from None
-    return settings.model_copy(update=_beside(path.parent, settings))
+    return settings.model_copy(update=_from_folder(path, settings))
 
 
-def _beside(folder: Path, settings: _Table) -> dict[str, Any]:
+def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
+    """The settings of a file that name paths, with these paths from the file's folder."""
+    folder = path.parent
     found = {name: getattr(settings, name, None) for name in ("out", "certs")}
     paths: dict[str, Any] = {name: os.path.join(folder, value) for name, value in found.items() if value is not None}
     if files := getattr(settings, "plugins", ()):
         paths["plugins"] = tuple(os.path.join(folder, file) for file in files)
+    if run := getattr(settings, "run", None):
+        paths["run"] = beside(path, run)
+    if data := getattr(settings, "data", None):
+        paths["data"] = beside(path, {"data": data})["data"]
     return paths
 
 
