@@ -187,9 +187,9 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
     given = {"server_hz": a.server_hz, **powers}
     training, distribution = shares_of_answer(a)
     found = {"C1, cuts from min_cut to max_cut": _either(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())}
+    fine = _usable(np.concatenate([part.ravel() for part in given.values()]))
     for name, part in given.items():
-        bad = not (part.min(initial=0.0) >= 0.0 and part.max(initial=0.0) < np.inf)  # nan is neither
-        found[f"{name} is finite and not negative"] = _either(bad)
+        found[f"{name} is finite and not negative"] = _either(not fine and not _usable(part))
     found |= {
         "C2 and C3, the sum of server_hz within main_hz": a.server_hz.sum() / s.main_hz - 1,
         "C4, main_up_power_w of each client within max_power_w": _most(a.main_up_power_w, s.max_power_w),
@@ -209,6 +209,11 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
 def _most(power_w: Array, limit_w: Array) -> float:
     """The largest relative excess of a client's power [K, I] over its limit [K]."""
     return float((power_w.sum(axis=1) / limit_w - 1).max())
+
+
+def _usable(numbers: Array) -> bool:
+    """Whether all numbers are finite and not negative; nan is neither."""
+    return bool(numbers.min(initial=0.0) >= 0.0 and numbers.max(initial=0.0) < np.inf)
 
 
 def _either(broken: Any) -> float:
