@@ -20,7 +20,7 @@ from hsfl.models.state import UnitState
 def tensor_of(array: np.ndarray) -> torch.Tensor:
     """A tensor over an array of the object store, which many processes read and nobody may write to."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the array cannot be written to
+        warnings.simplefilter("ignore", UserWarning)  # it says that the array cannot be written to
         return torch.from_numpy(array)
 
 
@@ -41,7 +41,10 @@ class Actor:
         self.failed: Failed | None = None  # what went wrong before the first order
 
     def greet(self, specs: list[str]) -> tuple[str, Versions | Failed]:
-        """Where this worker is, and what it computes with; plugins are loaded from the node's own files."""
+        """Where this worker is, and its versions, or why a plugin cannot be loaded.
+
+        specs: the plugins that the run has loaded. Here they are loaded from the node's own files.
+        """
         where = f"node {_address()} ({socket.gethostname()}), process {os.getpid()}"
         try:
             plugins.load_all(specs)
@@ -58,7 +61,10 @@ class Actor:
             self.failed = Failed.by(error)
 
     def carry_out(self, order: Order, given: State | UnitState | None) -> Iterator[Answer]:
-        """given: what the order starts from; the object store has it once on each node."""
+        """Carry out an order, and yield progress and then the result.
+
+        given: the state of the round or the model to be tested; the object store holds it once on each node.
+        """
         if self.failed is not None:
             yield self.failed
             return

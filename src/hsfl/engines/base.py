@@ -65,18 +65,18 @@ class Engine(Protocol):
 
 
 class Inline:
-    """Everything in this process."""
+    """Trains and evaluates everything in this process."""
 
     def __init__(self) -> None:
         self.num_threads = torch.get_num_threads()
 
     def attach(self, framework: Framework, exam: Exam) -> None:
         self.exam = exam
-        bind_state(exam.initial, exam.model)  # it needs no weights of its own
+        bind_state(exam.initial, exam.model)  # the model needs no weights of its own
 
     def evaluate(self, whole: UnitState) -> Quality:
         tallies = self.exam.tally(whole, range(self.exam.num_batches))
-        bind_state(self.exam.initial, self.exam.model)  # else it would keep the memory of `whole`
+        bind_state(self.exam.initial, self.exam.model)  # else the model would keep the memory of `whole`
         return quality(tallies, self.exam.goal)
 
     def placed(self) -> list[Placed]:

@@ -10,7 +10,11 @@ def num_cores() -> int:
 
 
 def warn_of_cores(num_workers: int, num_threads: int, cores: int, say: Callable[[str], None]) -> None:
-    """Say where workers have more threads together than there are cores: threads that wait for each other are slower than one."""
+    """Warn if all workers together have more threads than there are cores: threads that wait for each other are slower
+    than one.
+
+    num_threads: of each worker. say: is told the warning.
+    """
     if num_workers * num_threads > cores:
         threads = f" and engine.threads {num_threads}" if num_threads > 1 else ""
         say(

@@ -31,16 +31,16 @@ from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
-SAID_S = 15.0  # after which, at most, somebody reads that an address does not answer; the three below are parts of it
-KNOCK_S = 3.0  # for a connection, with looking up the name and trying all its addresses
+SAID_S = 15.0  # within which the user reads that an address does not answer: the sum of the next three limits
+KNOCK_S = 3.0  # for connecting: the host's name is looked up, and all its addresses are tried
 LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
-START_S = 120.0  # that a worker has to start
+START_S = 120.0  # within which a worker must have started
 NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # nothing is reported
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # no usage reports
 
 
-_before: dict[str, str | None] = {}  # of the environment, what a cluster that is started here replaces
+_before: dict[str, str | None] = {}  # variables of the environment, as they were before a cluster was started here
 
 
 @dataclass(kw_only=True)
@@ -48,9 +48,9 @@ class Remote(Helper):
     """One worker on a node."""
 
     actor: Any
-    answers: Any  # of the order that is carried out: a stream of references, or the reference to its greeting
-    greets: bool = True  # whether its greeting is awaited
-    began_s: float = 0.0
+    answers: Any  # a stream of references to the answers of the current order, or the reference to the greeting
+    greets: bool = True  # whether the worker's greeting is awaited
+    began_s: float = 0.0  # when the worker was started, on the monotonic clock
 
 
 class OnRay(Spread[Remote]):
@@ -70,7 +70,8 @@ class OnRay(Spread[Remote]):
 
     @classmethod
     def start(cls, config: RunConfig, say: Callable[[str], None]) -> "OnRay":
-        """As many workers as the config says, else one for each thread that the cluster has room for."""
+        """As many workers as the config says, else as many as the cluster's CPUs have room for, with `engine.threads`
+        CPUs each; never more than a round has clients."""
         engine, most = config.engine, config.train.clients_per_round or config.fleet.num_clients
         threads = engine.threads or 1
         cpus = _connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
@@ -98,8 +99,8 @@ class OnRay(Spread[Remote]):
         return Remote(where="a new worker", actor=actor, answers=greeting, busy=True, began_s=time.monotonic())
 
     def _give_setup(self, setup: Setup) -> None:
-        """Put the setup into the object store; a worker takes it when it has greeted. All greetings are heard first, so that
-        nodes that differ are refused before the first round."""
+        """Put the setup into the object store; a worker takes the setup after its greeting. All greetings are awaited
+        here, so that nodes that differ are refused before the first round."""
         try:
             self.setup = self.ray.put(setup)
         except (AttributeError, TypeError, ValueError) as error:
@@ -136,7 +137,7 @@ class OnRay(Spread[Remote]):
                 )
 
     def _next(self, helper: Remote) -> Answer | None:
-        """A worker's next answer; None if it is dead."""
+        """A worker's next answer; None if the worker is dead."""
         try:
             if helper.greets:
                 return self._greeted(helper, *self.ray.get(helper.answers))
@@ -179,7 +180,8 @@ class OnRay(Spread[Remote]):
 
 
 def _writable(answer: Answer) -> Answer:
-    """A shard lies in the object store, where nobody may write; the round's shards are added to the first."""
+    """The answer with its shard copied out of the object store, where nobody may write: a round's shards are added to
+    the first of them."""
     if not isinstance(answer, CarriedOut) or answer.shard is None:
         return answer
     shard = answer.shard
@@ -193,7 +195,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _missing(error: BaseException) -> str | None:
-    """Which module a node has not, as Python says it there."""
+    """Which module is missing on a node, in the words of Python's error there; None if the error is another one."""
     lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError: " in line]
     return lines[-1].partition("ModuleNotFoundError: ")[2][:200] if lines else None
 
@@ -225,13 +227,13 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
         ) from None
     except (Exception, SystemExit) as error:
         with suppress(Exception):
-            _end()  # what had started of the cluster
+            _end()  # ends what had started of the cluster
         raise InputError(_unusable(address, error)) from error
     return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
 
 
 def _knock(address: str) -> None:
-    """Refuse an address that is none, or where nobody listens."""
+    """Refuse text that is no HOST:PORT, and an address where nobody listens."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
@@ -248,7 +250,8 @@ class TooLate(TimeoutError):
 
 
 def _within(seconds: float | None, call: Callable[[], Any]) -> None:
-    """Make a call that may wait for minutes, and give up after so many seconds. None: wait for as long as it takes."""
+    """Make a call that may wait for minutes, and raise TooLate after so many seconds; None waits for as long as it
+    takes."""
     if seconds is None:
         call()
         return

@@ -1,7 +1,8 @@
 """What engines with several workers share: clients are dealt longest first, and a worker that dies is replaced.
 
-A worker gets more clients as soon as it is free, so that all end together. Its sum of the round comes back once. If a worker dies,
-the clients whose sum it held are trained again by others; sums do not depend on who trains whom, so the numbers stay.
+A worker gets more clients as soon as it is free, so that all workers end together. Each worker hands over its sum once,
+at the end of the round. If a worker dies, the clients whose sum it held are trained again by others. Sums do not depend
+on who trains whom, so the numbers stay the same.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +25,9 @@ MOST_DEATHS = 3  # of workers, between two rounds that were completed
 class Helper:
     """One worker, as the run sees it."""
 
-    where: str  # for the log
-    items: list[int] = field(default_factory=list)  # clients or batches whose results it has not handed over yet
-    busy: bool = False
+    where: str  # its process, and with Ray its node, for the log
+    items: list[int] = field(default_factory=list)  # clients or batches whose results were not handed over yet
+    busy: bool = False  # whether the worker owes an answer
 
 
 H = TypeVar("H", bound=Helper)
@@ -42,11 +43,12 @@ class Spread(ABC, Generic[H]):
 
     @abstractmethod
     def _order(self, helper: H, order: Order) -> None:
-        """Send an order. That a worker is dead is noticed where answers are awaited."""
+        """Send an order. A worker that is dead is noticed only where answers are awaited."""
 
     @abstractmethod
     def _answers(self, busy: Sequence[H]) -> Iterator[tuple[H, Answer | None]]:
-        """At least one answer of those who owe one; None if a worker is dead."""
+        """Wait for answers of the busy workers, and yield those that came; there may be none yet. None instead of an
+        answer: the worker is dead."""
 
     @abstractmethod
     def _replace(self, dead: H) -> H:
@@ -147,7 +149,7 @@ class Spread(ABC, Generic[H]):
             helper.items.clear()
 
     def _bury(self, dead: H) -> list[int]:
-        """Put a new worker in the place of a dead one; returns what must be done again."""
+        """Put a new worker in the place of a dead one; returns the clients or batches that must be done again."""
         self.deaths += 1
         how = self._how(dead)
         if self.deaths > MOST_DEATHS:
@@ -161,7 +163,11 @@ class Spread(ABC, Generic[H]):
 
 
 def take(queue: list[int], size: Callable[[int], int], num_workers: int) -> tuple[int, ...]:
-    """The next items from the front: about half of what is left for each worker, at least one."""
+    """Take items off the front of the queue: about half of one worker's even part of what is left, and at least one
+    item.
+
+    size: how much work an item is.
+    """
     enough, some, taken = sum(map(size, queue)) / (2 * num_workers), 0, list[int]()
     while queue and (not taken or some + size(queue[0]) <= enough):
         some += size(queue[0])

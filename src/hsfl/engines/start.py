@@ -9,7 +9,8 @@ from hsfl.methods import copy_per_client_names, method
 
 
 def start(config: RunConfig, say: Callable[[str], None]) -> Engine:
-    """The engine that the config asks for; `say` is told where that has no effect."""
+    """The engine that the config asks for. `say` is told if the framework cannot be spread and is trained in this
+    process."""
     engine = config.engine
     if engine.name == "inline":
         return Inline()

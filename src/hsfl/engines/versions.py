@@ -39,7 +39,7 @@ class Versions:
 
 
 def versions() -> Versions:
-    """Those of this process, with the plugins that it has loaded."""
+    """The versions of this process, with the plugins that it has loaded."""
     loaded = tuple((plugin.name, plugin.sha256) for plugin in plugins.LOADED.values())
     return Versions(
         platform.python_version(), metadata.version("torch"), metadata.version("hsfl"), sources_sha256(), loaded

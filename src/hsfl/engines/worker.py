@@ -35,10 +35,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Train:
-    """Count these clients into the shard of the round; an order with another round begins a new shard."""
+    """Train these clients and add them to the shard of the round; an order for another round begins a new shard."""
 
     round_index: int
-    round_samples: int  # of all clients of the round
+    round_samples: int  # the samples of all clients of the round
     clients: tuple[int, ...]
 
 
@@ -59,10 +59,10 @@ Order = Train | Hand | Assess
 
 @dataclass(frozen=True)
 class BatchBegun:
-    """Progress: a client has begun to train on so many samples."""
+    """Progress: a client has begun a batch."""
 
     client: int
-    num_samples: int
+    num_samples: int  # of all batches that the worker began since its last message, this batch included
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CarriedOut:
     """An order was carried out."""
 
     shard: Shard | None = None
-    tallies: tuple[tuple[int, Tally], ...] = ()  # by number of the batch
+    tallies: tuple[tuple[int, Tally], ...] = ()  # (number of the batch, its tally)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ Answer = BatchBegun | CarriedOut | Failed
 
 
 class Worker:
-    """Carries out orders. Before them it is given `state`, from which a round starts, or `whole`, the model to be tested."""
+    """Carries out orders. Before an order, `state` is set, from which a round starts, or `whole`, the model to be
+    tested."""
 
     state: State
     whole: UnitState

@@ -20,12 +20,13 @@ from hsfl.frameworks.base import State
 from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
 
-END_S = 5.0  # that a worker has to end when it is told to
+END_S = 5.0  # within which a worker must have ended after it was told to
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The setup and two places that the run writes to before rounds and tests. All tensors lie in memory that processes share."""
+    """The setup, the state that the run overwrites before each round, and the model that it overwrites before each
+    test. All tensors lie in memory that processes share."""
 
     setup: Setup
     state: Packed[str]
@@ -51,7 +52,8 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
 
 
 def no_room(error: BaseException) -> InputError | None:
-    """What to say of an error of torch, if it is that memory to be shared is short; containers often have 64 MB of it."""
+    """The error to show instead of torch's where shared memory is short (containers often have 64 MB); None for other
+    errors."""
     if "shared memory" not in str(error) and "torch_shm" not in str(error):
         return None
     return InputError(
@@ -69,7 +71,7 @@ class Process(Helper):
 
 
 class Workers(Spread[Process]):
-    """Worker processes: spawned, while the run still reads its data."""
+    """Worker processes, which start while the run still reads its data."""
 
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         self.num_threads, self.say = num_threads, say
@@ -78,7 +80,8 @@ class Workers(Spread[Process]):
 
     @classmethod
     def start(cls, config: RunConfig, say: Callable[[str], None]) -> "Workers":
-        """As many workers as the config says, else as there are cores; they divide the cores' threads."""
+        """As many workers as the config says, else one for each core, and never more than a round has clients. Unless
+        the config gives the threads of a worker, the workers divide the cores among themselves."""
         cores = num_cores()
         most = config.train.clients_per_round or config.fleet.num_clients
         asked = config.engine.workers or min(cores, most)
@@ -151,7 +154,7 @@ class Workers(Spread[Process]):
         return new
 
     def close(self) -> None:
-        """End all workers, in whatever they are doing."""
+        """End all workers, whatever they are doing."""
         processes = [helper.process for helper in self.helpers]
         for process in processes:
             process.terminate()
