@@ -22,11 +22,11 @@ from hsfl.models.writing import Writer, Written
 class Wanted:
     """What `hsfl.split` is asked for."""
 
-    inputs: Sequence[Tensor]  # the example
+    inputs: Sequence[Tensor]  # the example batch
     names: tuple[str, ...] = ()  # of the inputs, where they are given by name
-    at: tuple[str, ...] = ()
-    most_tensors: int = 1
-    output: str | int | None = None
+    at: tuple[str, ...] = ()  # parts of the module behind which to cut; empty: wherever the graph allows
+    most_tensors: int = 1  # that may cross a cut together
+    output: str | int | None = None  # which of several outputs is the model's
 
 
 def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
@@ -82,7 +82,7 @@ def _check_kept(model: nn.Module, found: ModuleGraph) -> None:
 
 
 def _check_draws(model: nn.Module, evaluation: Flow) -> None:
-    """Keys seed the steps of training alone."""
+    """Refuse a module that draws random numbers in evaluation mode, since keys seed the steps of training alone."""
     for call in evaluation.order:
         if draws(call):
             where = f"its part {module_path(call)!r}" if module_path(call) else "its forward"
@@ -116,8 +116,11 @@ def _why_no_cut(model: nn.Module, flow: Flow, most_tensors: int) -> str:
 
 
 def _owners(tensors: Mapping[str, Tensor], training: Flow, evaluation: Flow, cuts: Sequence[Cut]) -> dict[str, int]:
-    """Which unit has which tensor of the state: the first that uses it. A tensor that is used nowhere stays with its
-    neighbour; of the names of a tied tensor the first counts."""
+    """By name of a tensor of the state: the number of the first unit that uses the tensor.
+
+    A tensor that is used nowhere goes to the unit of the tensor before it. A tied tensor counts by the first of its
+    names.
+    """
     used: dict[str, int] = {}
     for flow, places in (
         (training, [cut.training.place for cut in cuts]),
@@ -139,7 +142,7 @@ def _owners(tensors: Mapping[str, Tensor], training: Flow, evaluation: Flow, cut
 def _make_units(
     tensors: Mapping[str, Tensor], owner: Mapping[str, int], training: Flow, evaluation: Flow, cuts: Sequence[Cut]
 ) -> tuple[dict[str, nn.Module], Message]:
-    """The units by name, and what the first of them takes."""
+    """The units by name, and the message that the first unit takes."""
     writers = Writer(training, owner, "training"), Writer(evaluation, owner, "evaluation")
     borders = [[None, *(cut.training for cut in cuts), None], [None, *(cut.evaluation for cut in cuts), None]]
     of_unit: list[list[str]] = [[] for _ in range(len(cuts) + 1)]
@@ -158,7 +161,7 @@ def _make_units(
 
 
 def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Mapping[str, Tensor]) -> None:
-    """What a unit needs beside its own tensors; no part of its state, since nobody trains it."""
+    """Give a unit the tensors that it needs beside its own. They are no part of its state, since nobody trains them."""
     GraphUnit.held(unit).update(written.held)
     for attribute, name in written.held.items():
         plant(unit, attribute, tensors[name].detach(), persistent=False)

@@ -1,4 +1,4 @@
-"""What every cut costs: a model measured once into NumPy arrays indexed by cut. No torch above `measure`.
+"""What every cut costs: a model measured once into NumPy arrays indexed by cut. Only measuring imports torch.
 
 Legend: C = num_units + 1 cuts, b samples in a mini-batch. A multiply-add is two FLOPs; only what
 `torch.utils.flop_counter` counts is counted (matrix products, convolutions, attention), so BatchNorm, ReLU, pooling
@@ -30,11 +30,11 @@ ADAM_STATES = 2  # tensors of the parameters' size that the optimiser keeps; pla
 
 @dataclass(frozen=True)
 class CostTable:
-    """Costs by cut, arrays of length C; per sample unless said.
+    """Costs by cut, arrays of length C. FLOPs, smashed data and gradients are per sample, the other bits per client.
 
-    `smashed_bits` is 0 at cut num_units; `gradient_bits` is 0 at cut 0 and at cut num_units. The last two arrays say
-    what a client must store: the parameters alone (as the paper reads storage), or all that training a mini-batch of
-    `batch_size` needs. A table written by hand may leave them out.
+    `smashed_bits` is 0 at cut num_units; `gradient_bits` is 0 at cut 0 and at cut num_units. `param_bits` and
+    `memory_bits` say what a client must store: the parameters alone (as the paper reads storage), or all that training
+    a mini-batch of `batch_size` needs. A table written by hand may leave these two out.
     """
 
     client_forward_flops: Array  # [C]
@@ -119,11 +119,12 @@ def _column(name: str, values: object, num_cuts: int) -> Array:
 def measure(
     model: "SplitModel", input_shape: Sequence[int], batch_size: int, *, optimizer_states: int = ADAM_STATES
 ) -> CostTable:
-    """Measure every cut of a model, unit by unit, forward and backward, without changing it.
+    """Measure every cut of a model, unit by unit, forward and backward, without changing the model.
 
-    Backward is measured, with the gradient of a unit's input only where training makes it: a client's first layer
-    has none to give, while the server's first unit must return the gradient of the smashed data. Nothing is
-    computed: shapes flow through a copy on the meta device (or two real samples where a unit cannot do that).
+    input_shape: of one sample. batch_size: of the mini-batch for which memory is counted.
+    Backward counts the gradient of a unit's input only where training computes it: a client's first layer returns none,
+    while the server's first unit must return the gradient of the smashed data. Nothing is computed: shapes flow through
+    a copy on the meta device (or two real samples where a unit cannot do that).
 
     `memory_bits` of a cut = parameters and buffers, one gradient per parameter, `optimizer_states` tensors per
     parameter, what autograd saves for backward over a mini-batch (each storage once, parameters not again), and
@@ -138,7 +139,7 @@ def measure(
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the flags warn of GPUs that are not there
-            with mkldnn.flags(enabled=False):  # its LSTM is one operation, in which no matrix product is counted
+            with mkldnn.flags(enabled=False):  # mkldnn's LSTM is one operation, in which no matrix product is counted
                 measured = _measure_units(model, input_shape, min(batch_size, 2), "cpu")
     forward, backward, saved_bits, output_bits = measured
     num_units = model.num_units
@@ -163,8 +164,8 @@ def measure(
 
 
 def measure_module(module: "torch.nn.Module", input_shape: Sequence[int], batch_size: int = 2) -> tuple[float, float]:
-    """FLOPs per sample, forward plus backward with the gradient of the input, and bits of a module beside the model
-    (LocFedMix-SL's decoder)."""
+    """The FLOPs per sample (forward, and backward with the gradient of the input) and the bits of a module that stands
+    beside the model, such as LocFedMix-SL's decoder. input_shape: of one sample."""
     import torch
 
     copied = copy.deepcopy(module).to("meta").train()

@@ -1,8 +1,8 @@
-"""Which of the legal cuts of a module are its cuts, and what the units between them are called.
+"""Which of the legal cuts of a module are kept, and what the units between them are called.
 
-Of the cuts with the same weights of two or more dimensions before them the one with the smallest message is kept; of equal ones
-the last that does not part an operation from the layer it belongs to, so that ReLU and pooling stay with their layer, and
-a classifier's own dropout with the classifier.
+Several legal cuts may have the same weights (of two or more dimensions) before them. Of these, the cut with the
+smallest message is kept. Of equally small ones, it is the last cut that does not part an operation from the layer it
+belongs to: ReLU and pooling stay with their layer, and a classifier's own dropout stays with the classifier.
 """
 
 from collections import defaultdict
@@ -22,7 +22,8 @@ class Cut:
 
 
 def find_cuts(training: Flow, evaluation: Flow, most_tensors: int = 1) -> list[Cut]:
-    """The cuts in order. A cut is one in both graphs: the same tensors that training changes lie before it."""
+    """The cuts that are kept, in order. Both graphs must have a cut: before it lie the same tensors that training
+    changes."""
     shared = _used(training) & _used(evaluation)
     whole = frozenset().union(*training.needs) & training.trace.matrices
     twins = defaultdict(list)
@@ -48,7 +49,7 @@ def _best(flow: Flow, group: Sequence[Crossing]) -> Crossing:
 
 
 def _belongs_to_next(flow: Flow, place: int) -> bool:
-    """Whether the module's names put an operation closer to the next layer with weights than to the last."""
+    """Whether an operation's name has more in common with the next layer with weights than with the one before."""
     path = module_path(flow.order[place])
     last = next((_layer(flow, i) for i in range(place, -1, -1) if _layer(flow, i)), "")
     following = next((_layer(flow, i) for i in range(place + 1, len(flow.order)) if _layer(flow, i)), "")
@@ -56,7 +57,7 @@ def _belongs_to_next(flow: Flow, place: int) -> bool:
 
 
 def _layer(flow: Flow, place: int) -> str:
-    """The name of the layer with weights that an operation is; empty if it is none."""
+    """The name of the layer whose weights an operation uses; empty if it uses none."""
     names = sorted(flow.needs[place] & flow.trace.matrices)
     return _parent(names[0]) if names else ""
 
@@ -78,7 +79,7 @@ def cuts_after(cuts: Sequence[Cut], wanted: Iterable[str], matrices: frozenset[s
 
 def unit_names(units: Sequence[Sequence[str]], is_matrix: Callable[[str], bool]) -> list[str]:
     """A readable name for each unit from the names of its tensors: the part of the module that holds exactly these tensors,
-    else what its weights of two or more dimensions have in common, else the first of them."""
+    else what the names of its weights of two or more dimensions have in common, else the layer of the first weight."""
     owner = {name: unit for unit, names in enumerate(units) for name in names}
     taken: dict[str, int] = {}
     found = []
@@ -107,7 +108,7 @@ def _parent(name: str) -> str:
 
 
 def _in_common(names: Iterable[str]) -> str:
-    """The leading parts that all names have in common, each with its dot. A name's last part counts where it is a layer's."""
+    """The leading parts that all names have in common, each with its dot; the last part of a name counts, too."""
     parts = [f"{name}.".split(".")[:-1] for name in names]
     common = []
     for words in zip(*parts):

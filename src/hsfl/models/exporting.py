@@ -24,7 +24,7 @@ IN_ORDER = "or pass its parts in order as a list of modules"  # the way out wher
 DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent")
 BATCH_FIXED = ("specialized it to be a constant",)
 BATCH_GUARDED = ("Constraints violated", "constraints violated", "not all values of batch")
-MOST_TRIED = 300  # batches for which a condition is looked at
+MOST_TRIED = 300  # a condition is tried for all batch sizes below this
 HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
@@ -42,7 +42,8 @@ def export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], tr
 
 
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
-    """By a batch that is a symbol. Of one input it may be left to torch, where all that torch cannot show holds for every batch."""
+    """Export with the batch size as a symbol. If torch cannot prove its conditions on the batch size and the module has
+    one input, the symbol is left to torch, provided that the conditions hold for every batch size that is tried."""
     args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
 
     def with_batch(batch: Any) -> ExportedProgram:
@@ -65,8 +66,8 @@ def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -
 
 
 def _holds_for_every_batch(words: str) -> bool:
-    """Whether the conditions on the batch that torch could not show, and nothing else, stand in its error, and hold for every batch that was
-    tried."""
+    """Whether torch's error names nothing but conditions on the batch size that torch could not prove, and all of them
+    hold for every batch size that is tried."""
     guards = [
         re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "b", guard) for guard in re.findall(r"generated guard (.*)\.", words)
     ]
@@ -81,7 +82,8 @@ def _holds_for_every_batch(words: str) -> bool:
 
 
 def sizes_by_place(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """The sizes of the inputs as `torch.export` wants them: those that `*args` takes stand together."""
+    """The sizes of the inputs as `torch.export` wants them: the inputs that `*args` takes stand together in one
+    tuple."""
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     stars = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(sizes)
     return (*sizes[:stars], tuple(sizes[stars:])) if stars < len(sizes) else tuple(sizes)
@@ -89,7 +91,8 @@ def sizes_by_place(module: nn.Module, sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings of attributes that LSTM sets, and no graphs on the screen where there is an error of one line."""
+    """Silence torch's warnings about attributes that an LSTM sets, and the graphs that it prints beside our one-line
+    error."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -133,7 +136,7 @@ def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> s
 
 
 def _guard(words: str) -> str:
-    """The condition on the batch that torch could not show to hold, in short."""
+    """The condition on the batch size that torch could not prove, in short."""
     guard = words.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0] or words
     return re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "batch", guard)[:120].rstrip(".")
 
@@ -188,7 +191,7 @@ def _own_gradients(module: nn.Module) -> Iterator[None]:
 
 
 def _check_hooks(module: nn.Module) -> None:
-    """Hooks on the backward pass are no part of a graph."""
+    """Refuse hooks on the backward pass, which are no part of a graph."""
     for name, part in module.named_modules():
         if any(getattr(part, hooks, None) for hooks in HOOKS):
             raise InputError(

@@ -11,14 +11,15 @@ from hsfl.models.units import SplitModel
 
 
 def example(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """One sample of this shape, all zeros. dtype: of tokens; None is floats."""
+    """A batch of one sample of this shape, all zeros. dtype: int64 for tokens; None is floats."""
     return torch.zeros(1, *shape, dtype=dtype)
 
 
 def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str = "classes") -> None:
     """Try a copy of the model, in evaluation mode, on samples [n, ...]; what the model raises becomes an error of one line.
 
-    num_classes: how many numbers the model shall give. targets: of what (`hsfl.tasks`).
+    num_classes: how many numbers the model must give for a sample (or token). targets: what these numbers stand for:
+        classes, labels, numbers or tokens (`hsfl.tasks`).
     """
     if not any(True for _ in model.parameters()):
         raise InputError("the model has no parameters, so there is nothing to train; give it a layer with weights")
@@ -58,7 +59,7 @@ def check_weights(model: nn.Module) -> None:
 
 
 def check_example(model: nn.Module, samples: Tensor) -> None:
-    """Refuse samples of another shape than that of the example by which a module was split."""
+    """Refuse samples whose shape is not that of the example by which a module was split."""
     if not isinstance(model, ModuleSplit) or tuple(samples.shape[1:]) == model.message.shape:
         return
     if not model.message.is_plain:
@@ -69,12 +70,12 @@ def check_example(model: nn.Module, samples: Tensor) -> None:
         )
     raise InputError(
         f"the model was split for samples of {model.message.shape} but the data have samples of {tuple(samples.shape[1:])}; split "
-        "it with an example of theirs"
+        "it with an example of the data's shape"
     )
 
 
 def _reason(model: nn.Module, samples: Tensor, error: Exception) -> str:
-    """What a model raised, in one line; of what happens often the cause."""
+    """What a model raised, in one line; for common mistakes, their cause instead."""
     floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if samples.is_floating_point() and samples.dtype not in floats and isinstance(error, RuntimeError):
         kinds = [str(dtype).removeprefix("torch.") for dtype in (*floats, samples.dtype)]

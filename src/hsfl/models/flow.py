@@ -30,10 +30,10 @@ class Crossing:
 
     place: int
     values: tuple[fx.Node, ...]  # float tensors of the moving operations
-    sides: tuple[int, ...]  # numbers of the inputs that the operations after the cut need, too
+    sides: tuple[int, ...]  # numbers of the side inputs that the operations after the cut need
     bits: int  # of the message, per sample
-    weights: frozenset[str]  # parameters of two or more dimensions that are used before
-    owned: frozenset[str]  # tensors before it that training changes
+    weights: frozenset[str]  # parameters of two or more dimensions that are used before the cut
+    owned: frozenset[str]  # tensors that are used before the cut and that training changes
 
 
 class Flow:
@@ -94,8 +94,8 @@ class Flow:
         return _expression(value).free_symbols <= {self.batch}
 
     def closure(self, node: fx.Node) -> list[fx.Node]:
-        """What must be made, in order, before a moving operation can run: all that it needs and that does not move. Ends at
-        inputs, tensors of the state and constants, which are in it, too."""
+        """What must be made, in order, before a moving operation can run: all that the operation needs and that does
+        not move, back to inputs, tensors of the state and constants, which are included."""
         here = self._position[node]
         found: set[fx.Node] = set()
         todo = [arg for arg in node.all_input_nodes if self.is_still(arg)]
@@ -139,7 +139,8 @@ class Flow:
         return {name: span for name, span in spans.items() if span[0] < span[1]}
 
     def same(self, node: fx.Node) -> fx.Node:
-        """What a value is called once: an operation in place gives back the value that it changed."""
+        """The node by which a value is known: an operation in place gives back the value that it changed, which keeps
+        its first node."""
         while node in self.moving and (changed := writes(node)) and changed[0] is node.args[0]:
             if changed[0] is self.trace.inputs[0] or not isinstance(node.meta.get("val"), Tensor):
                 return node
@@ -149,8 +150,8 @@ class Flow:
         return node
 
     def crossings(self, most_tensors: int = 1) -> list[Crossing]:
-        """All legal cuts, in order: at most so many float tensors cross, the sample itself does not, nothing that crosses is
-        changed afterwards, and no tensor that training changes is used on both sides."""
+        """All legal cuts, in order: at most `most_tensors` float tensors cross, the sample itself does not, nothing
+        that crosses is changed afterwards, and no tensor that training changes is used on both sides."""
         return list(self._crossings(most_tensors))
 
     def _crossings(self, most_tensors: int) -> Iterator[Crossing]:
@@ -227,7 +228,7 @@ def storages(node: fx.Node) -> frozenset[int]:
 
 
 def writes(call: fx.Node) -> list[fx.Node]:
-    """The arguments that an operation says to write into."""
+    """The arguments into which an operation writes, as its schema says."""
     schema = getattr(call.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
@@ -252,7 +253,7 @@ def draws(call: fx.Node) -> bool:
 
 
 def _arguments(call: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by name, those that it leaves out too."""
+    """The arguments of an operation by name, with the defaults of those that are left out."""
     arguments = call.target._schema.arguments  # type: ignore[union-attr]
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
     return defaults | dict(zip((argument.name for argument in arguments), call.args)) | dict(call.kwargs)

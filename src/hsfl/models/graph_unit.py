@@ -16,7 +16,7 @@ class Code:
     """The forward pass of a unit in one mode, as text, so that a unit can be sent to another process."""
 
     source: str
-    names: tuple[tuple[str, str, str], ...]  # what the text calls it, its module, its name there
+    names: tuple[tuple[str, str, str], ...]  # for each name in the text: the name, its module, its name there
 
 
 @cache
@@ -35,7 +35,7 @@ def compiled(code: Code) -> Function:
 class GraphUnit(nn.Module):
     """A unit whose tensors have the names that they have in the module. `plant` gives it its tensors.
 
-    Its own attributes have two underscores, since a part of the module may be called anything.
+    The unit's own attributes have two underscores, since a part of the module may be called anything.
     """
 
     def __init__(self, training: Code, evaluation: Code, draws_numbers: bool) -> None:
@@ -75,11 +75,12 @@ class GraphUnit(nn.Module):
         self.__compile()
 
 
-MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # of a copy
+MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # attributes that a copy makes anew
 
 
 def tensor_of(unit: GraphUnit, name: str) -> Tensor:
-    """The tensor of a unit by its dotted name, of which every word may be anything."""
+    """The tensor of a unit by its dotted name. Words are looked up among parts and tensors alone, since they may be
+    anything."""
     parts = GraphUnit.parts(unit)
     if name not in parts:
         *path, leaf = name.split(".")
@@ -92,8 +93,8 @@ def tensor_of(unit: GraphUnit, name: str) -> Tensor:
 
 
 def plant(root: nn.Module, name: str, tensor: Tensor, persistent: bool = True) -> None:
-    """Give a tensor its dotted name under a module. Put past `add_module`, which would refuse a part called `head` in a
-    class that has a method of this name."""
+    """Put a tensor under a module by its dotted name. This goes past `add_module`, which would refuse a part called
+    `head` in a class that has a method of this name. persistent: whether a buffer is part of the state dict."""
     *path, leaf = name.split(".")
     for part in path:
         root = root._modules.setdefault(part, nn.Module())  # type: ignore[assignment]

@@ -47,10 +47,10 @@ def group_norm(batch_norm: nn.BatchNorm2d) -> nn.Module:
 
 
 def swap_norm(module: nn.Module, into: Callable[[nn.BatchNorm2d], nn.Module] = group_norm) -> nn.Module:
-    """Every BatchNorm2d exchanged, by default for a fresh GroupNorm, which has no statistics to average.
+    """Exchange every BatchNorm2d, by default for a fresh GroupNorm, which has no statistics to average.
 
-    Use what it returns: the module itself, changed in place, or its successor where the module is a norm or a
-    SplitModel (whose units stand in two trees at once, so it is put together anew).
+    Use the module that is returned. It is the given module, changed in place, or a new one where the given module is a
+    norm or a SplitModel (whose units stand in two trees at once, so it is put together anew).
     """
     if isinstance(module, nn.BatchNorm2d):
         return into(module)

@@ -1,4 +1,5 @@
-"""What crosses a cut is one tensor with the samples in front. Several tensors, or one with the samples elsewhere, are packed into it.
+"""What crosses a cut is one tensor whose first dimension counts samples. Several tensors, or one with the samples in
+another dimension, are packed into such a tensor.
 
 A packed message is `[batch, numbers]` in the type of the first piece. Side tensors (an attention mask) travel in it as floats, so
 that every link counts them; whole numbers are exact up to 2 ** 24.
@@ -23,18 +24,18 @@ class Message:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the one piece crosses as it is."""
+        """Whether the message is a single piece that crosses as it is."""
         return len(self.pieces) == 1 and self.pieces[0][0] == 0
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor that travels; of a packed message a floating type."""
+        """The type of the tensor that travels; a packed message has a floating type."""
         first = self.pieces[0][2]
         return first if self.is_plain or first.is_floating_point else torch.float32
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor that travels, for one sample."""
+        """The shape of the tensor that travels, for one sample."""
         if self.is_plain:
             return self.pieces[0][1]
         return (sum(prod(sizes) for _, sizes, *_ in self.pieces),)
@@ -64,6 +65,7 @@ def laid_out(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
 
 def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions from the one with the widest steps in memory to the narrowest; those of a repeated tensor as they are."""
+    """The dimensions in the order of their steps in memory, the widest first. A repeated tensor, which has a step of 0,
+    keeps its order."""
     plain = range(len(strides))
     return tuple(plain) if 0 in strides else tuple(sorted(plain, key=lambda dim: -strides[dim]))

@@ -45,8 +45,10 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2(input_shape: tuple[int, int, int], num_classes: int, *, stem: str, dropout: float) -> SplitModel:
-    """33 units with torchvision's names: `features.0` to `features.18`, of which a block that adds its input is one unit and any other
-    block a unit for each convolution, and `classifier` with its pooling. These are all cuts that one tensor crosses.
+    """33 units with torchvision's names: `features.0` to `features.18`, and `classifier` with its pooling.
+
+    A block that adds its input is one unit; every other block has a unit for each convolution. These are all the cuts
+    that one tensor crosses.
 
     Stem `imagenet` has stride 2 in the first convolution, `cifar` stride 1.
     """

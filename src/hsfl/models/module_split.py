@@ -35,7 +35,7 @@ class ModuleSplit(SplitModel):
         """message: what the first unit takes. again: splits another module in the same way. names: of the inputs, where the
         module takes them by name."""
         super().__init__(units, dict.fromkeys(units, ""))
-        self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take it for a part
+        self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take the module for a part
         self.message, self.names = message, names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
@@ -54,8 +54,8 @@ class ModuleSplit(SplitModel):
         return super().forward(inputs[0] if len(inputs) == 1 and not named else self.pack(*inputs, **named))
 
     def pack(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """What the module takes as one tensor, the input of the first unit; of a single tensor that tensor. Tensors come in the
-        order of the example, or by the names that they had there."""
+        """The module's inputs packed into one tensor, which the first unit takes; a single input stays as it is. Give
+        the tensors in the order of the example, or by the names that they had there."""
         rest = self.names[len(inputs) :]
         if named and set(named) != set(rest):
             raise InputError(f"the model takes {', '.join(self.names) or 'tensors in order'}, not {', '.join(named)}")
@@ -65,8 +65,8 @@ class ModuleSplit(SplitModel):
         return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)
 
     def whole(self) -> nn.Module:
-        """The module that was split; of a copy, which does not know it, and of a module that takes several tensors, the units one
-        after another."""
+        """The module that was split. Where the model is a copy, which does not know the module, or the module takes
+        several tensors, this is the model itself, which runs its units one after another."""
         return self._origin[0] if self._origin and self.message.is_plain else self
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:

@@ -1,7 +1,9 @@
-"""`hf:PATH`: a model of the library `transformers`, built from a config of its, with first weights from safetensors where there are some.
+"""`hf:PATH`: a model of the library `transformers`, built from a config, with first weights from safetensors files if
+there are any.
 
-PATH is a JSON config, or a folder with `config.json` and any `*.safetensors`. Nothing is fetched, no code of a folder is run, and no
-pickle is read. The config's `architectures` choose the class; without them images are classified, and of tokens the next is guessed.
+PATH is a JSON config, or a folder with `config.json` and any `*.safetensors`. Nothing is fetched, no code of a folder
+is run, and no pickle is read. The config's `architectures` choose the class; without them the model classifies images
+or guesses the next token.
 """
 
 from pathlib import Path
@@ -16,7 +18,7 @@ from hsfl.models.split import split
 from hsfl.models.units import SplitModel
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-CLASSES = {3: "AutoModelForImageClassification", 1: "AutoModelForCausalLM"}  # by the axes of a sample
+CLASSES = {3: "AutoModelForImageClassification", 1: "AutoModelForCausalLM"}  # by the number of axes of a sample
 POSITIONS = ("n_positions", "max_position_embeddings")
 REFUSED = {  # what a config may ask for, and why it is not done
     "auto_map": "code of its folder, which is never run; take a built-in model_type",
@@ -59,7 +61,7 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The module of a config file. weights: the folder of its first weights."""
+    """The module of a config file. weights: the folder of the first weights; None draws them."""
     try:
         import transformers  # here, because it is an extra and takes seconds to load
     except ImportError:
@@ -111,13 +113,14 @@ def _loaded(made: Any, config: Any, folder: Path) -> nn.Module:
         raise InputError(
             f"{folder}: {strange[0]} is missing or of another size; its weights are not those of its config"
         )
-    if "lm_head.weight" in found["missing_keys"]:  # they were saved tied to the embedding
+    if "lm_head.weight" in found["missing_keys"]:  # the head's weights were saved tied to the embedding
         module.get_output_embeddings().weight.data.copy_(module.get_input_embeddings().weight.data)
     return module
 
 
 def _fitted(tree: dict[str, Any], file: Path, input_shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
-    """The config's fields for these samples: images of this size and classes, or blocks of tokens that are no longer than it takes."""
+    """The config's fields for these samples: the size and classes of images, or a vocabulary where the config has none.
+    Blocks with more tokens than the config allows are refused."""
     fixed = {"use_cache": False, "tie_word_embeddings": False}  # tied weights could not be cut apart
     if len(input_shape) == 3:
         channels, height, width = input_shape

@@ -16,7 +16,7 @@ NORMS = ("batch", "group", "none")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a model (always with BatchNorm), and what about it may be chosen."""
+    """How to make a model (with BatchNorm, if it has a norm that can be exchanged), and what about it may be chosen."""
 
     code: "str | Callable[..., SplitModel]"  # "module:function", which is imported when it is needed, or the function
     norms: tuple[str, ...] = ("batch", "group")
@@ -25,9 +25,9 @@ class Recipe:
     dropout: float | None = None  # as published; None where the model has no dropout
     stem: bool = False  # whether its first layers shrink an image, so that another stem may be chosen
     any_shape: bool = False  # takes samples of any shape, else images alone
-    has_options: bool = False  # whether it takes those of options.<name>
-    path: str | None = None  # of a model that is described by a file
-    own: bool = False  # registered: made by `make(input_shape, num_classes)`, and tried on the data themselves
+    has_options: bool = False  # whether it takes the settings under options.<name>
+    path: str | None = None  # of the file or folder that describes the model (hf:PATH)
+    own: bool = False  # whether a user registered it: `make(input_shape, num_classes)` makes it, and the data try it
 
     @property
     def make(self) -> "Callable[..., SplitModel]":
@@ -57,7 +57,7 @@ BY_PATH = {  # name:PATH
 
 
 def find_recipe(name: str) -> Recipe:
-    """The row of a model: of a name, or of `hf:PATH`."""
+    """The row of the model with this name, or of `hf:PATH`."""
     kind, _, path = name.partition(":")
     if kind in BY_PATH:
         if not path:

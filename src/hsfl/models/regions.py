@@ -16,7 +16,8 @@ GRAD, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 
 def write_out_regions(program: ExportedProgram, name: str) -> None:
-    """Every region in place of the one operation that it is. What enters a region without gradients is detached."""
+    """Put the operations of every region in the place of the one node that stands for the region. What enters a region
+    without gradients is detached. name: of the module, for errors."""
     graph, owner = program.graph, program.graph_module
     specs = program.graph_signature.input_specs
     plain = {spec.arg.name for spec in specs if spec.kind is not InputKind.PARAMETER}  # what has no gradient anyhow
@@ -30,7 +31,7 @@ def write_out_regions(program: ExportedProgram, name: str) -> None:
             region: Any = owner.get_submodule(str(node.args[at].target))
             detach = _name(node) == GRAD and not node.args[0]
             _write_out(graph, node, region, node.args[at + 1 :], plain if detach else None)
-            owner.__dict__.setdefault("_regions", []).append(region)  # the graph's values live as long as it does
+            owner.__dict__.setdefault("_regions", []).append(region)  # keeps the graph's values alive
     for node in reversed(list(graph.nodes)):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
@@ -47,7 +48,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _write_out(graph: fx.Graph, node: fx.Node, region: Any, args: Sequence[Any], plain: set[str] | None) -> None:
-    """plain: names of inputs that need not be detached; None in a region that has gradients."""
+    """Write out one region. plain: names of inputs that need not be detached; None in a region that has gradients."""
     inner = [n for n in region.graph.nodes if n.op == "placeholder"]
     (answer,) = [n for n in region.graph.nodes if n.op == "output"]
     given = dict(zip(inner, args))

@@ -62,9 +62,9 @@ def _stem(in_channels: int, stem: str) -> nn.Sequential:
 
 
 def resnet18(input_shape: tuple[int, int, int], num_classes: int, *, stem: str, dropout: float) -> SplitModel:
-    """Ten units: the stem, eight blocks `layer1.0` .. `layer4.1`, and `fc` with its pooling; torchvision's names.
+    """Ten units with torchvision's names: the stem, eight blocks `layer1.0` .. `layer4.1`, and `fc` with its pooling.
 
-    Stem `imagenet` is 7x7 with stride 2 and a max-pool, `cifar` is 3x3 with stride 1 and none.
+    Stem `imagenet` is 7x7 with stride 2 and a max-pool, `cifar` is 3x3 with stride 1 and no max-pool.
     """
     units: dict[str, nn.Module] = {"stem": _stem(input_shape[0], stem)}
     in_channels = WIDTHS[0]

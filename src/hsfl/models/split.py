@@ -21,8 +21,9 @@ def split(
 ) -> SplitModel:
     """A SplitModel from a module and an example batch, or from modules in order (a list, a mapping of names, an `nn.Sequential`).
 
-    example_input: a batch of two samples or more; its values do not matter. Of several tensors the first is the sample, and the
-    others (an attention mask) travel beside whatever crosses a cut. The module gets those of a mapping by their names.
+    example_input: a batch of two samples or more; its values do not matter. Of several tensors the first is the sample,
+    and the others (an attention mask) travel beside whatever crosses a cut. Tensors of a mapping go to the module by
+    their names.
     at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
     outputs is the model's, by its name or number.
     """

@@ -19,7 +19,7 @@ from hsfl.models.units import SplitModel
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a unit: its name in the whole model, its shape, and whether it lies among the integers."""
+    """One tensor of a unit: its name in the whole model, its shape, and whether it lies among the floats."""
 
     name: str
     shape: torch.Size
@@ -96,7 +96,7 @@ class UnitState:
         return UnitState(self.layout, start, stop, floats, ints)
 
     def copy_(self, other: "UnitState") -> None:
-        """Take over the values of the same units."""
+        """Take over the values of another state of the same units."""
         assert (self.start, self.stop) == (other.start, other.stop)
         self.floats.copy_(other.floats)
         self.ints.copy_(other.ints)

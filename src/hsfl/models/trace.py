@@ -1,7 +1,7 @@
 """A module as a graph: what its forward pass computes, in order, found by `torch.export` without computing anything.
 
-A graph is of one mode, training or evaluation, which are two graphs over the same tensors. The batch is a symbol; every other
-size is the example's. Regions without gradients are written out, and checks are left out.
+Training and evaluation mode have a graph each, over the same tensors. The batch size is a symbol; every other size is
+the example's. Regions without gradients are written out, and checks are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class ModuleGraph:
     state: Mapping[fx.Node, str]  # parameters and persistent buffers, by their first name in the state dict
     parameters: frozenset[str]  # names of the state that are parameters
     constants: Mapping[fx.Node, Tensor]  # tensors that are no part of the state dict
-    attributes: Mapping[fx.Node, str]  # those of them that the module holds, by their names
+    attributes: Mapping[fx.Node, str]  # the constants that the module holds, by their names
 
     @cached_property
     def matrices(self) -> frozenset[str]:
@@ -71,7 +71,7 @@ def trace(
             state[node] = first_names[str(spec.target)]
         else:
             constants[node] = _constant(program, module, str(spec.target))
-            if not str(spec.target).startswith("lifted_"):  # a number that the forward pass writes down
+            if not str(spec.target).startswith("lifted_"):  # lifted: a number written in the forward pass
                 attributes[node] = str(spec.target)
     parameters = frozenset(first_names[name] for name, _ in module.named_parameters())
     if names:
@@ -108,7 +108,8 @@ def _drop_checks(graph: fx.Graph) -> None:
 
 
 def _hasten_assignments(graph: fx.Graph) -> None:
-    """`self.buffer = value` stands as a copy at the end of a graph; put it where the value is known, so that it parts nothing."""
+    """`self.buffer = value` stands as a copy at the end of a graph. Put the copy where the value is known, so that it
+    stands in the way of no cut."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten.copy_.default or node.users or node.args[0].op != "placeholder":

@@ -14,11 +14,11 @@ from hsfl.errors import InputError
 from hsfl.models.layers import named
 from hsfl.models.units import SplitModel
 
-WIDER = 4  # how much wider a block's dense layer is
+WIDER = 4  # how many times wider the inner dense layer of a block is
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads; with `causal` a token sees those before it alone."""
+    """Self-attention of several heads; with `causal` a token sees only itself and the tokens before it."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a dense layer, each added to what it gets."""
+    """Attention, then two dense layers; to each of these two parts its input is added."""
 
     def __init__(self, width: int, heads: int, causal: bool, dropout: float) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class Places(nn.Module):
-    """Adds what is learned of each place in the sequence."""
+    """Adds a learned vector to each place in the sequence."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class SplitModel(nn.Module):
 
     @property
     def norm_rates(self) -> list[float]:
-        """Of each BatchNorm: what part of its running statistics a step replaces."""
+        """For each BatchNorm: the part of its running statistics that a step replaces."""
         return norm_rates(self)
 
     def check_cut(self, cut: int, what: str = "cut") -> int:
@@ -102,7 +102,7 @@ class SplitModel(nn.Module):
 
 
 def norm_rates(module: nn.Module) -> list[float]:
-    """Of each BatchNorm in a module: what part of its running statistics a step replaces."""
+    """For each BatchNorm in a module: the part of its running statistics that a step replaces."""
     norms = (layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
     return [layer.momentum for layer in norms if layer.momentum]
 
@@ -114,7 +114,7 @@ def takes_tokens(module: nn.Module) -> bool:
 
 
 def _check_untied(units: Mapping[str, nn.Module]) -> None:
-    """Tensors by unit are averaged apart, so none may stand in two places."""
+    """Refuse a parameter that stands in two places: every unit is averaged by itself."""
     owner: dict[int, str] = {}
     for name, unit in units.items():
         for local_name, parameter in unit.named_parameters(remove_duplicate=False):

@@ -19,11 +19,11 @@ from hsfl.models.message import Layout, Message, laid_out, memory_order, pack, u
 
 @dataclass
 class Writer:
-    """Writes stretches of one graph as code. `held` and `constants` are tensors that a unit needs beside its own."""
+    """Writes stretches of one graph as code, and keeps the constants that the code needs."""
 
     flow: Flow
-    owner: Mapping[str, int]  # by name of the state: the unit that has the tensor
-    mode: str  # training or evaluation: constants of the two are apart
+    owner: Mapping[str, int]  # by name of a tensor of the state: the unit that has the tensor
+    mode: str  # training or evaluation; constants of the two modes have different names
     constants: dict[str, Tensor] = field(default_factory=dict)  # by attribute, of all units
     _made: dict[fx.Node, Tensor] = field(default_factory=dict)  # constants, computed once
 
@@ -40,7 +40,7 @@ class Writer:
         return dim, sizes, tensor.dtype, memory_order([_example(step) for step in tensor.stride()])
 
     def write(self, unit: int, start: Crossing | None, stop: Crossing | None) -> "Written":
-        """The operations between two crossings."""
+        """The code of the operations between two crossings. None: the beginning or the end of the model."""
         return _Stretch(self, unit, start, stop).written()
 
     @cached_property
@@ -155,7 +155,7 @@ class _Stretch:
         return self.graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
 
     def _batch_norm(self, node: fx.Node) -> fx.Node:
-        """By the function that refuses a single value per channel, as the module itself would."""
+        """Call torch's function, which refuses a single value per channel, as the module itself would."""
         x, weight, bias, mean, variance, training, momentum, eps, _ = (self._argument(value) for value in node.args)
         return self.graph.call_function(F.batch_norm, (x, mean, variance, weight, bias, training, momentum, eps))
 

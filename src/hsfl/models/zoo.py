@@ -69,15 +69,19 @@ def mlp(
 
 def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
     layers = named(flatten=nn.Flatten(), linear=nn.Linear(inputs, outputs), relu=nn.ReLU(inplace=True))
-    if dropout > 0:  # a unit with dropout has its masks seeded every step, so none is better than one of rate 0
+    if dropout > 0:  # a unit with dropout has its masks seeded every step, so no layer is better than one of rate 0
         layers.add_module("dropout", nn.Dropout(dropout))
     return layers
 
 
 def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseModel] | None" = None) -> None:
-    """Add a model of one's own. `make(input_shape, num_classes)` gives an `nn.Module`, which is split for samples of this shape; or its
-    units in order: a list, a mapping of names, an `nn.Sequential`; or what `hsfl.split` gives. With `options`, a pydantic model, it is called with what stands under
-    `options.<name>` as a third argument. First weights are drawn from the run's seed."""
+    """Add a model of one's own.
+
+    make: called as `make(input_shape, num_classes)`, with the shape of one sample. It returns an `nn.Module`, which is
+        split for such samples, or units in order (a list, a mapping of names, an `nn.Sequential`), or what `hsfl.split`
+        gives. First weights are drawn from the run's seed.
+    options: a pydantic model. With it, `make` gets the settings under `options.<name>` as a third argument.
+    """
     if not callable(make):
         raise InputError(f"model {name!r} is made by {make!r}; give a function of the input's shape and the classes")
     words = ("input_shape", "num_classes", "options") if options is not None else ("input_shape", "num_classes")
@@ -94,8 +98,8 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
 
 
 def split_for(made: Any, shape: Shape) -> SplitModel:
-    """What a function of the user's made, as a SplitModel for samples of this shape: floats, or tokens where it has an embedding and takes
-    no floats. Modules in order keep their order."""
+    """What a function of the user's made, as a SplitModel for samples of this shape. Samples are floats, or tokens
+    where the module has an embedding and takes no floats. Modules in order keep their order."""
     if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
         return split(made)
     device = next(made.parameters(), torch.zeros(0)).device
@@ -137,12 +141,12 @@ def build(
     dropout: float | None = None,
     options: Any = None,
 ) -> SplitModel:
-    """The model `name` for samples of `input_shape`, on the CPU, weights drawn from `seed` alone.
+    """The model `name` for samples of `input_shape`, on the CPU, with weights drawn from `seed` alone.
 
-    `norm` is "batch", "group" (every BatchNorm swapped for GroupNorm) or, for cnn and mlp, "none". `stem` "cifar"
-    keeps small images large in resnet18 and mobilenet_v2. A model without norm layers or without a stem that shrinks
-    has nothing to change and takes either. `dropout` None is the model's own. `options`
-    are for models of one's own; theirs by default where none are given.
+    `norm` is "batch", "group" (every BatchNorm swapped for GroupNorm) or, for models that train without norm layers,
+    "none". `stem` "cifar" keeps small images large in resnet18 and mobilenet_v2. A model without BatchNorm, or without
+    a stem that shrinks images, ignores the setting. `dropout` None is the model's own rate. `options` are those of gpt,
+    vit and registered models; None takes the model's defaults.
     """
     recipe = find_recipe(name)
     known("stem", stem, STEMS)
