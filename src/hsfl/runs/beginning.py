@@ -23,13 +23,14 @@ from hsfl.runs.records import RunStanding
 
 
 def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
-    """The config with its plugins loaded, checked against the folder's where the run may go on."""
+    """The config after its plugins are loaded. Where the run may go on, they are checked against those of the
+    folder."""
     plugins.load_all(config.plugins)
     if resume is not False:
         check_plugins(folder.path, config)
     method(config.framework)
     config = resolved(config)
-    if model is not None:  # so that the folder says which commands cannot build it
+    if model is not None:  # so that the folder says that commands cannot build the model
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
     return config
 
@@ -72,7 +73,7 @@ def begin(parts: Parts, going_on: bool) -> Position:
 
 
 def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
-    """Sums depend on how torch divides them among threads."""
+    """Warn where a run goes on with another number of threads: sums depend on how torch divides them among threads."""
     before = folder.environment().num_threads if resume else None
     if before is not None and before != engine.num_threads:
         observer.warns(
@@ -99,8 +100,8 @@ def _start(parts: Parts, resume: bool) -> tuple[State, RunStanding]:
 
 
 def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
-    """A run does not go on with other cuts than those of its rounds: cuts.json may have been edited, or is missing and the cuts
-    were searched again."""
+    """Refuse to go on with other cuts than those of the run's rounds: cuts.json may have been edited, or it is missing
+    and the cuts were searched again."""
     if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
         raise InputError(
             f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the original "

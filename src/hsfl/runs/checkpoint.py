@@ -22,7 +22,7 @@ from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
 from hsfl.runs.records import RunStanding
 
-CHECKSUM = "blake2b"  # the name of the note that holds it
+CHECKSUM = "blake2b"  # the name of the note that holds the checksum
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -72,7 +72,7 @@ def compare(
         for piece in pieces:
             if piece.path in leaders and not has_ended(piece):
                 leader = leaders[piece.path]
-                show.says(f"{piece.name} learns as {leader.name}, and is timed for itself")
+                show.says(f"{piece.name} learns the same as {leader.name}, so it is only timed")
                 take_over(leader.path, piece.config, piece.path, None, dataset, model, piece.cuts)
     return base
 
@@ -202,7 +202,7 @@ def _settings(stored: CompareRecord, out: Path) -> RunConfig:
 
 
 def _check_same(stored: CompareRecord, base: RunConfig, out: Path) -> None:
-    """Refuse to mix runs of this base with stored runs of another one."""
+    """Refuse to mix runs of this base with stored runs of another base."""
     old, new = (flatten(config.model_dump(mode="json")) for config in (_settings(stored, out), base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
         raise InputError(f"{out} holds a comparison with another {different[0]}; put it back, or choose another --out")
@@ -219,7 +219,8 @@ def run_or_resume(
 ) -> None:
     """Begin a run or go on with it; a run that has ended is left alone.
 
-    dataset: the data, where they are read already or given. model: where it is given. cuts: that were chosen for the run before.
+    dataset: the data, where they are given or already read. model: a model that is given from Python. cuts: the cuts
+    that were chosen for the run before.
     """
     folder = RunFolder(path)
     check_plugins(path, config)

@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 def is_many(num_clients: int) -> bool:
-    """Whether a file lists no single clients."""
+    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
     return num_clients > MANY_CLIENTS
 
 
@@ -53,7 +53,8 @@ def told(says: dict[str, Any], num_clients: int) -> dict[str, Any]:
 def clients_crowd(
     indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
 ) -> ClientsCrowd:
-    """Data and devices of a large fleet. indices: of each client's samples. max_cut: [K], as devices can hold them."""
+    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
+    can hold."""
     powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
     return {
         "num_clients": fleet.num_clients,

@@ -43,7 +43,8 @@ def file_settings(config: RunConfig) -> FileSettings:
 
 
 def own_files(data: DataConfig) -> dict[str, Path]:
-    """The user's own files that a config's data are read from, by the field that names them; those that are there."""
+    """The user's own files from which a config's data are read, by the field that names the file; missing files are
+    left out."""
     kind, _, path = data.name.partition(":")
     names = {"data.name": path if kind in ("npz", "csv", "text") else None}
     names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
@@ -122,13 +123,15 @@ def divide(config: RunConfig, dataset: Dataset) -> Holdings:
 
 
 def with_replacement(config: RunConfig, num_samples: int) -> bool:
-    """Whether the training samples do not suffice for the clients, so that each client's are drawn with replacement."""
+    """Whether there are too few training samples for the clients, so that each client's samples are drawn with
+    replacement."""
     data = config.data
     return data.partition != "given" and is_redrawn(num_samples, config.fleet.num_clients, data.min_samples)
 
 
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
-    """What a person should know: of samples that are drawn with replacement, and who has said who holds what."""
+    """What a person should know: whether samples are drawn with replacement, and whether the data decide who holds
+    what."""
     num_clients, num_samples, each = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
     if with_replacement(config, num_samples):
         return [
@@ -165,7 +168,8 @@ def expect(
     samples_per_client: int | None = None,
     cost: bool = False,
 ) -> Survey:
-    """What a plan needs to know: what is given here, and the rest from the data set, which is not read where nothing is left.
+    """What a plan needs to know: the arguments that are given, and the rest from the data set. Where nothing is
+    missing, the data set is not read.
 
     cost: whether the model's costs are known, so that shape and classes are not needed."""
     whole = cost or (shape is not None and num_classes is not None)
@@ -208,7 +212,8 @@ def _words(name: str, shape: tuple[int, ...], num_classes: int | None, outputs: 
 
 
 def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
-    """As `survey`; for a built-in data set that is not on this machine what is known of it, an even part for each client."""
+    """As `survey`. Where a built-in data set is not on this machine, its published facts are taken, and an even part of
+    its samples for each client."""
     try:
         return survey(config, given)
     except DataMissing as error:

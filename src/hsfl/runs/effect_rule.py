@@ -18,7 +18,7 @@ class Rule:
     names: tuple[str, ...]
     works: Callable[[RunConfig], bool]
     why: str
-    of_runs: bool = False  # a plan searches cuts and allocates for HSFL, whatever the config says of a run
+    of_runs: bool = False  # does not hold for plans, which search cuts and allocate for HSFL whatever the config says
 
 
 def names(section: str, fields: str) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def cut_of(config: RunConfig) -> str:
 
 
 def policy_name(config: RunConfig) -> str:
-    """The policy of the config's framework, where `own` is replaced."""
+    """The name of the config's policy; `own` is replaced by the framework's policy."""
     return own_policy(config.allocation.policy, config.framework)
 
 
@@ -42,7 +42,7 @@ def allocates(config: RunConfig) -> bool:
 
 
 def searches_cuts(config: RunConfig) -> bool:
-    """Whether the policy leaves its cuts to a search."""
+    """Whether the policy leaves the cuts to a search."""
     return not policy_row(policy_name(config), config.options).chooses_cuts
 
 
@@ -57,5 +57,5 @@ def file_gives_memory(config: RunConfig) -> bool:
 
 
 def at_prices(config: RunConfig) -> bool:
-    """Whether there are so many clients, or cells, that cuts answer to prices."""
+    """Whether cuts answer to prices (docs/allocation.md), because there are many clients or several cells."""
     return config.network.kind == "ofdma" and (config.network.cells > 1 or config.fleet.num_clients > MANY_CLIENTS)

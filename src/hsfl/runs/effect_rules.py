@@ -15,12 +15,12 @@ RULES = (
     Rule(
         names("train", "momentum"),
         lambda c: c.train.optimizer == "momentum",
-        'it is of the optimizer "momentum"; set train.optimizer=momentum, or leave it out',
+        'only the optimizer "momentum" uses it; set train.optimizer=momentum, or leave it out',
     ),
     Rule(
         names("train", "step_rounds step_factor"),
         lambda c: c.train.schedule == "step",
-        'they are of the schedule "step"; set train.schedule=step, or leave it out',
+        'only the schedule "step" uses it; set train.schedule=step, or leave it out',
     ),
     Rule(
         names("train", "tau_s"),

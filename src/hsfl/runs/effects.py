@@ -1,7 +1,7 @@
 """Settings that would do nothing: what somebody sets is used, or refused with the reason.
 
-A setting is judged where it was given: one of `--set` in the runs that follow, one of a file also in the file's own config, since
-a word on the command line may well overrule a part of the file.
+A setting of `--set` must do something in one of the runs that follow. A setting of a file may do something in the
+file's own config instead, since a word on the command line may well overrule a part of the file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def check_effects(
     """Refuse a setting that was given, differs from its default, and does nothing in any of the configs.
 
     source, changes: as `read_config` takes them; a preset's own settings, and those of a run folder, are never refused.
-    planning: cuts are searched whatever the configs say.
+    planning: whether the settings are for a plan, which searches cuts whatever the configs say.
     """
     for config in configs:
         _check_names(config)
@@ -59,7 +59,8 @@ def _typed(changes: Iterable[str]) -> set[str]:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Names that nobody has registered and cuts that no model has, told before anything is loaded for them."""
+    """Refuse names that nobody has registered and cuts that the model does not have, before anything is loaded for
+    them."""
     kind = config.data.name.partition(":")[0]
     method(config.framework)
     if config.model.name != OWN_MODEL:
@@ -72,7 +73,8 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_given_cuts(config: RunConfig) -> None:
-    """Cuts that a built-in model does not have, and a fleet file that cannot be read or contradicts the config."""
+    """Refuse cuts that a built-in model does not have, and a fleet file that cannot be read or contradicts the
+    config."""
     described(config)
     recipe = None if config.model.name == OWN_MODEL else find_recipe(config.model.name)
     if recipe is None or recipe.num_units is None:
@@ -107,7 +109,8 @@ def check_contenders_effects(
 
 
 def _check(name: str, configs: Sequence[RunConfig], planning: bool) -> None:
-    """A config in which the setting has its default says nothing about it."""
+    """Refuse a setting that does nothing in every config that sets it. A config in which it has its default does not
+    count."""
     given = [config for config in configs if not _is_default(name, config)]
     reasons = [_no_effect(name, config, planning) for config in given]
     if given and all(reason is not None for reason in reasons):
@@ -125,7 +128,7 @@ def _no_effect(name: str, config: RunConfig, planning: bool) -> str | None:
 
 
 def _is_default(name: str, config: RunConfig) -> bool:
-    """Whether a setting has its default. The options of a plugin have none here."""
+    """Whether a setting has its default. The options of a plugin have no default here."""
     usual = flatten(RunConfig().model_dump(mode="json"))
     return name in usual and flatten(config.model_dump(mode="json"))[name] == usual[name]
 
@@ -141,7 +144,8 @@ def _other_framework(rest: str, config: RunConfig) -> str | None:
 
 
 def _own_config(source: str | Path | None) -> tuple[list[RunConfig], set[str]]:
-    """The config of a user's own file by itself, and the names that it sets; nothing where the file needs more to be whole."""
+    """The config of a user's own file by itself, and the names that the file sets. There is no config where the file
+    alone makes none."""
     source = config_file(source)
     if source is None or str(source) in presets() or is_of_a_run(source):
         return [], set()

@@ -17,7 +17,8 @@ PACKAGES = ("hsfl", "torch", "numpy")
 
 
 def environment(num_threads: int | None = None) -> dict[str, Any]:
-    """The machine, the versions and the sources, as plain data for `environment.json`. num_threads: by default torch's here."""
+    """The machine, the versions and the sources, as plain data for `environment.json`. num_threads: by default
+    those of torch in this process."""
     if num_threads is None and "torch" in sys.modules:
         num_threads = sys.modules["torch"].get_num_threads()
     return {

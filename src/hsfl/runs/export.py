@@ -104,7 +104,7 @@ def export_folder(
 ) -> Path:
     """Write the model of the last or best round to the file `to`, by default into the run's folder; returns the path.
 
-    TorchScript and ONNX files hold the network, too; they take normalised images.
+    TorchScript and ONNX files hold the network, too; they take samples that are normalised as in training.
     """
     known("--format", format, FORMATS)
     run = RunFolder(folder)
@@ -123,13 +123,14 @@ def export_folder(
 
 @torch.no_grad()
 def _as_one(model: SplitModel, example: torch.Tensor) -> nn.Module:
-    """The module that was split, where it gives one tensor; else its units one after another, which do."""
+    """The module that was split, where it gives one tensor; else the model, whose units one after another give one
+    tensor."""
     whole = model.whole().eval()
     return whole if whole is model or isinstance(whole(example.clone()), torch.Tensor) else model
 
 
 def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> None:
-    with path.open("wb") as file:  # torch takes no name that begins with a dot and has no other
+    with path.open("wb") as file:  # torch takes no name whose only dot is its first letter
         torch.jit.save(torch.jit.trace(model, example), file)
 
 

@@ -1,12 +1,16 @@
 """The run folder: what a run writes, and how it is read back.
 
-`config.json` can be run again. `environment.json` names the machine, the versions and the sources. `plugins.json` is there where the
-run used plugins: their hashes and the framework's row. `clients.json` says who has which data and device, `task.json` (where it is not classification) what
-is learned, `cuts.json` with which cuts
-the run began. `inputs/` has copies of the files that the config names (fleet, history, first weights). `rounds.jsonl` has a line for each round, `summary.json` says how the run ended, `report.html` shows everything.
-`model.safetensors` is the model of the last round, `model-best.safetensors` that of the best, `checkpoint/state.safetensors` what a run
-goes on from. Every file is replaced atomically except `rounds.jsonl`, which grows line by line; a last line that a crash cut off is
-left out when the file is read.
+- `config.json`: the settings, which can be run again. `inputs/`: copies of the files that they name.
+- `environment.json`: the machine, the versions and the sources. `plugins.json`: the plugins, where the run used some.
+- `clients.json`: who has which data and device. `cuts.json`: with which cuts the run began.
+- `task.json`: what is learned, where that is not classification. `workers.log`: which process trained which clients.
+- `rounds.jsonl`: a line for each round. `rounds.csv` and `phases.csv`: the rounds as tables, when the run has ended.
+- `summary.json`: how the run ended. `report.html`: a page that shows everything.
+- `model.safetensors`: the model of the last round. `model-best.safetensors`: the model of the best round.
+- `checkpoint/state.safetensors`: the state from which a run goes on.
+
+Every file is replaced atomically, except `rounds.jsonl` and `workers.log`, which grow line by line. A last line of
+`rounds.jsonl` that a crash cut off is left out when the file is read.
 """
 
 import json
@@ -94,7 +98,7 @@ class RunFolder:
                 raise InputError(f"{self.path} is a file, not a folder; choose another folder (--out)")
 
     def clear_scratch(self) -> None:
-        """Remove unfinished files; only for who holds the lock and has seen that the folder is the run's."""
+        """Remove unfinished files. Only call this with the lock held, when the folder is known to be the run's."""
         for name in ("", "checkpoint", "models", "export"):
             clear_scratch(self.path / name)
 
@@ -140,7 +144,8 @@ class RunFolder:
             write_json(self.task_path, asdict(TaskRecord(task.name, metrics)))
 
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the run's task, the one that is shown first in front; a folder that says nothing is of classification."""
+        """The metrics of the run's task, in the order in which they are shown. A folder without task.json is of
+        classification."""
         if not self.task_path.exists():
             return TASKS[DEFAULT].metrics
         record: TaskRecord = read_record(self.task_path, TaskRecord)
@@ -262,8 +267,11 @@ def record_line(record: RoundRecord) -> str:
 
 
 def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
-    """Refuse to go on with other settings than the run in the folder `where` began with; more rounds, another budget, another
-    place of the data and other logging are allowed. Settings are compared as they are read, not as they are spelt."""
+    """Refuse to go on with other settings than the run in the folder `where` began with.
+
+    Another number of rounds (unless the cosine schedule depends on it), another budget, another place of the data,
+    another engine and other logging are allowed. Settings are compared as they are read, not as they are spelt.
+    """
     before, after = _settings(stored), _settings(wanted)
     if stored.train.schedule == "cosine":  # its rates depend on the number of rounds
         before["train.rounds"], after["train.rounds"] = stored.train.rounds, wanted.train.rounds

@@ -30,7 +30,7 @@ class GridPoint:
 
     @property
     def folder(self) -> str:
-        """Where its runs lie; a name too long for a folder ends in a hash."""
+        """The name of the folder that holds the point's runs; a name that is too long ends in a hash."""
         whole = path_name(self.name)
         if len(whole) <= LONGEST:
             return whole
@@ -91,14 +91,14 @@ def _point(base: RunConfig, texts: dict[str, str], axes: dict[str, dict[str, Any
 
 
 def say_value(value: Any) -> str:
-    """Briefly, and different for different values: 0.5e6 is 500000."""
+    """A value as short text, different for different values: 0.5e6 is 500000."""
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def check_contenders(grid: Grid, labels: Sequence[str]) -> None:
-    """Every contender at every point is a config, and follows the sweep."""
+    """Refuse a contender that sets a field that the sweep varies, or whose settings make no config at some point."""
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:

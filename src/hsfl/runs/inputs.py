@@ -13,9 +13,10 @@ from hsfl.files import write_atomic
 
 
 def keep_inputs(folder: Path, config: RunConfig) -> dict[str, Any]:
-    """Copy the files that the config names into the folder; returns the config's tree, in which they are found from there.
+    """Copy the files that the config names into the folder; returns the config's tree with the paths of the copies, as
+    seen from the folder.
 
-    A file that is missing stays as it is named: who needs it says so.
+    The path of a missing file stays as it is: an error follows where the file is needed.
     """
     tree: dict[str, Any] = config.model_dump(mode="json")
     for section, field in KEPT:

@@ -13,7 +13,8 @@ from hsfl.runs.tables import write_tables
 
 
 def write_round(parts: Parts, here: Position, record: RoundRecord) -> None:
-    """The record of the round that led here, the models that are to be kept, and the checkpoint where one is due."""
+    """Write the record of the round that led here, the models that are to be kept, and a checkpoint where one is
+    due."""
     folder, log = parts.folder, parts.config.log
     folder.append(record)
     folder.log_placed(record.round, parts.engine.placed())
@@ -30,7 +31,7 @@ def _save_model(parts: Parts, here: Position, path: Path) -> None:
 
 
 def finish(parts: Parts, here: Position, status: str) -> Summary:
-    """The last checkpoint and model, and how the run ended."""
+    """Write the last checkpoint and model, the tables and the summary. status: how the run ended."""
     save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
     _save_model(parts, here, parts.folder.last_model_path)
     summary = summarise(parts.folder, parts.config, status)

@@ -48,7 +48,7 @@ def run(
         goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
     observer: is told what happens, for a progress display.
     dataset, model: given from Python, instead of those that the config names.
-    cuts: that were chosen for this run before; a run that goes on has its own.
+    cuts: the cuts that were chosen for this run before; a run that goes on takes those of its folder.
     """
     observer, folder = observer or Observer(), RunFolder(out)
     config = settled(config, folder, resume, model)
@@ -66,7 +66,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
     """All rounds, then the last model and the summary."""
     config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
     if not going_on:
-        clock.round(0, clock.chosen(0))  # what no round can be made of leaves no folder behind
+        clock.round(0, clock.chosen(0))  # settings of which no round can be made leave no folder behind
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
     parts.engine.attach(parts.framework, parts.bench.exam)

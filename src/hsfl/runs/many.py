@@ -27,7 +27,7 @@ class Piece:
     kind: str  # pieces of one kind take about equally long
     config: RunConfig
     path: Path
-    cuts: CutsRecord | None = None  # that were chosen for the run before, and are not searched again
+    cuts: CutsRecord | None = None  # the cuts that were chosen for the run before, and are not searched again
 
 
 Work = Callable[[Piece, Observer], None]
@@ -43,7 +43,8 @@ class Pace:
         self.seconds.setdefault(kind, []).append(seconds)
 
     def left_s(self, kinds: Iterable[str], jobs: int = 1) -> float | None:
-        """Of pieces of these kinds; a kind that has not been seen takes as long as the mean. None before the first has ended."""
+        """The seconds that pieces of these kinds will take, with so many jobs side by side; None before the first piece
+        has ended. A kind that has not been seen is expected to take as long as the mean."""
         every = [one for seconds in self.seconds.values() for one in seconds]
         if not every:
             return None
@@ -53,7 +54,7 @@ class Pace:
 
 
 class Show:
-    """Told how far many runs are; this one shows nothing."""
+    """Is told how far many runs are; this class shows nothing."""
 
     def begins(self, num_done: int, total: int, jobs: int) -> None: ...
 
@@ -68,7 +69,8 @@ class Show:
 
 
 class Told(Show):
-    """For people: where the runs are, above what is told of each run; side by side, a line as each one ends."""
+    """Shows people how far the runs are: in the heading of each run, or, where runs are side by side, by a line as each
+    ends."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -103,7 +105,8 @@ def _place(place: int, total: int, left_s: float | None) -> str:
 def run_all(
     pieces: Sequence[Piece], work: Work, is_done: Callable[[Piece], bool], jobs: int = 1, show: Show | None = None
 ) -> None:
-    """Do the work of every piece that is not done; with several jobs each in a process of its own, with one thread.
+    """Do the work of every piece that is not done. With several jobs, each piece has a process of its own with one
+    thread.
 
     An interruption or an error in one piece stops all; what runs have reached is in their folders.
     """
@@ -149,7 +152,10 @@ class _Heard(Observer):
 
 
 def _alone(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
-    """A piece in a process of its own: with one thread, so that processes do not wait for each other's."""
+    """Do a piece in a process of its own, with one thread, so that processes do not wait for each other's threads.
+
+    Returns the folder of the run, the seconds that it took, and its warnings.
+    """
     torch.set_num_threads(1)
     heard, began = _Heard(), time.monotonic()
     work(piece, heard)

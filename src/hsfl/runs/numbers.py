@@ -15,6 +15,6 @@ Index = Annotated[int, Field(ge=0, le=2**31)]
 
 
 def check_length(name: str, values: Sequence[Any], num_clients: int) -> None:
-    """A list over clients has a number for each of them. name: for the error."""
+    """Refuse a list over clients that has not one entry for each client. name: of the list, for the error."""
     if len(values) != num_clients:
         raise ValueError(f"{name} has {len(values)} entries and the number of clients is {num_clients}")

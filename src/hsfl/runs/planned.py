@@ -16,7 +16,7 @@ from hsfl.files import read_record
 from hsfl.methods import method
 from hsfl.runs.numbers import Index
 
-DECIDED = ("fleet.cuts", "allocation.policy")  # by a plan
+DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
 
-MOST_LEFT = 0.1  # of BatchNorm's first statistics
+MOST_LEFT = 0.1  # the part of BatchNorm's first statistics that may be left without a warning
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def prepare(
     """Everything that a run of this config needs.
 
     dataset, model: given from Python instead of those that the config names; the model is copied.
-    cuts: that this run has chosen before, and are not searched again.
+    cuts: the cuts that were chosen for this run before, and are not searched again.
     """
     _check_settings(config)
     dataset = read_data(config, dataset)
@@ -137,7 +137,7 @@ def find_goal(config: RunConfig, dataset: Dataset) -> Goal:
 
 
 def _largest(train: Images, dataset: Dataset) -> Tensor:
-    """A sample to try a model on; of tokens with the last of the vocabulary in it."""
+    """A sample to try a model on; a sample of tokens holds the last token of the vocabulary."""
     sample = train.floats(train.x[:1]).clone()
     if dataset.vocabulary is not None:
         sample.view(-1)[0] = dataset.vocabulary - 1
@@ -145,7 +145,7 @@ def _largest(train: Images, dataset: Dataset) -> Tensor:
 
 
 def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
-    """Try a plugin's loss and metrics on two samples: what is no number is told before anything is written."""
+    """Try a plugin's loss and metrics on two samples: a wrong result is refused before anything is written."""
     if (callable(goal.row.loss) and goal.loss is None) or any(metric.function for metric in goal.row.metrics):
         with torch.no_grad():
             output, target = copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2]
@@ -159,7 +159,7 @@ def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
     if not len(y):
         raise InputError(
-            f"{dataset.name} has no {side} images; give it more images (a class of one is for training alone)"
+            f"{dataset.name} has no {side} images; give it more images (a class of one image has no test image)"
         )
     samples = torch.from_numpy(x)
     if config.model.input is not None:
@@ -207,7 +207,7 @@ def find_device(name: str) -> torch.device:
 
 
 def _check_settings(config: RunConfig) -> None:
-    """What no data or model is needed to see."""
+    """Refuse settings that are wrong whatever the data and the model are."""
     find_device(config.device)
     train, num_clients = config.train, config.fleet.num_clients
     _check_policy(config)
@@ -270,7 +270,7 @@ def _receiver_notes(config: RunConfig) -> list[str]:
 
 
 def _check_policy(config: RunConfig) -> None:
-    """A policy that has a rule for cuts needs cuts that are planned: it would choose none of those that are given."""
+    """Refuse given cuts beside a policy that has a rule for cuts: the policy would not choose the given cuts."""
     if config.allocation.policy == "own" or not method(config.framework).own_cuts:
         return
     name, cuts = config.allocation.policy, config.fleet.cuts
@@ -282,8 +282,8 @@ def _check_policy(config: RunConfig) -> None:
 
 
 def _check_smallest_batch(config: RunConfig, model: SplitModel, train: Images, indices: Holdings) -> None:
-    """Whether the model trains on the smallest batch: BatchNorm fails where a batch of one small image leaves a single value
-    in a channel of a deep model."""
+    """Refuse a model that cannot train on the smallest batch: BatchNorm fails where a batch of one small image leaves a
+    single value in a channel of a deep model."""
     sizes = indices.sizes
     fewest = int(sizes.sum() if method(config.framework).pools_data else sizes.min())
     if min(fewest, config.train.batch_size) > 1:

@@ -1,4 +1,4 @@
-"""Independent pieces of work in several processes, told of as they end."""
+"""Independent pieces of work in several processes; each answer is given when its piece ends."""
 
 import os
 import signal
@@ -19,12 +19,13 @@ R = TypeVar("R")
 
 
 def worthwhile(num_items: int) -> int:
-    """How many workers short pieces are worth: a process takes seconds to start, so each should have four of them at least."""
+    """How many workers are worth starting for short pieces of work. A process takes seconds to start, so each should
+    have at least four pieces."""
     return max(1, min(num_cores(), num_items // 4))
 
 
 def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: int | None = None) -> Iterator[R]:
-    """The function's answers in the order in which they come; one worker works here, several in processes of their own.
+    """The function's answers in the order in which they come. A single worker is this process; several have their own.
 
     When the caller stops (Ctrl-C, an error in another piece) or dies in any way, each worker gets SIGTERM: a run takes it as the
     order to save its state and end, other work ends at once.
@@ -67,6 +68,6 @@ def _begin(specs: list[str], lifeline: Connection) -> None:
 
 def _end_with(lifeline: Connection) -> None:
     lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
-    while True:  # a run takes the first as its order to stop; a worker that waits for its next piece dies of one
+    while True:  # a run takes the first signal as its order to stop; a worker that waits for work dies of it
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.5)

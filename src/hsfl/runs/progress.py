@@ -34,7 +34,7 @@ def describe(record: RoundRecord, rounds: int) -> str:
 
 
 def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
-    """What is trained, in one line. cuts: [K]. name: instead of the framework's."""
+    """What is trained, in one line. cuts: [K]. name: shown instead of the framework's name."""
     each = " ".join(map(str, cuts))
     if len(cuts) > MANY_CUTS:
         each = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
@@ -50,8 +50,9 @@ def without_numbers(message: str) -> str:
 class Warnings(Observer):
     """Shows nothing but warnings, and each of them once.
 
-    said: what other runs of many have warned of. What differs from it in numbers alone is not said again: the steps of two
-    frameworks differ, and the advice is the same.
+    said: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
+    not
+    repeated: the steps of two frameworks differ, and the advice is the same.
     """
 
     def __init__(self, console: Console, name: str | None = None, said: set[str] | None = None) -> None:

@@ -89,6 +89,11 @@ def make_record(
     quality: Quality | None,
     wall_s: float,
 ) -> RoundRecord:
+    """The record of a round.
+
+    now_s: simulated seconds at which the round began. says: what the policy says of its allocation. quality: None where
+    the model was not tested. wall_s: real seconds that the round took.
+    """
     many = is_many(len(line.kept))
     return RoundRecord(
         round=round_index + 1,
@@ -127,6 +132,7 @@ def phase_times(line: Timeline) -> dict[str, Times]:
 
 
 def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
+    """How the folder's run ended, from its rounds. status: as in `Summary`."""
     records, metric = folder.rounds(), folder.metrics()[0]
     evaluated = [record for record in records if record.test_loss is not None]
     last, best = evaluated[-1] if evaluated else None, best_round(records, metric)

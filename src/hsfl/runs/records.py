@@ -36,8 +36,8 @@ class ClientsCrowd(TypedDict):
 class ClientsRecord:
     """clients.json, who takes part: data and device of each of the K clients."""
 
-    num_samples: list[Count]  # [K] of training
-    class_counts: list[list[Count]]  # [K][C]; nothing for each client where there are no classes
+    num_samples: list[Count]  # [K] training samples
+    class_counts: list[list[Count]]  # [K][C]; an empty list for each client where there are no classes
     class_names: list[str]  # [C]
     cuts: list[Index]  # [K] as the framework uses them
     max_cut: list[Index]  # [K] as deep as the device can hold
@@ -135,7 +135,7 @@ class RunStanding:
     rounds_done: Count
     best: Number | None = None  # of the task's first metric
     best_round: Count | None = None
-    best_accuracy: Fraction | None = None  # what older versions called the best of classification
+    best_accuracy: Fraction | None = None  # where older versions kept `best`
 
     @property
     def best_so_far(self) -> float | None:

@@ -124,7 +124,7 @@ RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # 
 
 
 def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
-    """The first of the rounds with the best value of a metric; None where it is known of none."""
+    """The first of the rounds with the best value of a metric; None where no round has a value."""
     best: tuple[float, RoundRecord] | None = None
     for record in records:
         value = record.value(metric.name)
@@ -160,7 +160,7 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
 
 
 def _check_crowd(record: RoundRecord) -> None:
-    """No list over clients, and as many quantiles as there should be."""
+    """Refuse lists over clients beside a crowd, and a crowd with a wrong number of quantiles."""
     assert record.crowd is not None
     for name in ("cuts", "started", "kept", "waiting_s", "phases"):
         check_length(name, getattr(record, name), 0)

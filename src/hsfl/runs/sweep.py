@@ -1,7 +1,7 @@
 """A sweep: runs, or timings without training, for every combination of some settings' values.
 
 The runs of a point lie as those of a comparison, in `OUT/<point>/<contender>/seed-<n>`; those that are there already are not
-made again. `OUT/sweep.json` says which points, contenders and seeds the folder is about, for who reads it.
+made again. `OUT/sweep.json` says which points, contenders and seeds the folder is about, for those who read it.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,10 @@ def sweep(
 ) -> None:
     """Run every contender at every point with seeds base.seed, base.seed + 1, ...
 
+    base: the settings that all points share. grid: the points. labels: the contenders. out: the folder of the sweep.
+    jobs: how many runs are made side by side, each in a process of its own.
     plan_only: choose cuts and allocate for every round, and train nothing.
-    target: a test accuracy, for whoever reads the folder.
+    target: a value of the task's first metric, kept for the report. show: is told how far the runs are.
     """
     show = show or Show()
     check_contenders(grid, labels)
@@ -74,7 +76,8 @@ def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Pie
 
 
 def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
-    """Cuts and models that do not fit cost no training. A plan's cuts always fit, and take long to find."""
+    """Refuse cuts and models that do not fit, before anything is trained. Planned cuts always fit, and take long to
+    find, so they are not tried here."""
     show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
     for piece in pieces:
         if piece.config.fleet.cuts == "planned":
@@ -106,7 +109,8 @@ def _about(base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[i
 
 
 def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None:
-    """Only a sweep of the same fields and settings goes on; more values, contenders and seeds may join."""
+    """Refuse a folder whose sweep has other fields or settings. Further values, contenders and seeds may join a
+    sweep."""
     path = out / FILE
     if not path.exists():
         if holds_something(out):

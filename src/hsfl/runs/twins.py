@@ -49,7 +49,8 @@ TIMED = (
 
 
 def learning(config: RunConfig) -> str | None:
-    """What decides what a run learns, as text: runs with the same text learn the same. None: nothing is known of its like."""
+    """What decides what a run learns, as text: runs with the same text learn the same. None where no other run is known
+    to learn the same."""
     row = METHODS.get(config.framework)
     if row is None or not row.built_in or not row.copy_per_client or config.train.tau_s is not None:
         return None
@@ -61,7 +62,8 @@ def learning(config: RunConfig) -> str | None:
 
 
 def rounds_within_budget(bench: Bench) -> int | None:
-    """How many rounds a run will make; None where it learns in its own way: clients keep their heads, or stay away."""
+    """How many rounds a run will make; None where no other run learns the same, since clients keep their heads or stay
+    away."""
     config = bench.task.config
     framework = find_framework(config.framework)(bench.task)
     if not framework.extras().heads_travel or framework.extras().away:
@@ -82,12 +84,13 @@ def take_over(
 ) -> None:
     """Write the folder `out` of a run of `config` that learns as the run in the folder `trained` did; no model is kept.
 
-    The run ends with its budget, or with the last round that was trained. cuts: that were chosen for it before.
+    The run ends with its budget, or with the last round that was trained. cuts: the cuts that were chosen for it
+    before.
     """
     observer, folder, source = observer or Observer(), RunFolder(out), RunFolder(trained)
     with folder.locked():
         if folder.config_path.exists():
-            folder.begin_anew()  # it takes seconds, so a stopped one begins anew
+            folder.begin_anew()  # taking over takes seconds, so a stopped run begins anew
         bench = prepare(config, dataset, model, cuts)
         framework = find_framework(config.framework)(bench.task)
         records, status = _timed(bench, framework, source)
@@ -133,8 +136,8 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
 
 
 def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int], chosen: Sequence[int]) -> LinkBytes:
-    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train. chosen: that were to take part;
-    they or everyone get the model (`train.receivers`)."""
+    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train. chosen: the clients
+    that were to take part; either these or all clients receive the model (`train.receivers`)."""
     task, cost = bench.task, bench.world.cost
     receivers = chosen if task.config.train.receivers == "chosen" else range(len(cuts))
     heads = {cut: task.initial[0:cut].num_bytes for cut in set(cuts)}
