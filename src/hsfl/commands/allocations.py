@@ -41,7 +41,7 @@ def parse_cuts(text: str | None) -> list[int] | None:
 def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
     """Print a table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over.
 
-    styles: of each row, such as "bold".
+    styles: one for each row, such as "bold"; None for plain rows.
     """
     columns = zip(headers, *rows)
     widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
@@ -74,8 +74,8 @@ def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None
         console.print(f"no cuts can beat {seconds(answer.cuts_lower_bound_s, 6)}", highlight=False)
     band = "channels" if answer.owner is not None else "bands"
     console.print(
-        "\nseconds of the round: own to gradient over all its mini-batches (--json: of one), the model once; "
-        "the main server's cycles in G/s",
+        "\nseconds of the round: own, smashed, server and gradient over all mini-batches of a client (--json gives one "
+        "mini-batch), the model once; the main server's cycles in G/s",
         highlight=False,
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")

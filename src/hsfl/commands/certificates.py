@@ -55,15 +55,16 @@ def add(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: 
 @commands.command(epilog="Example: `hsfl certs renew` once a month, or `hsfl certs renew ward-1`")
 def renew(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names; without any, all whose certificate expires within 30 days.")
+        list[str] | None, typer.Argument(help="Names; by default all whose certificate expires within 30 days.")
     ] = None,
     folder: Folder = Path("certs"),
     days: Days = YEAR,
     as_json: Json = False,
 ) -> None:
-    """Issue new certificates and keys to names that have one. The old ones stay valid until they expire.
+    """Issue new certificates and keys to names that have a certificate. The old certificates stay valid until they
+    expire.
 
-    Copy the bundles again: a running server takes its new certificate up by itself.
+    Copy the bundles again afterwards; a running server takes up its new certificate by itself.
     """
     with one_line_errors():
         authority = _authority(folder)
@@ -75,7 +76,7 @@ def renew(
     epilog="Example: `hsfl certs revoke ward-1`, then copy certs/authority/denylist.txt to the servers' bundles"
 )
 def revoke(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
-    """Put a device's certificates on the denylist. Running servers reread it and end the device's streams."""
+    """Put a device's certificates on the denylist. Running servers reread the denylist and end the device's streams."""
     with one_line_errors():
         authority = _authority(folder)
         issued = authority.revoke(name)

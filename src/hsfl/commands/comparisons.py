@@ -60,8 +60,8 @@ def compare(
         bool,
         typer.Option(
             "--train-once",
-            help="Train one of those that learn the same in a round (HSFL, SplitFed V1, FSL, FL, with nobody dropped) and only "
-            "time the others.",
+            help="Of the frameworks that learn the same in a round (HSFL, SplitFed V1, FSL, FL, with nobody dropped), "
+            "train one and only time the others.",
         ),
     ] = False,
     data_dir: DataDir = None,

@@ -71,7 +71,8 @@ def data_show(
     name: Annotated[
         str,
         typer.Argument(
-            help="mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH, or a name that a plugin registers."
+            help="mnist, cifar10, ham10000, digits, idx:PATH, folder:PATH, npz:PATH, csv:PATH, text:PATH, pydoc, or "
+            "a name that a plugin registers."
         ),
     ],
     changes: Changes = None,
@@ -79,8 +80,10 @@ def data_show(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the shape and the classes of a data set, with their numbers of samples, and who holds how many of them where the
-    data say so."""
+    """Show the shape and the classes of a data set, and how many samples each class has.
+
+    Where the data say which client holds each sample, show how many samples each client holds.
+    """
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.data.datasets import describe, samples_of_clients

@@ -28,7 +28,8 @@ JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON
 
 
 def _quiet() -> None:
-    """Before gRPC is loaded: its core writes lines of its own to stderr, with addresses; what they say is in our log in words."""
+    """Silence gRPC before it is loaded: its core writes lines with addresses to stderr, and our log says the same in
+    words."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -42,7 +43,7 @@ def _log(name: str, json_log: bool) -> "Log":
 
 
 def _say_end(log: "Log", json_log: bool, words: str, **fields: Any) -> None:
-    """How a process ended: the last line of its log, and of a terminal where the log is for people."""
+    """Say how a process ended: in the last line of its log, and on the terminal where the log is for people."""
     log.event("ended", **fields)
     if not json_log:
         out_console.print(words, highlight=False)
@@ -156,7 +157,8 @@ def deploy_demo(
     rounds: Annotated[int, typer.Option(min=1, help="How many rounds to train.")] = 10,
     insecure: Insecure = False,
 ) -> None:
-    """Both servers and four clients as processes of this machine, with mutual TLS, training on scikit-learn's digits."""
+    """Run both servers and four clients as processes of this machine, with mutual TLS. They train on scikit-learn's
+    digits."""
     with one_line_errors():
         need_deploy_extra()
         from hsfl.deploy.demo import CLIENTS, Demo  # here, because torch and gRPC take seconds to load

@@ -16,8 +16,8 @@ KINDS = {"cpu": "cycles", "compute": "compute", "memory": "memory", "up": "rate"
 
 
 def read_device(text: str) -> dict[str, float]:
-    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps: cycles (or, for compute, FLOPs) per second,
-    bits, and bits per second."""
+    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps. In the answer, cpu is in cycles per second,
+    compute in FLOPs per second, memory in bits, up and down in bits per second."""
     device: dict[str, float] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -31,7 +31,7 @@ def read_device(text: str) -> dict[str, float]:
         except InputError as error:
             raise InputError(f"--device {name} is {value!r}; {error}") from None
     if "cpu" in device and "compute" in device:
-        raise InputError("--device gives both cpu and compute, which are the speed; keep one of them")
+        raise InputError("--device gives both cpu and compute, which both mean the speed; keep one of them")
     if missing := [name for name in ("cpu", "up", "down") if name not in device and not _has_speed(name, device)]:
         raise InputError(f"--device lacks {missing[0]}; give cpu=.. or compute=.., memory=.., up=.., down=..")
     return device
@@ -46,7 +46,7 @@ def device_assumptions(world: "World", settings: "RunConfig", samples_per_client
     return {
         "samples_per_client": samples_per_client,
         "local_epochs": settings.train.local_epochs,
-        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # that memory is for
+        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # of memory
         "num_clients": settings.fleet.num_clients,
         "server_hz": world.servers.main_hz / settings.fleet.num_clients,
         "server_flops_per_s": world.servers.main_hz * world.servers.flops_per_cycle / settings.fleet.num_clients,
@@ -55,7 +55,8 @@ def device_assumptions(world: "World", settings: "RunConfig", samples_per_client
 
 
 def training_s(row: dict[str, Any]) -> float:
-    """The seconds that tau_s limits: training and upload, without the download that follows. row: of `device_table`."""
+    """The seconds that tau_s limits: training and upload, without the download that follows. row: a row of
+    `device_table`."""
     return float(row["round_s"]) - float(row["seconds"]["model_down"])
 
 

@@ -50,21 +50,21 @@ def measure(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to train.")] = 5.0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The fleet file, .toml or .json; made or added to.")
+        Path | None, typer.Option("--out", "-o", help="The fleet file, .toml or .json, to make or to add to.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The device's name; else this machine's.")] = None,
     up: Annotated[
-        str | None, typer.Option(help="Its link to the servers, such as 100Mbps, as you measured it.")
+        str | None, typer.Option(help="The device's link to the servers, such as 100Mbps, as you measured it.")
     ] = None,
-    down: Annotated[str | None, typer.Option(help="Its link from the servers.")] = None,
+    down: Annotated[str | None, typer.Option(help="The device's link from the servers.")] = None,
     server: Annotated[bool, typer.Option("--server", help="This machine is the main server.")] = False,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on this machine for some seconds and write what it reached as a device of a fleet file.
 
-    The speed is FLOPs of training per second, which is what the planner divides by: a processor's cycles at one FLOP each can be
-    wrong ten times over, and its data sheet as well. Nothing else should run meanwhile.
+    The speed is FLOPs of training per second, by which the planner divides. A speed from a processor's cycles, at one
+    FLOP each, or from its data sheet can be ten times too high or too low. Nothing else should run meanwhile.
     """
     from hsfl.fleet import writing  # here, because other commands need not wait for it
 
@@ -111,7 +111,8 @@ def measure(
 def _sample(
     settings: "RunConfig", has_config: bool, shape: tuple[int, ...] | None, classes: int | None
 ) -> tuple[tuple[int, ...], int]:
-    """The shape of a sample and the number of classes: as asked for, else those of the config's data; usual ones without a config."""
+    """The shape of a sample and the number of classes: as asked for, else those of the config's data; without a config,
+    usual ones."""
     shape = shape or settings.model.input
     if shape is not None and classes is not None:
         return tuple(shape), classes

@@ -30,7 +30,7 @@ def cost(
     input: Annotated[
         str,
         typer.Option(
-            help="The numbers of a sample's shape: channels, height and width of an image, one for vectors, two for series."
+            help="A sample's shape: channels, height and width of an image, one number for vectors, two for series."
         ),
     ] = "3,32,32",
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,

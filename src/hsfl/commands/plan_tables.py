@@ -55,7 +55,8 @@ def _show_crowd(answer: Any) -> None:
         least, middle, most = (giga(crowd.cell_hz[crowd.quantiles.index(per_cent)]) for per_cent in (0, 50, 100))
         out_console.print(f"the main server gives a cell {least} to {most} G/s, half of the cells at most {middle}")
     out_console.print(
-        "seconds of the last sampled round: so many per cent of its clients take at most; end: of training and upload",
+        "seconds of the last sampled round (under 5%: five per cent of its clients take at most so long); end: when "
+        "training and upload are over",
         soft_wrap=True,
         highlight=False,
     )
@@ -95,7 +96,7 @@ def _show_clients(answer: Any) -> None:
     )
     if any(client.weight is not None for client in answer.clients):
         out_console.print(
-            "weight: how much of the round hangs on the client; a second less for it saves that part of one"
+            "weight: how much of the round hangs on the client; a second less for the client saves this part of one"
         )
     if answer.why is not None:
         out_console.print(answer.why["words"], soft_wrap=True, highlight=False)

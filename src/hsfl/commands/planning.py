@@ -41,7 +41,7 @@ SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each clie
     "- `hsfl plan paper-cifar10` plans for the paper's fleet and radio\n"
     "- `hsfl plan --cost resnet18.json --set fleet.num_clients=5 --json`\n"
     "- `hsfl plan --set network.kind=measured --set network.main_up_bps=5e6 --set network.main_down_bps=2e7`\n"
-    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut for one device'
+    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut is best for one device'
 )
 def plan(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
@@ -199,7 +199,8 @@ def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "Co
 def _check_cost(
     saved: Path | None, shape: str | None, classes: int | None, samples_per_client: int | None, changes: list[str]
 ) -> None:
-    """Refuse what is for measuring a model beside a table that has its costs, and settings of data that are not read."""
+    """Refuse options that are for measuring a model beside a table that has its costs, and settings of data that are
+    not read."""
     from hsfl.config import set_names
 
     for name in (name for change in changes for name in set_names(change)):
@@ -216,11 +217,12 @@ def _check_cost(
 
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
-    """Refuse exclusive subchannels for more clients than subchannels, as `Scenario.checked` does, in the names of a config."""
+    """Refuse exclusive subchannels where there are more clients than subchannels. `Scenario.checked` does the same;
+    this error names the settings of a config."""
     from hsfl.planning.choice import is_crowd
 
     if is_crowd(world):
-        return  # only who takes part in a round shares the subchannels of a cell
+        return  # only the clients that take part in a round share the subchannels of a cell
     subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
     num_clients = world.fleet.num_clients
     if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:

@@ -29,7 +29,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="The page to write; by default report.html, in the folder where only one is given."
+            "--out", "-o", help="The page to write; by default report.html, inside the folder if only one is given."
         ),
     ] = None,
     watch: Annotated[

@@ -45,8 +45,8 @@ def run(
     config: Annotated[
         str | None,
         typer.Argument(
-            help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000), a .toml or .json file, or the folder of a run, which is "
-            "made again; alone, hsfl run is the demo."
+            help="A preset (demo, paper-mnist, paper-cifar10, paper-ham10000, vit-cifar10, gpt-text), a .toml or .json "
+            "file, or the folder of a run, which is made again. Without CONFIG and settings, hsfl run trains the demo."
         ),
     ] = None,
     changes: Changes = None,
@@ -59,7 +59,8 @@ def run(
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="A plan.json that hsfl plan --out wrote: run its cuts and policy, without CONFIG in its config."
+            help="A plan.json that hsfl plan --out wrote: run with the plan's cuts and policy. Without CONFIG, the "
+            "config is the plan's, too."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default a new folder under runs/.")] = None,

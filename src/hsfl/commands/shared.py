@@ -82,13 +82,14 @@ Options = Annotated[
     typer.Option(
         "--set",
         metavar="options.NAME.FIELD=VALUE",
-        help="An option of what a plugin registered under this name; may be given many times.",
+        help="An option of the model or policy NAME, built in or of a plugin; may be given many times.",
     ),
 ]
 
 
 def read_options(changes: list[str] | None, files: list[str] | None, names: Iterable[str]) -> Any:
-    """The options of a config with these changes, which must be of the names that are used. files: plugins, loaded first."""
+    """The options of a config with these changes. files: plugins to load first. names: of the models or policies in
+    use; changes to the options of others are refused."""
     from hsfl.config import read_config, set_name
 
     wanted = tuple(f"options.{name}." for name in names)
@@ -117,7 +118,8 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str | None:
-    """What to say of an error that is no mistake of this package; None if it is one, which is shown with its traceback."""
+    """What to say of an error that is no mistake of this package; None for such a mistake, which is shown with its
+    traceback."""
     from hsfl.plugins import explain
 
     if isinstance(error, RuntimeError) and "allocate memory" in str(error):

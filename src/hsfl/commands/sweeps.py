@@ -44,7 +44,7 @@ def sweep(
             "--framework",
             "-f",
             metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help="A contender, as for hsfl compare; may be given many times; else the config's framework.",
+            help="A framework to run, as for hsfl compare; may be given many times. By default the config's framework.",
         ),
     ] = None,
     changes: Changes = None,
@@ -75,7 +75,7 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run every value of one or more settings, and write tables, figures with intervals, and a page.
+    """Make runs for every value of one or more settings, and write tables, figures with intervals, and a page.
 
     Each run makes train.rounds rounds, or as many as fit train.budget_s where that is set. After an
     interruption the same command goes on where it stopped.

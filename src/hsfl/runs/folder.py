@@ -144,8 +144,7 @@ class RunFolder:
             write_json(self.task_path, asdict(TaskRecord(task.name, metrics)))
 
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the run's task, in the order in which they are shown. A folder without task.json is of
-        classification."""
+        """The metrics of the run's task, in the order in which they are shown; without task.json, classification's."""
         if not self.task_path.exists():
             return TASKS[DEFAULT].metrics
         record: TaskRecord = read_record(self.task_path, TaskRecord)
@@ -270,8 +269,7 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
     """Refuse to go on with other settings than the run in the folder `where` began with.
 
     Another number of rounds (unless the cosine schedule depends on it), another budget, another place of the data,
-    another engine and other logging are allowed. Settings are compared as they are read, not as they are spelt.
-    """
+    another engine and other logging are allowed. Settings are compared as they are read, not as they are spelt."""
     before, after = _settings(stored), _settings(wanted)
     if stored.train.schedule == "cosine":  # its rates depend on the number of rounds
         before["train.rounds"], after["train.rounds"] = stored.train.rounds, wanted.train.rounds
