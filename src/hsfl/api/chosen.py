@@ -1,4 +1,4 @@
-"""What a call from Python chooses: a config with changes, and data and a model of one's own. Loads torch for a model alone.
+"""What a call from Python chooses: a config with changes, and data and a model of one's own. Only a model needs torch.
 
 A config is a preset's name, a file, a `RunConfig`, or nothing (the defaults). Settings are changed as with `--set`, by a list of
 `section.field=value`, or by keywords: `framework="fl"`, `train={"rounds": 5}`.
@@ -50,7 +50,11 @@ def choose(
     plugins: Iterable[str | Path],
     sections: Mapping[str, Any],
 ) -> Chosen:
-    """The config after all changes; `data` and `model` are given themselves, or name (or set) the config's."""
+    """The config after all changes.
+
+    data, model: given themselves, or a name or a mapping that sets the config's `data` or `model`. settings: changes
+    such as "train.rounds=5". sections: changes by keywords.
+    """
     given = data if isinstance(data, Dataset) else None
     own_model = None if isinstance(model, str | Mapping | None) else _split(model)
     changes = dict(sections)
@@ -89,7 +93,7 @@ def _listed(settings: Iterable[str]) -> list[str]:
 
 
 def _words(sections: Mapping[str, Any]) -> list[str]:
-    """{"train": {"rounds": 5}} -> ["train.rounds=5"]; a word for data or model is its name."""
+    """{"train": {"rounds": 5}} -> ["train.rounds=5"]; plain text for data or model is the name."""
     named = {
         section: {"name": part} if section in ("data", "model") and isinstance(part, str) else part
         for section, part in sections.items()

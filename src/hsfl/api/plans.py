@@ -30,7 +30,7 @@ def plan(
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Plan:
-    """Which cut for which client, what each client gets, and what a round takes, for the fleet and the data of a run.
+    """Which cut each client has, what it is allocated, and how long a round takes, for the fleet and the data of a run.
 
     config, settings, sections, data, model, plugins: as in `hsfl.run`. The shape of a sample, the number of classes and each client's
     samples are those of the data set; where `input_shape`, `num_classes` (or `cost`, a cost table) and `samples_per_client`

@@ -70,7 +70,7 @@ def run(
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
     model: an `nn.Sequential`, a list of modules or what `hsfl.split` gives, with the weights that it has. A name or a mapping sets
         the config's `model`.
-    resume: True goes on with the run in `out`; None does so where there is one, and begins otherwise.
+    resume: True goes on with the run in `out`; None does so where there is a run, and begins otherwise.
     observer: is told what happens (`hsfl.Observer`). progress: show it on stderr. Without either, warnings are shown.
     report: write `report.html` into the folder, as the command does. plugins: Python files that register methods of your own.
     """
@@ -98,8 +98,9 @@ def compare(
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Comparison:
-    """Several frameworks on one fleet, channel, data set and budget of simulated seconds; runs in `out` are not run again.
+    """Compare frameworks on one fleet, channel, data set and budget of simulated seconds.
 
+    out: the folder of the comparison; runs in it that have ended are not run again.
     config, settings, sections, data, model, report, plugins: as in `hsfl.run`.
     frameworks: names, with settings of their own where wanted: `"hsfl,fleet.cuts=fastest"`.
     seeds: how many; every framework is run with the config's seed and the seeds that follow it.
@@ -150,7 +151,7 @@ def _observer(own: Observer | None, shown: bool, name: str | None = None) -> Obs
 
 
 def _page(folder: Path, observer: Observer) -> Path | None:
-    """The page of a folder; one that cannot be written is a warning, never the end of a long run."""
+    """Write the page of a folder. A page that cannot be written is a warning, never the end of a long run."""
     try:
         return write_page([folder], folder / PAGE)
     except Exception as error:
