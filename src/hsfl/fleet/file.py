@@ -76,7 +76,7 @@ class FleetFile:
 
 
 def read(path: str | Path) -> FleetFile:
-    """The file, every value checked; wrong input names the file and the device."""
+    """Read a fleet file and check every value; an error names the file and the device."""
     path = Path(path)
     table = load(path)
     if "device" not in table and any(name in table for name in LISTS):

@@ -20,7 +20,8 @@ NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a quantity may be written in: each unit in base units, the prefixes before it, and the least that there is."""
+    """How a quantity may be written: its units (each in base units), the prefixes that may stand before a unit, and the
+    least amount that is accepted."""
 
     units: Mapping[str, float]
     example: str
@@ -57,7 +58,8 @@ def kind_of(field: str) -> str | None:
 
 
 def parse(kind: str, text: str, zero: bool = False, doubt: bool = False) -> float:
-    """5Mbps -> 5e6. The error says what is wrong and shows an example; the caller names the setting and its value.
+    """The quantity in base units: 5Mbps -> 5e6. The error says what is wrong and shows an example; the caller adds the
+    setting and its value.
 
     zero: whether 0 may be given, as the lower end of a range. doubt: whether a small number without a unit is refused; where the
     field's name says the unit, there is no doubt.
@@ -95,7 +97,8 @@ def _scale(how: Kind, word: str, such_as: str) -> float:
 
 
 def with_units(field: str, value: Any) -> Any:
-    """The value of a setting whose name ends with a unit, text as a number; lists go through item by item.
+    """The value of a setting, where text becomes a number if the setting's name ends with a unit; lists go item by
+    item.
 
     [1GHz, 5GHz] on a command line is one text: its items have no quotes.
     """

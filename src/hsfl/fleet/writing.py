@@ -14,21 +14,22 @@ MISSING_LINKS = (
 
 
 def size(bits: float) -> str:
-    """Bits as text: 2^33 -> 1GiB. It is rounded down, so that a device never promises more memory than it has."""
+    """Bits as text in MiB, from 10 GiB on in GiB: 2^33 -> 1024MiB. The size is rounded down, so that a device never
+    promises more memory than it has."""
     return f"{int(bits / 8 / 2**20)}MiB" if bits < 8 * 2**30 * 10 else f"{int(bits / 8 / 2**30)}GiB"
 
 
 def device_entry(
     name: str, flops_per_s: float, memory_bits: float | None, up: str | None, down: str | None
 ) -> dict[str, str]:
-    """A device's fields, as text with units."""
+    """A device's fields, as text with units. up, down: rates as the user typed them, such as 100Mbps."""
     given = {"name": name, "compute": say(flops_per_s, "FLOP/s")}
     given |= {} if memory_bits is None else {"memory": size(memory_bits)}
     return given | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
 
 
 def toml(entry: dict[str, str], table: str, note: str) -> str:
-    """The table of an entry: [[device]] or [main_server]."""
+    """An entry as a TOML table. table: its head, [[device]] or [main_server]. note: a comment beside the speed."""
     lines = [table, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
     lines[-1 if len(lines) == 2 else 2] += f"  # {note}"
     if table == "[[device]]" and "up" not in entry:
