@@ -3,9 +3,10 @@
 Each server sums, weighted by samples, the states of the units it holds over the clients that were kept. The servers
 exchange the sums of the units that both hold and divide: with different cuts this is FedAvg of the joined models.
 
-Floating-point sums change with their order, and so would a model trained by several workers. Here a number is rounded once,
-weight times value, to a grid of its unit, and counted in whole multiples of the grid as a 64-bit integer; integer sums are
-exact. The grid is a power of two that follows from the model at the start of the round, so everyone has the same.
+Floating-point sums change with their order, and so would a model trained by several workers. Here each product of
+weight and value is rounded once, to the grid of its unit, and counted in whole multiples of the grid as a 64-bit
+integer: integer sums are exact. The grid is a power of two that follows from the model at the start of the round, so
+all workers and servers have the same.
 """
 
 import math
@@ -57,7 +58,7 @@ class PartialSum:
         return PartialSum(self.total[units], self.weight[mine], self.bits[mine], self.largest[mine])
 
     def add(self, state: UnitState, weight: float) -> None:
-        """Add the units of one client, which are some of ours; its weight is its number of samples."""
+        """Add one client's state, whose units are some of this sum's. weight: the client's number of samples."""
         mine, weight = self[state.start : state.stop], math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
         check_growth(state, mine.largest)
         starts = state.layout.float_starts
@@ -66,7 +67,7 @@ class PartialSum:
         if len(state.ints):
             most_weight = (
                 math.ldexp(1.0, SUM_BITS - mine.bits[0]) / mine.largest[0]
-            )  # of the round, or up to twice that
+            )  # the weight of all clients of the round, or up to twice that
             _add_ints(mine.total.ints, state.ints, weight, COUNTED / most_weight)
         mine.weight.add_(weight)
 
@@ -120,7 +121,10 @@ def most_after(before: UnitState) -> tuple[float, ...]:
 
 
 def check_growth(state: UnitState, most: Sequence[float]) -> None:
-    """Refuse what is no number or too large for a sum: no sum ever overflows. most: of each unit of the state."""
+    """Refuse a state that holds NaN or a number too large for a sum, so that no sum ever overflows.
+
+    most: the largest number that each unit of the state may hold.
+    """
     if not len(state.floats) or max(map(abs, torch.stack(torch.aminmax(state.floats)).tolist())) <= min(most):
         return  # one look at all units together; NaN is not less than anything
     for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):

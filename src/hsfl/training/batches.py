@@ -42,7 +42,7 @@ class Images:
     y: Tensor  # of classes int64 [n], of labels or numbers floats [n, L], of tokens int64 [n, T]
     mean: tuple[
         float, ...
-    ]  # of pixels in 0..1, per channel; of floats, per place in their first axis; empty: as they are
+    ]  # of pixels in 0..1, per channel; of floats, per place in their first axis; empty: nothing is normalised
     std: tuple[float, ...]
     dtype: torch.dtype = torch.float32
 
@@ -114,7 +114,7 @@ class Feed:
         return [self.indices[client][b] for b in batch_positions(self.num_samples(client), batch_size, epochs, rng)]
 
     def batch(self, indices: np.ndarray, client: int, round_index: int, step: int) -> tuple[Tensor, Tensor]:
-        """Normalised, augmented images [b, C, H, W] and labels [b]."""
+        """Normalised, augmented samples [b, ...] and their targets, as `Images` has them. indices: into the images."""
         self.on_batch(client, len(indices))
         where = torch.from_numpy(indices).to(self.images.y.device)
         x = self.images.x[where]
@@ -137,7 +137,7 @@ class ClientData:
         return self.feed.num_samples(self.client)
 
     def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels for every step of a round (0, 1, ...)."""
+        """Samples and targets for every step of a round. round_index: 0, 1, ..."""
         for step, indices in enumerate(self.feed.batch_indices(self.client, round_index, self.batch_size, self.epochs)):
             yield self.feed.batch(indices, self.client, round_index, step)
 

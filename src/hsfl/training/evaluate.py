@@ -16,7 +16,7 @@ MOST_NUMBERS = 2**25  # that a model gives for a batch of blocks of tokens
 
 @dataclass(frozen=True)
 class Quality:
-    """What a model achieves on test samples; accuracies and recalls are fractions, and of classification alone."""
+    """What a model achieves on test samples. Accuracies and recalls are fractions; only classification has them."""
 
     loss: float
     accuracy: float | None
@@ -35,7 +35,8 @@ class Tally:
 
 
 def batch_of(images: Images, num_outputs: int) -> int:
-    """How many test samples go through a model at once: fewer where it gives a number for each token of a large vocabulary."""
+    """How many test samples go through a model at once: fewer where the model gives a number for each token of a large
+    vocabulary. num_outputs: how many numbers the model gives for a sample (or token)."""
     tokens = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
     return max(1, min(TEST_BATCH, MOST_NUMBERS // (tokens * num_outputs)))
 
@@ -54,7 +55,7 @@ def tally(
     batch_size: int = TEST_BATCH,
     goal: Goal = CLASSIFY,
 ) -> Tally:
-    """Loss and sums on the batch of this number, by a model in evaluation mode."""
+    """Loss and sums of a model, which is in evaluation mode, on one batch. batch: its number (0, 1, ...)."""
     here = slice(batch * batch_size, (batch + 1) * batch_size)
     y = images.y[here]
     return tally_output(model(images.floats(images.x[here])), y, num_outputs, goal)
@@ -101,7 +102,7 @@ def evaluate(
 
 
 def mean_quality(qualities: list[Quality]) -> Quality:
-    """The mean over several models, for frameworks where every client ends with its own."""
+    """The mean over several models, for frameworks where every client ends with a model of its own."""
 
     def mean(values: Sequence[float | None]) -> float | None:
         numbers = [value for value in values if value is not None]

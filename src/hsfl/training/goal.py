@@ -1,4 +1,4 @@
-"""The loss that is trained and the metrics that are told, as the task has them. Every loss is chosen here.
+"""The loss that is trained and the metrics that are reported, as the task has them. Every loss is chosen here.
 
 What a model gives, and the targets: classes [b, C] and [b]; labels [b, L] and [b, L] of 0 and 1; numbers [b, D] and [b, D];
 tokens [b, T, V] and [b, T]. Legend: b samples, C classes, L labels, D columns, T tokens in a block, V tokens of the vocabulary.
@@ -36,7 +36,8 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What is learned, by names, so that it can be sent to another process: the task, and its loss where it is not the task's own."""
+    """What is learned: the task, and the loss where it is not the task's own. Both are names, so that a goal can be
+    sent to another process."""
 
     task: str = DEFAULT
     loss: str | None = None
@@ -145,7 +146,7 @@ def _number_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]
         "mean_absolute_error": sum(column[0] for column in columns) / (num_samples * len(columns)),
         "mean_squared_error": sum(column[1] for column in columns) / (num_samples * len(columns)),
     }
-    return found | ({"r2": sum(explained) / len(explained)} if explained else {})  # none of constant targets
+    return found | ({"r2": sum(explained) / len(explained)} if explained else {})  # constant targets have no r2
 
 
 def _token_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:

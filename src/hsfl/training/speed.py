@@ -1,4 +1,4 @@
-"""How fast this machine trains a model: its own units, step after step, for some seconds."""
+"""How fast this machine trains a model: all units of the model, step after step, for some seconds."""
 
 import os
 import statistics
@@ -43,7 +43,7 @@ class Speed:
 
     @property
     def spread(self) -> float:
-        """Half of the steps lie within this part of the median."""
+        """How wide the middle half of the steps spreads, as a part of the median."""
         return (self.high_s - self.low_s) / self.step_s
 
 
@@ -55,7 +55,10 @@ def training_speed(
     seconds: float,
     now: Callable[[], float] = time.perf_counter,
 ) -> Speed:
-    """Train all units on random samples for about so many seconds, as a client that holds the whole model does."""
+    """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
+
+    input_shape: of one sample. now: the clock, in seconds.
+    """
     cost = measure(model, input_shape, train.batch_size)
     part = Part(model, Layout.of(model), 0, model.num_units, train)
     part.begin(read_state(model), train.lr)
