@@ -46,7 +46,7 @@ def device_assumptions(world: "World", settings: "RunConfig", samples_per_client
     return {
         "samples_per_client": samples_per_client,
         "local_epochs": settings.train.local_epochs,
-        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # of memory
+        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # for memory_bits
         "num_clients": settings.fleet.num_clients,
         "server_hz": world.servers.main_hz / settings.fleet.num_clients,
         "server_flops_per_s": world.servers.main_hz * world.servers.flops_per_cycle / settings.fleet.num_clients,

@@ -96,7 +96,8 @@ def _show_clients(answer: Any) -> None:
     )
     if any(client.weight is not None for client in answer.clients):
         out_console.print(
-            "weight: how much of the round hangs on the client; a second less for the client saves this part of one"
+            "weight: how much of the round hangs on the client; a second less for the client saves this "
+            "part of a second"
         )
     if answer.why is not None:
         out_console.print(answer.why["words"], soft_wrap=True, highlight=False)

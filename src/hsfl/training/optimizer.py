@@ -1,8 +1,7 @@
 """The optimiser of a party: torch's fused kernels, called directly.
 
-`torch.optim` gives every client a new memory, tensor by tensor, and for small models takes longer around the kernel
-than inside. Here the memory is a few flat vectors that are zeroed when a client begins. The numbers are those of
-`torch.optim`, to the bit.
+`torch.optim` gives every client a new memory, tensor by tensor, and for small models takes longer around the kernel than in it.
+Here the memory is a few flat vectors that are zeroed when a client begins. The numbers are those of `torch.optim`, to the bit.
 """
 
 from collections.abc import Sequence
