@@ -119,13 +119,15 @@ def test_data_list(tmp_path):
         "folder:PATH": None,
         "npz:PATH": None,
         "csv:PATH": None,
+        "text:PATH": None,
+        "pydoc": True,
     }
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py/data_batch_1").write_text("")
     (tmp_path / "ham10000").mkdir()
     (tmp_path / "ham10000/HAM10000_metadata.csv").write_text("")
     rows = hsfl("data", "list", "--data-dir", tmp_path, "--json").json()["data"]
-    assert [row["name"] for row in rows if row["here"]] == ["digits", "cifar10", "ham10000"]
+    assert [row["name"] for row in rows if row["here"]] == ["digits", "cifar10", "ham10000", "pydoc"]
     assert "handwritten" in hsfl("data", "list").out
 
 

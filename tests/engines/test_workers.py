@@ -13,11 +13,13 @@ from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, mo
 from tests.laws.bench import make_task
 
 from hsfl.engines import spread, workers
+from hsfl.engines.worker import Hand, Setup, Train, Worker
 from hsfl.errors import InputError
-from hsfl.frameworks.parallel import FSL
+from hsfl.frameworks.parallel import FSL, HSFL
 from hsfl.models.packed import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
+from hsfl.training.aggregate import sum_memory
 
 
 @pytest.fixture(autouse=True)
@@ -207,3 +209,24 @@ def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
     assert not children()
     assert workers.no_room(RuntimeError("something else")) is None
+
+
+def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
+    """Where a worker dies, another gets its clients, though it may have handed its own sum over already."""
+    task = make_task([1, 2, 3, 5], [6, 8, 4, 7])
+    framework = HSFL(task)
+    memory = sum_memory(task.initial, 0, task.num_units)
+    one = Worker(Setup(task, task.feed.images, 10), lambda begun: None, memory)
+    one.state = framework.init()
+    shards = []
+    for clients in ((0, 1), (2,)):
+        one.carry_out(Train(0, 100, clients))
+        shards.append(one.carry_out(Hand()).shard)
+        assert workers.lies_in(memory, shards[-1]) == (len(shards) == 1)
+    first = workers.Handed.of(shards[0]).shard(memory)
+    assert torch.equal(first.total.total.floats, framework.train(one.state, (0, 1), 0, 100).total.total.floats)
+    assert first.total.weight.tolist() == shards[0].total.weight.tolist()
+    one.carry_out(Train(1, 100, (3,)))  # the next round has the memory again, from nothing
+    again = one.carry_out(Hand()).shard
+    assert workers.lies_in(memory, again)
+    assert torch.equal(again.total.total.floats, framework.train(one.state, (3,), 1, 100).total.total.floats)

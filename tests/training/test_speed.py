@@ -41,6 +41,11 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     assert found.memory_bits == cost.memory_bits[-1]
 
 
+def test_models_of_tokens_are_measured_too() -> None:
+    found = training_speed(build("gpt", (8,), 16, norm="none"), (8,), 16, TrainConfig(batch_size=2), 0.01)
+    assert found.flops_per_s > 0
+
+
 def test_measuring_leaves_the_model_alone() -> None:
     model = build("mlp", SHAPE, 10)
     before = [parameter.clone() for parameter in model.parameters()]

@@ -30,12 +30,16 @@ DATA_SETS = {  # what the data set is, and patterns of a file that it has within
     "folder:PATH": ("any folder of class-named folders of images", None),
     "npz:PATH": ("your own arrays: train_x, train_y, test_x, test_y, or x and y", None),
     "csv:PATH": ("your own table: numbers, and a class in data.target_column", None),
+    "text:PATH": ("your own text files, a folder or one file, by bytes or with data.tokenizer", None),
+    "pydoc": ("Python's own documentation, a text for the preset gpt-text", ()),
 }
+
+FROM_PACKAGES = {"digits": "sklearn", "pydoc": "pydoc_data"}
 
 
 def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | None:
-    if name == "digits":
-        return find_spec("sklearn") is not None
+    if name in FROM_PACKAGES:
+        return find_spec(FROM_PACKAGES[name]) is not None
     return None if marks is None else any(True for mark in marks for _ in where.glob(mark))
 
 

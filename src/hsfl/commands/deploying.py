@@ -143,7 +143,8 @@ def _seconds(took_s: float | None) -> str:
 
 def _describe(record: "RoundRecord", rounds: int) -> str:
     """A round on real machines in one line."""
-    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}", f"loss {record.train_loss:.4f}"]
+    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
+    words += [f"loss {record.train_loss:.4f}"] if record.train_loss is not None else []
     words += [f"accuracy {percent(record.test_accuracy):>6}"] if record.test_accuracy is not None else []
     words += [f"{len(record.kept)} of {len(record.started)} clients kept", f"{record.wall_s:.2f} s"]
     return "  ".join(words)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hsfl import plugins
 from hsfl.engines.base import Exam
+from hsfl.engines.cores import keep_freed_memory
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State, Task
@@ -104,8 +105,9 @@ class Worker:
     state: State
     whole: UnitState
 
-    def __init__(self, setup: Setup, tell: Callable[[BatchBegun], None]) -> None:
-        self.tell = tell
+    def __init__(self, setup: Setup, tell: Callable[[BatchBegun], None], memory: UnitState | None = None) -> None:
+        keep_freed_memory()
+        self.tell, self.memory = tell, memory  # memory: for the sums of all rounds; None: each has memory of its own
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
         self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal)
@@ -128,11 +130,12 @@ class Worker:
         return CarriedOut(shard)
 
     def train(self, order: Train) -> None:
-        if order.round_index != self.round_index:
+        first = order.round_index != self.round_index
+        if first:
             self.round_index, self.shard = order.round_index, None
-        self.shard = self.framework.train(
-            self.state, order.clients, order.round_index, order.round_samples, into=self.shard
-        )
+        if self.shard is None:  # the round's first shard may have been handed over already, and the run still needs it
+            self.shard = self.framework.empty_shard(self.state, order.round_samples, self.memory if first else None)
+        self.framework.train(self.state, order.clients, order.round_index, order.round_samples, into=self.shard)
 
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples

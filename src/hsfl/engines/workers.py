@@ -14,11 +14,14 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.spread import Helper, Spread
-from hsfl.engines.worker import Answer, Failed, Order, Setup, Worker
+from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
+from hsfl.frameworks.parallel import Shard
 from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
+from hsfl.training.aggregate import PartialSum, sum_memory
+from hsfl.training.link import LinkBytes, Losses
 
 END_S = 5.0  # within which a worker must have ended after it was told to
 
@@ -33,6 +36,40 @@ class Shared:
     whole: UnitState
 
 
+@dataclass(frozen=True)
+class Handed:
+    """A shard without the numbers of its sum, which lie in memory that the worker shares with the run."""
+
+    start: int  # units of the sum
+    stop: int
+    weight: list[float]
+    bits: tuple[int, ...]
+    largest: tuple[float, ...]
+    heads: Packed[int]
+    losses: Losses
+    bytes: LinkBytes
+
+    @classmethod
+    def of(cls, shard: Shard) -> "Handed":
+        total = shard.total
+        return cls(
+            total.total.start, total.total.stop, total.weight.tolist(), total.bits, total.largest, Packed.of(shard.heads),
+            shard.losses, shard.bytes,
+        )  # fmt: skip
+
+    def shard(self, memory: UnitState) -> Shard:
+        """The shard again. memory: in which the worker counted."""
+        weight = torch.tensor(self.weight, dtype=torch.float64)
+        total = PartialSum(memory[self.start : self.stop], weight, self.bits, self.largest)
+        return Shard(total, self.heads.states(), self.losses, self.bytes)
+
+
+def lies_in(memory: UnitState, shard: Shard) -> bool:
+    """Whether the shard's sum lies in this memory; a second shard of one round does not."""
+    mine, theirs = (floats.untyped_storage().data_ptr() for floats in (memory.floats, shard.total.total.floats))
+    return mine == theirs
+
+
 def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
     """The life of a worker process. Ctrl-C is the run's business; the worker ends when the run is gone."""
     for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
@@ -40,11 +77,12 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
     torch.set_num_threads(num_threads)
     try:
         plugins.load_all(specs)
-        shared = pipe.recv()
-        worker = Worker(shared.setup, pipe.send)
+        shared, memory = pipe.recv()
+        worker = Worker(shared.setup, pipe.send, memory)
         worker.state, worker.whole = State(shared.state.states()), shared.whole
         while (order := pipe.recv()) is not None:
-            pipe.send(worker.carry_out(order))
+            answer = worker.carry_out(order)
+            pipe.send(Handed.of(answer.shard) if answer.shard and lies_in(memory, answer.shard) else answer)
     except (EOFError, ConnectionError):
         pass  # the run is gone
     except (Exception, SystemExit) as error:
@@ -62,12 +100,22 @@ def no_room(error: BaseException) -> InputError | None:
     )
 
 
+def share(*tensors: torch.Tensor) -> None:
+    """Put tensors into memory that processes share."""
+    try:
+        for tensor in tensors:
+            tensor.share_memory_()
+    except RuntimeError as error:
+        raise no_room(error) or error from None
+
+
 @dataclass(kw_only=True)
 class Process(Helper):
     """One worker process."""
 
     process: BaseProcess
     pipe: Connection
+    memory: UnitState | None = None  # in which the worker counts, shared with it
 
 
 class Workers(Spread[Process]):
@@ -103,18 +151,19 @@ class Workers(Spread[Process]):
     def _give_setup(self, setup: Setup) -> None:
         state, whole = Packed.of(self.framework.init().units), setup.task.initial.clone()
         images = (setup.task.feed.images.x, setup.task.feed.images.y, setup.test.x, setup.test.y)
-        try:
-            for tensor in (*images, state.floats, state.ints, whole.floats, whole.ints):
-                tensor.share_memory_()
-        except RuntimeError as error:
-            raise no_room(error) or error from None
+        share(*images, state.floats, state.ints, whole.floats, whole.ints)
         self.shared, self.state = Shared(setup, state, whole), state.states()
         for helper in self.helpers:
             self._send_shared(helper)
 
     def _send_shared(self, helper: Process) -> None:
+        """Send a worker what it shares with the run, and memory for its sums, which is new: the run may still need a sum of the worker
+        before it."""
+        assert self.shared is not None
+        helper.memory = sum_memory(self.shared.whole, 0, self.shared.whole.stop)
+        share(helper.memory.floats, helper.memory.ints)
         try:
-            helper.pipe.send(self.shared)
+            helper.pipe.send((self.shared, helper.memory))
         except ConnectionError:
             pass  # noticed where answers are awaited
         except (AttributeError, TypeError, ValueError) as error:  # how pickle refuses a class made inside a function
@@ -138,9 +187,16 @@ class Workers(Spread[Process]):
         for pipe in wait(list(by_pipe)):
             assert isinstance(pipe, Connection)
             try:
-                yield by_pipe[pipe], pipe.recv()
+                yield by_pipe[pipe], self._received(by_pipe[pipe])
             except (EOFError, OSError):
                 yield by_pipe[pipe], None
+
+    def _received(self, helper: Process) -> Answer:
+        answer: Answer | Handed = helper.pipe.recv()
+        if not isinstance(answer, Handed):
+            return answer
+        assert helper.memory is not None
+        return CarriedOut(answer.shard(helper.memory))
 
     def _how(self, dead: Process) -> str:
         dead.process.join(END_S)

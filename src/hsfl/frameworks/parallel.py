@@ -117,7 +117,7 @@ class CopyPerClient(Base):
         """
         task, lr, link = self.task, self.task.lr(round_index), Link()
         weights = self._weights(round_index)
-        shard = into or Shard(self.zero_sum(state, round_samples), {}, Losses(), LinkBytes())
+        shard = into or self.empty_shard(state, round_samples)
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
         heads = (
             _EdgeHeads(state, shard.total[0 : self.max_cut]) if self.average_heads else _OwnHeads(state, shard.heads)
@@ -140,12 +140,15 @@ class CopyPerClient(Base):
             self._round_weights = (round_index, self.task.weights(round_index))
         return self._round_weights[1]
 
-    def zero_sum(self, state: State, round_samples: int) -> PartialSum:
-        """An empty sum for a round that starts from this state, with so many samples."""
+    def empty_shard(self, state: State, round_samples: int, memory: UnitState | None = None) -> Shard:
+        """The shard of nobody, for a round that starts from this state, with so many samples. memory: for the shard's sum,
+        a `sum_memory` of all units; by default the sum gets memory of its own."""
         main, most = state.units["main"], self.task.most_weight(round_samples)
-        if not self.average_heads:
-            return PartialSum.zero(main, most)
-        return PartialSum.zero(state.units["edge"][0 : self.min_cut], most, main)
+        if self.average_heads:
+            total = PartialSum.zero(state.units["edge"][0 : self.min_cut], most, main, memory=memory)
+        else:
+            total = PartialSum.zero(main, most, memory=memory)
+        return Shard(total, {}, Losses(), LinkBytes())
 
     def finish(self, state: State, shards: Sequence[Shard], receivers: np.ndarray) -> tuple[State, RoundResult]:
         """The shards of a round are joined, in whatever order they come; the servers swap sums and average.

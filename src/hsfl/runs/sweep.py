@@ -90,7 +90,8 @@ def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
 
 def _what_follows(base: RunConfig, plan_only: bool) -> str:
     rounds = f"{base.train.rounds} round{'s' if base.train.rounds > 1 else ''}"
-    work = f"{rounds} are timed and nothing is trained" if plan_only else f"every run makes {rounds}"
+    are = "are" if base.train.rounds > 1 else "is"
+    work = f"{rounds} {are} timed and nothing is trained" if plan_only else f"every run makes {rounds}"
     if base.train.budget_s is not None:
         return f"{work}, or as many as {base.train.budget_s:g} simulated seconds allow (train.budget_s)"
     return work + ("" if plan_only else "; with train.budget_s all have the same simulated seconds")

@@ -40,14 +40,21 @@ class PartialSum:
     largest: tuple[float, ...]  # [stop - start] the largest number that a client may bring
 
     @classmethod
-    def zero(cls, before: UnitState, most_weight: float, *after: UnitState) -> "PartialSum":
+    def zero(
+        cls, before: UnitState, most_weight: float, *after: UnitState, memory: UnitState | None = None
+    ) -> "PartialSum":
         """An empty sum for clients that start from `before` and weigh at most `most_weight` together.
 
-        after: states of the units that follow, where they lie in memory of their own.
+        after: states of the units that follow, where they lie in memory of their own. memory: what `sum_memory` gave, to be
+        used again; by default the sum gets memory of its own.
         """
-        device = "cpu" if before.floats.device.type == "mps" else before.floats.device  # mps has no float64
         stop = after[-1].stop if after else before.stop
-        total = UnitState.empty(before.layout, before.start, stop, torch.int64, device)
+        if memory is None:
+            total = sum_memory(before, before.start, stop)
+        else:
+            total = memory[before.start : stop]
+            total.floats.zero_()
+            total.ints.zero_()
         largest = tuple(most for state in (before, *after) for most in most_after(state))
         bits = tuple(SUM_BITS - math.ceil(math.log2(most * max(most_weight, 1.0))) for most in largest)
         return cls(total, torch.zeros(stop - before.start, dtype=torch.float64), bits, largest)
@@ -108,6 +115,12 @@ class PartialSum:
     def num_bytes(self) -> int:
         """The bytes of the sum on the link between the servers: 8 for each number, and 8 for the weight of each unit."""
         return self.total.num_bytes + self.weight.nbytes
+
+
+def sum_memory(like: UnitState, start: int, stop: int) -> UnitState:
+    """Zeros for a sum over the units `[start, stop)` of the model that `like` is a part of."""
+    device = "cpu" if like.floats.device.type == "mps" else like.floats.device  # mps has no float64
+    return UnitState.empty(like.layout, start, stop, torch.int64, device)
 
 
 def most_after(before: UnitState) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from hsfl.config import TrainConfig
 from hsfl.models.cost import measure
@@ -62,9 +63,7 @@ def training_speed(
     cost = measure(model, input_shape, train.batch_size)
     part = Part(model, Layout.of(model), 0, model.num_units, train)
     part.begin(read_state(model), train.lr)
-    device = next(model.parameters()).device
-    x = torch.randn(train.batch_size, *input_shape).to(device)
-    y = torch.randint(num_classes, (train.batch_size,)).to(device)
+    x, y = _any_batch(model, (train.batch_size, *input_shape), num_classes)
 
     def step_s(number: int) -> float:
         began = now()
@@ -80,6 +79,18 @@ def training_speed(
     assert cost.memory_bits is not None, "measured"
     flops = float(cost.client_flops[-1])
     return Speed(train.batch_size, len(took_s), median_s, low_s, high_s, flops, float(cost.memory_bits[-1]))
+
+
+def _any_batch(model: SplitModel, shape: tuple[int, ...], num_classes: int) -> tuple[Tensor, Tensor]:
+    """Samples of this shape, the batch first, and targets, which have no part in the speed: a class for each sample, or for each
+    token of a model that has an output for each token."""
+    device = next(model.parameters()).device
+    if model.input_dtype is None:
+        return torch.randn(shape).to(device), torch.randint(num_classes, shape[:1]).to(device)
+    tokens = torch.zeros(shape, dtype=model.input_dtype, device=device)  # 0 is in every vocabulary
+    with torch.no_grad():
+        output = model.eval()(tokens[:1])
+    return tokens, torch.zeros(shape[:1] if output.ndim == 2 else shape, dtype=torch.int64, device=device)
 
 
 def machine_memory_bits() -> float | None:
