@@ -219,6 +219,7 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
         import ray  # here, because Ray takes seconds to load
     except ImportError:
         raise InputError(NO_RAY) from None
+    _forget_token()
     try:
         _within(ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False))
     except TooLate:
@@ -230,6 +231,14 @@ def _connect(address: str | None, num_cpus: int) -> list[float]:
             _end()  # ends what had started of the cluster
         raise InputError(_unusable(address, error)) from error
     return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
+
+
+def _forget_token() -> None:
+    """Let Ray read the token of the cluster anew; it keeps the first token of a process, which another cluster refuses."""
+    with suppress(Exception):  # a version of Ray that does not know this keeps no token either, or has another way
+        from ray._raylet import AuthenticationTokenLoader
+
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _knock(address: str) -> None:
