@@ -162,7 +162,7 @@ def test_a_file_travels_in_chunks() -> None:
     collector = Collector(len(content))
     pieces = list(chunks(content))
     assert [collector.add(piece) for piece in pieces] == [False, False, True]
-    assert bytes(collector.content) == content
+    assert b"".join(collector.pieces) == content
     assert Collector(0).add(next(chunks(b"")))
 
 

@@ -52,13 +52,13 @@ def test_who_leaves_while_sums_are_swapped_has_taken_part_unless_the_swap_fails(
         desks.append(desk)
         init(self, desk, keeping)
 
-    async def swap(self: EdgeLink, message: Any, mine: Any) -> Any:
+    async def swap(self: EdgeLink, message: Any, mine: Any, finish: Any) -> Any:
         swaps.append(message.kept)
         if len(swaps) == 1:
             desks[0].drop(3, "disconnected", "it left")
             if lost:
                 raise EdgeLost("gone")
-        return await swapped(self, message, mine)
+        return await swapped(self, message, mine, finish)
 
     monkeypatch.setattr(Main, "__init__", begin)
     monkeypatch.setattr(EdgeLink, "swap", swap)

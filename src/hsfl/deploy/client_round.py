@@ -17,7 +17,7 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.own import Own
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
-from hsfl.deploy.states import chunks, collect, most_state_bytes, read_state, state_bytes
+from hsfl.deploy.states import collect, most_state_bytes, read_state, send, state_bytes
 from hsfl.models.state import UnitState
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Client
@@ -148,8 +148,7 @@ class RoundWork:
         async def work(token: str) -> None:
             call = (await self.channels()).edge.stream("Upload")
             await call.write(pack(Upload(self.job.order.attempt, token)))
-            for chunk in chunks(state_bytes(head)):
-                await call.write(chunk)
+            await send(call, state_bytes(head))
             await call.done_writing()
             expect(await read(call), Uploaded)
 

@@ -1,5 +1,6 @@
 """The main server's end of the line to the edge server."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ from hsfl.deploy.server_messages import (
 from hsfl.deploy.serving import Peer, read
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.states import (
-    chunks,
     collect,
-    most_bytes,
     most_state_bytes,
+    most_sum_bytes,
     read_state,
     read_sum,
+    send,
     state_bytes,
     sum_bytes,
+    together,
 )
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
@@ -102,8 +104,7 @@ class EdgeLink:
         try:
             call = self.peer.stream("TakeUnits", LOAD_S)
             await call.write(pack(TakeUnits(round, units.start, units.stop)))
-            for chunk in chunks(state_bytes(units)):
-                await call.write(chunk)
+            await send(call, state_bytes(units))
             expect(await read(call), Done)
         except aio.AioRpcError as error:
             raise _lost(error) from None
@@ -118,20 +119,26 @@ class EdgeLink:
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
-    async def swap(self, message: Swap, mine: PartialSum | None) -> PartialSum | None:
-        """End the round with the agreed clients: send the main server's sum of the common units, return the edge
-        server's. When this returns, the next round is on the edge server's disk. mine: None without common units."""
+    async def swap(
+        self, message: Swap, mine: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
+    ) -> UnitState:
+        """End the round with the agreed clients: the servers' sums of the common units cross, each on its way while the
+        other is. When this returns, the next round is on the edge server's disk.
+
+        mine: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
+        sum, while the edge server does so, too. Returns that state.
+        """
         try:
             call = self.peer.stream("Swap", LOAD_S)
             await call.write(pack(message))
             theirs = None
             if mine is not None:
-                for chunk in chunks(sum_bytes(mine)):
-                    await call.write(chunk)
-                limit = most_bytes(mine.num_bytes + 8 * len(mine.bits), 4)
-                theirs = read_sum(await collect(lambda: read(call), limit), mine)
+                limit = most_sum_bytes(mine.total)
+                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(mine)))
+                theirs = read_sum(content, mine)
+            after = await finish(theirs)
             expect(await read(call), Done)
-            return theirs
+            return after
         except aio.AioRpcError as error:
             raise _lost(error) from None
 

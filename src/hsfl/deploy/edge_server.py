@@ -38,22 +38,23 @@ from hsfl.deploy.server_messages import (
 from hsfl.deploy.serving import Served, must_hear
 from hsfl.deploy.settings import received_config
 from hsfl.deploy.states import (
-    chunks,
     collect,
-    most_bytes,
     most_state_bytes,
+    most_sum_bytes,
     read_state,
     read_sum,
+    send,
     state_bytes,
     sum_bytes,
+    together,
 )
 from hsfl.deploy.store import Store
 from hsfl.deploy.sums import agreed
 from hsfl.deploy.tokens import Tokens
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
-from hsfl.training.aggregate import most_after
-from hsfl.training.roles import Finished
+from hsfl.training.aggregate import PartialSum, most_after
+from hsfl.training.roles import Finished, Server
 
 
 class Edge:
@@ -125,8 +126,7 @@ class Edge:
         state = self.held.get(message.round)
         if state is None or not 0 <= message.start <= message.stop <= state.stop:
             raise WireError("order", f"the edge server does not hold units to {message.stop} of round {message.round}")
-        for chunk in chunks(state_bytes(state[message.start : message.stop])):
-            await context.write(chunk)
+        await send(context, state_bytes(state[message.start : message.stop]))
 
     async def open(self, request: bytes, context: Any) -> bytes:
         """Begin a round, or hand out heads for an evaluation."""
@@ -194,8 +194,7 @@ class Edge:
         now, seat = self._seat(message.attempt)
         self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
         head = now.state[0 : seat.cut]
-        for chunk in chunks(state_bytes(head)):
-            await context.write(chunk)
+        await send(context, state_bytes(head))
         now.down_bytes += head.num_bytes
         self.metrics.carried("client_edge", "down", head.num_bytes)
 
@@ -240,20 +239,33 @@ class Edge:
             raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
         if not 0 <= message.start <= message.stop <= now.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
-        server = await self.compute.run(lambda: agreed(now.state, now.finished, sorted(message.kept)))
-        if message.start < message.stop:
-            mine = server.send(message.start, message.stop)
-            limit = most_bytes(mine.num_bytes + 8 * len(mine.bits), 4)
-            content = await collect(lambda: must_hear(context), limit)
-            for chunk in chunks(await self.compute.run(lambda: sum_bytes(mine))):
-                await context.write(chunk)
-            await self.compute.run(lambda: server.merge(read_sum(content, mine)))
+        server = await self._summed(now, message, context)
         after = await self.compute.run(server.close)
         await self._keep(now.round + 1, after)
         self.held = {round: state for round, state in self.held.items() if now.round <= round <= now.round + 1}
         self.log.event("round complete", round=now.round + 1, clients=len(message.kept))
         self.metrics.completed(now.round + 1, time.perf_counter() - now.began_s)
         await context.write(pack(Done()))
+
+    async def _summed(self, now: EdgeRound, message: Swap, context: Any) -> Server:
+        """The sums of both servers. The main server's comes while this server sums and sends its own."""
+
+        def sum_up() -> tuple[Server, PartialSum, bytes]:
+            server = agreed(now.state, now.finished, sorted(message.kept))
+            mine = server.send(message.start, message.stop)
+            return server, mine, sum_bytes(mine)
+
+        async def give() -> tuple[Server, PartialSum]:
+            server, mine, content = await self.compute.run(sum_up)
+            await send(context, content)
+            return server, mine
+
+        if message.start >= message.stop:
+            return await self.compute.run(lambda: agreed(now.state, now.finished, sorted(message.kept)))
+        limit = most_sum_bytes(now.state[message.start : message.stop])
+        content, (server, mine) = await together(collect(lambda: must_hear(context), limit), give())
+        await self.compute.run(lambda: server.merge(read_sum(content, mine)))
+        return server
 
     async def _keep(self, round: int, state: UnitState) -> None:
         """Keep a state: first on the disk, then in memory."""

@@ -31,6 +31,8 @@ from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
 from hsfl.planning.choice import choose_present
 from hsfl.runs.record import Summary
+from hsfl.training.aggregate import PartialSum
+from hsfl.training.roles import Server
 
 NEWS_S = 5.0  # after which the edge server answers even if there is no news
 MOST_TRIES = 5  # at one round, if every try keeps too few clients
@@ -260,17 +262,20 @@ class Main:
             start, stop = now.common
             mine = server.send(start, stop) if start < stop else None
             try:
-                theirs = await self.desk.edge.swap(Swap(now.round, now.attempt, kept, start, stop), mine)
+                message = Swap(now.round, now.attempt, kept, start, stop)
+                return await self.desk.edge.swap(message, mine, partial(self._divide, server))
             except EdgeLost as error:
                 self._disagree(now)
                 await self._reopen(now, error)
                 await self._gather(now)
-                continue
-            if theirs is not None:
-                self.desk.metrics.carried("main_edge", "up", theirs.num_bytes)
-                self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
-                server.merge(theirs)
-            return await self.desk.compute.run(server.close)
+
+    async def _divide(self, server: Server, theirs: PartialSum | None) -> UnitState:
+        """The state after the round, from this server's sums and the edge server's of the common units."""
+        if theirs is not None:
+            self.desk.metrics.carried("main_edge", "up", theirs.num_bytes)
+            self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
+            await self.desk.compute.run(partial(server.merge, theirs))
+        return await self.desk.compute.run(server.close)
 
     def _disagree(self, now: MainRound) -> None:
         """Forget the agreement, as the sums were not swapped. Clients that were to be dropped are dropped now."""

@@ -1,7 +1,9 @@
 """States of units and partial sums as safetensors, in chunks; checked against the model before they are used."""
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ from hsfl.deploy.messages import expect, pack
 from hsfl.models.state import Layout, UnitState
 from hsfl.training.aggregate import PartialSum
 
+A = TypeVar("A")
+B = TypeVar("B")
 CHUNK_BYTES = 1 << 20
 HEADER_BYTES = 4096  # that a safetensors file may have beside its tensors
 TENSOR_HEADER_BYTES = 512  # and that it may have in addition for each tensor
@@ -90,6 +94,11 @@ def most_state_bytes(state: UnitState) -> int:
     return most_bytes(state.num_bytes, len(state.named()))
 
 
+def most_sum_bytes(units: UnitState) -> int:
+    """Bytes of the longest file that may hold a sum over these units: 8 for each number, and 16 for each unit."""
+    return most_bytes(8 * (units.floats.numel() + units.ints.numel()) + 16 * (units.stop - units.start), 4)
+
+
 def chunks(content: bytes) -> Iterator[bytes]:
     """The file as messages; an empty file is one empty chunk."""
     whole = np.frombuffer(content, np.uint8)
@@ -103,7 +112,7 @@ class Collector:
 
     def __init__(self, most: int) -> None:
         self.most, self.total = most, -1
-        self.content = bytearray()
+        self.pieces, self.num_bytes = list[memoryview](), 0
 
     def add(self, message: bytes) -> bool:
         """Take a chunk; returns whether the file is whole."""
@@ -114,14 +123,15 @@ class Collector:
             if self.total > self.most:
                 raise WireError("too_large", f"a model of {self.total} bytes where at most {self.most} are expected")
         inside = piece.dtype == torch.uint8 and piece.ndim == 1 and len(piece) <= CHUNK_BYTES
-        if chunk.total != self.total or chunk.at != len(self.content) or not inside:
+        if chunk.total != self.total or chunk.at != self.num_bytes or not inside:
             raise WireError(
-                "order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {len(self.content)} comes next"
+                "order", f"a chunk at byte {chunk.at} of {chunk.total} where byte {self.num_bytes} comes next"
             )
-        if len(self.content) + len(piece) > self.total or (self.total and not len(piece)):
+        if self.num_bytes + len(piece) > self.total or (self.total and not len(piece)):
             raise WireError("too_large", f"chunks of more than the {self.total} bytes that were announced")
-        self.content += piece.numpy().tobytes()
-        return len(self.content) == self.total
+        self.pieces.append(piece.numpy().data)
+        self.num_bytes += len(piece)
+        return self.num_bytes == self.total
 
 
 async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
@@ -129,4 +139,20 @@ async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
     collector = Collector(most)
     while not collector.add(await hear()):
         pass
-    return bytes(collector.content)
+    return b"".join(collector.pieces)  # a bytes object is what safetensors reads, and this is the only copy
+
+
+async def send(stream: Any, content: bytes) -> None:
+    """Send a file in chunks. stream: of gRPC, at either end."""
+    for chunk in chunks(content):
+        await stream.write(chunk)
+
+
+async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Both results. If one fails, the other is given up, and its failure is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            one, two = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return one.result(), two.result()
