@@ -37,6 +37,7 @@ from hsfl.deploy.serving import Peer, read
 from hsfl.frameworks import find_framework
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.training.speed import keep_freed_memory
 
 CLIENTS = ("one", "two", "three", "four")
 EXCHANGE_BYTES = 4 << 20  # up; the same comes down
@@ -292,6 +293,7 @@ def main() -> None:
     words = parser.parse_args()
     quick = words.quick
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the processes of a deployment do
     batches, batch_size, rounds = (2, 16, 2) if quick else (words.batches, 256, 4)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -50,6 +50,22 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert until(20, lambda: not namespaces.processes_in(lonely))
 
 
+def test_two_runs_of_one_process_have_a_cluster_each(lonely: str, tmp_path: Path) -> None:
+    """Each cluster has a token of its own, and Ray remembers the first token of a process."""
+    code = (
+        "import hsfl\n"
+        "if __name__ == '__main__':\n"
+        "    for name in ('one', 'two'):\n"
+        "        summary = hsfl.run(None, name, data='digits', model='cnn', engine={'name': 'ray', 'workers': 2, 'threads': 1},\n"
+        "                           train={'rounds': 1}, fleet={'num_clients': 2, 'cuts': 2}, progress=False)\n"
+        "        print(summary.status, flush=True)\n"
+    )
+    script = tmp_path / "twice.py"
+    script.write_text(code)
+    done = finished(namespaces.inside(lonely, ["env", "-C", str(tmp_path), sys.executable, str(script)]))
+    assert done.stdout.split() == ["finished", "finished"], done.stderr
+
+
 def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely: str, tmp_path: Path) -> None:
     rounds, out = "train.rounds=40", tmp_path / "run"
     run(config(rounds), tmp_path / "inline")

@@ -32,7 +32,7 @@ from hsfl.deploy.probe import measure_rates
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
-from hsfl.training.speed import machine_memory_bits
+from hsfl.training.speed import keep_freed_memory, machine_memory_bits
 from hsfl.training.step import Part
 
 LEAVE_S = 2.0  # for the main server to read why a client goes
@@ -51,6 +51,7 @@ class ClientProcess:
 
     def __init__(self, settings: ClientSettings, certs: Path | None, log: Log) -> None:
         self.settings, self.certs, self.log = settings, certs, log
+        keep_freed_memory()
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.own: Own | None = None
         self.joined = False  # once, at least: from then on the seat is this client's

@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from hsfl.training.speed import keep_freed_memory
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -63,6 +65,7 @@ class Compute:
     """The compute thread of a process."""
 
     def __init__(self, num_threads: int | None = None) -> None:
+        keep_freed_memory()
         self._thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin, (num_threads,))
         self._queue: FairQueue[_Job] = FairQueue()
         self._busy = False

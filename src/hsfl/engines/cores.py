@@ -1,4 +1,4 @@
-"""How many cores this process may use, and the memory that it keeps."""
+"""How many cores this process may use."""
 
 import os
 from collections.abc import Callable
@@ -7,15 +7,6 @@ from collections.abc import Callable
 def num_cores() -> int:
     """The cores that this process may run on, which can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory of each batch for the next batch.
-
-    glibc gives freed memory back to the system, and takes it anew page by page, unless the process has freed a large piece before: the
-    largest piece so far, up to 32 MB, decides. A process that reads its data has freed such pieces; a worker has not.
-    """
-    bytearray(31 << 20)
 
 
 def warn_of_cores(num_workers: int, num_threads: int, cores: int, say: Callable[[str], None]) -> None:

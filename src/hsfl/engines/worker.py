@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from hsfl import plugins
 from hsfl.engines.base import Exam
-from hsfl.engines.cores import keep_freed_memory
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import State, Task
@@ -21,6 +20,7 @@ from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Tally
+from hsfl.training.speed import keep_freed_memory
 
 PROGRESS_S = 0.1  # between two messages about batches
 

@@ -1,4 +1,4 @@
-"""How fast this machine trains a model: all units of the model, step after step, for some seconds."""
+"""How fast this machine trains a model: all units of the model, step after step, for some seconds. And its memory."""
 
 import os
 import statistics
@@ -91,6 +91,15 @@ def _any_batch(model: SplitModel, shape: tuple[int, ...], num_classes: int) -> t
     with torch.no_grad():
         output = model.eval()(tokens[:1])
     return tokens, torch.zeros(shape[:1] if output.ndim == 2 else shape, dtype=torch.int64, device=device)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory of each batch for the next batch.
+
+    glibc gives freed memory back to the system, and takes it anew page by page, unless the process has freed a large piece before: the
+    largest piece so far, up to 32 MB, decides. A process that reads its data has freed such pieces; a worker has not.
+    """
+    bytearray(31 << 20)
 
 
 def machine_memory_bits() -> float | None:
