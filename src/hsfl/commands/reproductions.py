@@ -35,7 +35,7 @@ WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
     epilog="Examples:\n\n"
     "- `hsfl reproduce fig4` takes some minutes and needs no data\n"
     "- `hsfl reproduce all --scale smoke --data-dir DATA` shows in a minute or two that everything runs\n"
-    "- `hsfl reproduce table1 --seeds 3` tabulates the trainings in docs/results again, in some minutes\n"
+    "- `hsfl reproduce table1 --seeds 3` tabulates the trainings in docs/results again, in about a minute\n"
     "- `hsfl reproduce table1 --results none --data-dir DATA --out results` trains everything itself\n"
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
