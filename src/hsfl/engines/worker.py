@@ -135,7 +135,9 @@ class Worker:
             self.round_index, self.shard = order.round_index, None
         if self.shard is None:  # the round's first shard may have been handed over already, and the run still needs it
             self.shard = self.framework.empty_shard(self.state, order.round_samples, self.memory if first else None)
-        self.framework.train(self.state, order.clients, order.round_index, order.round_samples, into=self.shard)
+        self.shard = self.framework.train(
+            self.state, order.clients, order.round_index, order.round_samples, into=self.shard
+        )
 
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples
