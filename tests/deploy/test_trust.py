@@ -18,7 +18,7 @@ from hsfl.deploy.certs import Authority
 from hsfl.deploy.credentials import add_port, is_loopback, open_channel, plaintext_metadata
 from hsfl.deploy.identity import check_current
 from hsfl.errors import InputError
-from tests.deploy.trust_bench import OPEN, ROUND, SUMS, TALK, WHO, asked, forged, in_loop, raw_channel, serving
+from tests.deploy.trust_bench import OPEN, ROUND, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
 
 WARD = ("hsfl://client/ward-1", "hsfl://role/client")
 CLOSED = "UNAVAILABLE: failed to connect to all addresses"  # what gRPC says, whatever is wrong with a certificate
@@ -273,6 +273,28 @@ async def test_a_connection_does_not_outlive_its_certificate(certs, monkeypatch)
             await stream.read()
         assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert (await asked(one)).startswith("UNAUTHENTICATED: ward-1's certificate expired on ")
+
+
+async def read_to_the_end(stream):
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+@pytest.mark.parametrize("method", [TALK, WRITE])
+@pytest.mark.parametrize("num_bytes", [5, 3_000_000])  # the larger answer is not written until the peer reads
+@in_loop
+async def test_a_call_that_is_ended_while_its_first_answer_is_written_hears_why(own, method, num_bytes):
+    async with serving(own / "main") as served, open_channel(f"127.0.0.1:{served.port}", "main", own / "ward-1") as one:
+        stream = one.stream_stream(method)()
+        await stream.write(bytes(num_bytes))
+        await served.answering.wait()
+        Authority(own).revoke("ward-1")
+        assert served.gate.end_refused() == 1
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await read_to_the_end(stream)
+        assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert [reason for reason, _, _ in served.refusals] == ["revoked"]
+        assert served.ended.is_set()
 
 
 @in_loop

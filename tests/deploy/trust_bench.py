@@ -24,8 +24,9 @@ from hsfl.deploy.identity import caller
 from hsfl.deploy.tokens import Tokens
 
 CLIENT = (ExtendedKeyUsageOID.CLIENT_AUTH,)
-WHO, TALK, SUMS, ROUND, OPEN = "/t.Main/Who", "/t.Main/Talk", "/t.Main/Sums", "/t.Main/Round", "/t.Main/Unlisted"
-ROLES = {WHO: {"client", "edge"}, TALK: {"client"}, SUMS: {"edge"}, ROUND: {"client"}}
+WHO, TALK, WRITE, SUMS = "/t.Main/Who", "/t.Main/Talk", "/t.Main/Write", "/t.Main/Sums"
+ROUND, OPEN = "/t.Main/Round", "/t.Main/Unlisted"
+ROLES = {WHO: {"client", "edge"}, TALK: {"client"}, WRITE: {"client"}, SUMS: {"edge"}, ROUND: {"client"}}
 
 
 def forged(
@@ -80,7 +81,8 @@ class Served:
             lambda error, who, method: self.failures.append(str(error)),
             self.problems.append,
         )
-        self.tokens, self.ended, self.port = Tokens(), asyncio.Event(), 0
+        self.tokens, self.port = Tokens(), 0
+        self.answering, self.ended = asyncio.Event(), asyncio.Event()  # talk has begun to answer, it has ended
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:
         self.refusals.append((refused.reason, identity and identity.name, refused.words))
@@ -97,9 +99,15 @@ class Served:
         """Yields back what it gets."""
         try:
             async for request in requests:
+                self.answering.set()
                 yield request
         finally:
             self.ended.set()
+
+    async def write(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """Writes back what it gets."""
+        async for request in self.talk(requests, context):
+            await context.write(request)
 
     async def round(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """Reads a token, then writes."""
@@ -113,6 +121,7 @@ class Served:
             "Sums": grpc.unary_unary_rpc_method_handler(self.who),
             "Unlisted": grpc.unary_unary_rpc_method_handler(self.who),
             "Talk": grpc.stream_stream_rpc_method_handler(self.talk),
+            "Write": grpc.stream_stream_rpc_method_handler(self.write),
             "Round": grpc.stream_stream_rpc_method_handler(self.round),
         }
         return (grpc.method_handlers_generic_handler("t.Main", table),)

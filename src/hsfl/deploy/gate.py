@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,9 +120,15 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         return None
 
     @asynccontextmanager
-    async def _admitted(self, context: Any, method: str) -> AsyncIterator[None]:
-        """Run a handler's body for a caller who may call; anyone else hears why not."""
+    async def _admitted(self, context: Any, method: str, streams: bool) -> AsyncIterator[None]:
+        """Run a handler's body for a caller who may call; anyone else hears why not. streams: whether it answers in a stream.
+
+        A stream's headers are sent before its call can be ended. gRPC sends them with the first message otherwise, and to
+        abort while that is on its way fails, so that the peer would wait for ever.
+        """
         call = await self._enter(context, method)
+        if streams:
+            await context.send_initial_metadata(())
         self._calls.add(call)
         try:
             yield
@@ -165,21 +171,27 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         await context.abort(code, refused.words)
 
     def _guarded(self, handler: Any, method: str) -> Any:
-        """The same handler behind the check. A handler may return its answer, write it to the context, or yield it."""
+        """The same handler behind the check. A handler may return its answer, write it to the context, or yield it.
+
+        What a handler yields is written here: gRPC would wait for the write outside of the check, and nobody would tell the
+        peer of a call that is ended meanwhile.
+        """
         inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
+        streams = handler.response_streaming
+
         async def answer(request: Any, context: Any) -> Any:
-            async with self._admitted(context, method):
+            async with self._admitted(context, method, streams):
                 return await inner(request, context)
 
-        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._admitted(context, method):
-                async for message in inner(request, context):
-                    yield message
+        async def answers(request: Any, context: Any) -> None:
+            async with self._admitted(context, method, streams), aclosing(inner(request, context)) as messages:
+                async for message in messages:
+                    await context.write(message)
 
         yields = inspect.isasyncgenfunction(inner)
         assert yields or inspect.iscoroutinefunction(inner), f"the handler of {method} is not async"
-        return _KINDS[handler.request_streaming, handler.response_streaming](
+        return _KINDS[handler.request_streaming, streams](
             answers if yields else answer, handler.request_deserializer, handler.response_serializer
         )
 
