@@ -81,7 +81,7 @@ def test_a_diverging_run_exits_1_and_can_be_looked_at(tmp_path):
     answer = hsfl("run", *words, "--set", "train.eval_every=9", "--out", tmp_path / "run")
     assert answer.code == 1
     assert answer.out.splitlines()[-1] == "the loss is not a number in round 1; try a smaller train.lr"
-    assert "a weight of unit 3 has grown to" in answer.out
+    assert "a weight of unit 1 has grown to" in answer.out
     assert read_strictly(tmp_path / "run/rounds.jsonl") == []
     assert hsfl("evaluate", tmp_path / "run", "--json").json()["loss"] < 10
     again = hsfl("run", "--resume", "--out", tmp_path / "run", "--json", "--quiet")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.laws.bench import make_task
 
 from hsfl.errors import InputError
-from hsfl.models.state import UnitState
+from hsfl.models.state import UnitState, joined_view
 from hsfl.rng import stream
-from hsfl.training.aggregate import Diverged, PartialSum, _stretches
+from hsfl.training.aggregate import CHUNK, NEAR, Diverged, PartialSum, _add, _stretches
 from hsfl.training.link import Losses
 
 BEFORE = make_task([1], [2], dtype=torch.float32).initial
@@ -132,6 +132,68 @@ def test_integers_that_no_sum_can_carry_are_refused_and_the_largest_allowed_are_
 
 def test_neighbouring_units_with_one_scale_are_scaled_at_once() -> None:
     assert _stretches([2.0, 2.0, 4.0, 2.0], [3, 5, 9, 9]) == [(0, 5, 2.0), (5, 9, 4.0), (9, 9, 2.0)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.floats(-1.0, 1.0, width=32), min_size=1, max_size=20),
+    weight=st.one_of(st.integers(1, 2**29), st.floats(2.0**-20, 2.0**29)),
+    bits=st.integers(0, 50),
+)
+def test_the_quick_way_of_counting_rounds_as_python_does(parts: list[float], weight: float, bits: int) -> None:
+    """Halves go to the even number; beyond NEAR the slow way takes over, and both agree."""
+    scale, part = float(weight) * 2.0**bits, torch.tensor(parts)
+    total = torch.full((len(parts),), 7)
+    _add(total, part, [scale], [len(parts)], max(map(abs, parts)))
+    if scale <= 2.0**62:
+        assert total.tolist() == [7 + round(number * scale) for number in part.tolist()]
+    slow = torch.full((len(parts),), 7)
+    _add(slow, part, [scale], [len(parts)], float("inf"))
+    assert torch.equal(total, slow) or scale > 2.0**62
+
+
+def test_halves_and_the_last_number_that_is_near_and_pieces_of_a_long_vector() -> None:
+    numbers = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, NEAR, -NEAR], dtype=torch.float64)
+    for peak in (NEAR / 2, float("inf")):
+        total = torch.zeros(7, dtype=torch.int64)
+        _add(total, numbers, [1.0], [7], peak)
+        assert total.tolist() == [0, 2, 2, 0, -2, round(NEAR), -round(NEAR)]
+    long, total = torch.linspace(-1, 1, CHUNK + 5), torch.zeros(CHUNK + 5, dtype=torch.int64)
+    _add(total, long, [1e6, 2e6], [100, CHUNK + 5], 1.0)
+    wide = long.double() * torch.where(torch.arange(CHUNK + 5) < 100, 1e6, 2e6)
+    assert torch.equal(total, wide.round().long())
+
+
+def test_sides_are_joined_only_where_they_lie_one_behind_the_other() -> None:
+    whole = BEFORE.clone()
+    one = joined_view(whole[0:2], whole[2 : whole.stop])
+    assert one is not None
+    assert (one.start, one.stop) == (0, whole.stop)
+    assert (one.floats.data_ptr(), len(one.floats)) == (whole.floats.data_ptr(), len(whole.floats))
+    assert torch.equal(one.ints, whole.ints)
+    assert joined_view(whole[0:1], whole[2 : whole.stop]) is None  # a unit is missing
+    assert joined_view(whole[0:2].clone(), whole[2 : whole.stop]) is None  # as after a codec
+    assert joined_view(whole[0:0], whole) is not None
+
+
+def test_losses_are_summed_in_their_order_in_double_precision() -> None:
+    rng, losses, by_hand = stream(2, "losses"), Losses(), 0.0
+    for _ in range(2500):
+        loss, count = torch.tensor(10.0 ** rng.uniform(-8, 8)), int(rng.integers(1, 40))
+        losses.add(loss, count)
+        by_hand = by_hand + loss.item() * count
+    assert losses.totals == [by_hand]
+
+
+def test_a_state_that_is_in_training_and_a_loss_of_one_element_count_too() -> None:
+    state = BEFORE.clone()
+    state.floats.requires_grad_(True)
+    total = PartialSum.zero(BEFORE, 1.0)
+    total.add(state, 1.0)
+    assert torch.equal(total.mean(BEFORE).floats, BEFORE.floats)
+    losses = Losses()
+    losses.add(torch.tensor([2.0]), 3)
+    assert losses.mean == 2.0
 
 
 def test_losses_merge_in_any_order() -> None:

@@ -122,3 +122,35 @@ def test_parts_without_parameters_and_tails_that_begin_in_place_train(framework:
             sgd.step()
     assert_same(whole, read_state(model), 1e-9)
     assert (whole.floats - task.initial.floats).abs().max() > 1e-3
+
+
+class Theirs(nn.Identity):
+    """A module of a stranger, which might do something else with the next batch."""
+
+
+@pytest.mark.parametrize(
+    ("units", "keeps"),
+    [
+        ([nn.Linear(4, 4), nn.ReLU(inplace=True)], True),
+        ([nn.ReLU(inplace=True), nn.Linear(4, 4)], False),
+        ([nn.Flatten(0), nn.ReLU(inplace=True)], False),  # a view, and then in place: the same memory
+        ([nn.Flatten(0), nn.ReLU()], True),
+        ([Theirs(), nn.Linear(4, 4)], False),
+    ],
+)
+def test_what_arrives_is_copied_until_it_is_known_that_nothing_writes_over_it(
+    units: list[nn.Module], keeps: bool
+) -> None:
+    model = SplitModel(units)
+    part = Part(model, Layout.of(model), 0, 2, TrainConfig(optimizer="sgd"))
+    part.begin(read_state(model), 0.1)
+    x = torch.randn(3, 4).requires_grad_(True)
+    before = x.detach().clone()
+    gradients = []
+    for step in range(3):
+        x.grad = None
+        part.forward(x, StepKey(0, 0, 0, step)).sum().backward()
+        gradients.append(x.grad)
+        assert torch.equal(x.detach(), before)
+    assert ((0, 2) in part._keeps) == keeps
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)

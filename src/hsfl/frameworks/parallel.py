@@ -24,7 +24,7 @@ from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses
-from hsfl.training.roles import Client, EdgeServer, MainServer, agree
+from hsfl.training.roles import Client, EdgeServer, MainServer, count_both
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,7 @@ class CopyPerClient(Base):
         weights = self._weights(round_index)
         shard = into or self.empty_shard(state, round_samples)
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
-        heads = (
-            _EdgeHeads(state, shard.total[0 : self.max_cut]) if self.average_heads else _OwnHeads(state, shard.heads)
-        )
+        heads = _EdgeHeads(state, shard.total, self.max_cut) if self.average_heads else _OwnHeads(state, shard.heads)
         for k in clients:
             data, cut = task.data(k), self.cuts[k]
             client = Client(data, self.head_part, task.num_units)
@@ -190,10 +188,10 @@ class CopyPerClient(Base):
 
 
 class _EdgeHeads:
-    """Stage 3 of the paper: heads come back to the edge server, which sums them."""
+    """Stage 3 of the paper: heads come back to the edge server, and are summed."""
 
-    def __init__(self, state: State, total: PartialSum) -> None:
-        self.edge = EdgeServer(state.units["edge"], total)
+    def __init__(self, state: State, total: PartialSum, max_cut: int) -> None:
+        self.edge, self.total = EdgeServer(state.units["edge"], total[0:max_cut]), total
 
     def give(self, client: int, cut: int, link: Link) -> UnitState:
         return link.arrive("client_edge_down", self.edge.head(cut))  # its bytes were counted when it was made
@@ -201,9 +199,7 @@ class _EdgeHeads:
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
         """Take a trained head. The client counts as soon as both servers have its side."""
         self.edge.finish(client, link.carry("client_edge_up", head), weight)
-        both = agree(main, self.edge)
-        main.commit(both)
-        self.edge.commit(both)
+        count_both(main, self.edge, self.total)
 
 
 class _OwnHeads:

@@ -122,6 +122,21 @@ class UnitState:
         return tensors
 
 
+def joined_view(first: UnitState, then: UnitState) -> UnitState | None:
+    """Both states as one view, where one lies right behind the other in memory; else None."""
+    floats, ints = _joined_view(first.floats, then.floats), _joined_view(first.ints, then.ints)
+    if first.stop != then.start or floats is None or ints is None:
+        return None
+    return UnitState(first.layout, first.start, then.stop, floats, ints)
+
+
+def _joined_view(first: Tensor, then: Tensor) -> Tensor | None:
+    if first.untyped_storage().data_ptr() != then.untyped_storage().data_ptr():
+        return None
+    behind = first.storage_offset() + len(first) == then.storage_offset()
+    return first.as_strided((len(first) + len(then),), (1,)) if behind else None
+
+
 def read_state(model: SplitModel) -> UnitState:
     """A copy of the whole model's state."""
     first = next(model.parameters(), torch.zeros(0))

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,9 @@ GROWTH_BITS = 12  # a round may multiply a unit's largest number by 2 to this po
 SUM_BITS = 62  # of a sum; an int64 holds 63 and a sign
 WEIGHT_BITS = 20  # weights are multiples of 2 ** -20, so that their sums are exact, too
 COUNTED = 2**53  # up to here a sum of integers (BatchNorm's counters) is divided exactly
+ROUNDER = 1.5 * 2.0**52  # a double near it counts in ones: what is added is rounded, and lies in the lowest bits
+ROUNDER_BITS = np.float64(ROUNDER).view(np.int64)
+NEAR = 0.99 * 2.0**51  # how far from ROUNDER that holds
 
 
 class Diverged(ArithmeticError):
@@ -61,16 +65,18 @@ class PartialSum:
 
     def __getitem__(self, units: slice) -> "PartialSum":
         first = self.total.start
+        if (units.start, units.stop) == (first, self.total.stop):
+            return self
         mine = slice(units.start - first, units.stop - first)
         return PartialSum(self.total[units], self.weight[mine], self.bits[mine], self.largest[mine])
 
     def add(self, state: UnitState, weight: float) -> None:
         """Add one client's state, whose units are some of this sum's. weight: the client's number of samples."""
         mine, weight = self[state.start : state.stop], math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
-        check_growth(state, mine.largest)
+        peak = check_growth(state, mine.largest)
         starts = state.layout.float_starts
         ends = [starts[unit + 1] - starts[state.start] for unit in range(state.start, state.stop)]
-        _add(mine.total.floats, state.floats, [math.ldexp(weight, bits) for bits in mine.bits], ends)
+        _add(mine.total.floats, state.floats, [math.ldexp(weight, bits) for bits in mine.bits], ends, peak)
         if len(state.ints):
             most_weight = (
                 math.ldexp(1.0, SUM_BITS - mine.bits[0]) / mine.largest[0]
@@ -133,17 +139,22 @@ def most_after(before: UnitState) -> tuple[float, ...]:
     return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in numbers)
 
 
-def check_growth(state: UnitState, most: Sequence[float]) -> None:
-    """Refuse a state that holds NaN or a number too large for a sum, so that no sum ever overflows.
+def check_growth(state: UnitState, most: Sequence[float]) -> float:
+    """Refuse a state that holds NaN or a number too large for a sum, so that no sum ever overflows; returns its largest absolute
+    value.
 
     most: the largest number that each unit of the state may hold.
     """
-    if not len(state.floats) or max(map(abs, torch.stack(torch.aminmax(state.floats)).tolist())) <= min(most):
-        return  # one look at all units together; NaN is not less than anything
+    if not len(state.floats):
+        return 0.0
+    peak = max(map(abs, torch.stack(torch.aminmax(state.floats)).tolist()))
+    if peak <= min(most):
+        return peak  # one look at all units together; NaN is not less than anything
     for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):
         if not found <= largest:
             grown = "is no number" if math.isnan(found) else f"has grown to {found:.3g} within a round"
             raise Diverged(f"a weight of unit {unit + 1} {grown}; lower train.lr, or normalise the data")
+    return peak
 
 
 def _largest(state: UnitState) -> list[float]:
@@ -153,16 +164,28 @@ def _largest(state: UnitState) -> list[float]:
     return torch.stack([torch.maximum(-low, high) for low, high in ranges]).tolist() if ranges else []
 
 
-def _add(total: Tensor, part: Tensor, scales: Sequence[float], ends: Sequence[int]) -> None:
-    """total += part times the scale of its unit, rounded, in pieces that stay in the cache. ends: where each unit ends."""
-    stretches = _stretches(scales, ends)
+def _add(total: Tensor, part: Tensor, scales: Sequence[float], ends: Sequence[int], peak: float) -> None:
+    """total += part times the scale of its unit, rounded, in pieces that stay in the cache. ends: where each unit ends. peak: the
+    largest absolute value of the part."""
+    stretches, part = _stretches(scales, ends), part.detach()
+    near = total.device.type == "cpu" and peak * max(scales, default=0.0) < NEAR
     for begin in range(0, len(total), CHUNK):
         end = min(begin + CHUNK, len(total))
         wide = part[begin:end].to(total.device, torch.float64, copy=True)
         for first, last, scale in stretches:
             if max(first, begin) < min(last, end):
                 wide[max(first - begin, 0) : last - begin].mul_(scale)
-        total[begin:end].add_(wide.round_().long())
+        if near:
+            _count(total[begin:end], wide)
+        else:
+            total[begin:end].add_(wide.round_().long())
+
+
+def _count(total: Tensor, wide: Tensor) -> None:
+    """total += wide, rounded, for numbers up to NEAR: twice as fast as torch's rounding, conversion and sum, to the same bits."""
+    whole, mine = wide.add_(ROUNDER).numpy().view(np.int64), total.numpy()
+    whole -= ROUNDER_BITS
+    mine += whole
 
 
 def _stretches(scales: Sequence[float], ends: Sequence[int]) -> list[tuple[int, int, float]]:

@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 
 Load = TypeVar("Load", Tensor, UnitState, PartialSum)
+READ_EVERY = 1000  # losses that are kept as tensors at most
 
 
 @dataclass
@@ -58,15 +60,19 @@ class Losses:
     """The mean training loss over samples. The parts of a round may be merged in any order: their sum is exact."""
 
     def __init__(self) -> None:
-        self.total: Tensor | None = None  # of the steps that were added here, in their order; read once, at the end
-        self.parts: list[Tensor | float] = []  # totals of merged parts
+        self.steps: list[
+            tuple[Tensor, int]
+        ] = []  # losses that were not read yet, with their samples: reading waits for the device
+        self.total: float | None = None  # of the steps that were added here, in their order
+        self.parts: list[float] = []  # totals of merged parts
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
         """Add the mean loss of a batch of so many samples."""
-        part = (loss.detach() if loss.device.type == "mps" else loss.detach().double()) * num_samples
-        self.total = part if self.total is None else self.total + part
+        self.steps.append((loss.detach(), num_samples))
         self.num_samples += num_samples
+        if len(self.steps) >= READ_EVERY:
+            self._read()
 
     def merge(self, other: "Losses") -> None:
         """Count in the losses of another part of the round."""
@@ -74,14 +80,22 @@ class Losses:
         self.num_samples += other.num_samples
 
     def read(self) -> None:
-        """Turn the totals into plain numbers, which cross a process border at no cost."""
-        self.parts, self.total = [float(total) for total in self.totals], None
+        """Make one part of each total: nothing but plain numbers is left."""
+        self.parts, self.total = self.totals, None
+
+    def _read(self) -> None:
+        if self.steps:
+            losses, counts = zip(*self.steps)
+            for loss, count in zip(torch.stack(losses).flatten().tolist(), counts):
+                self.total = loss * count + (self.total or 0.0)
+            self.steps.clear()
 
     @property
-    def totals(self) -> list[Tensor | float]:
+    def totals(self) -> list[float]:
+        self._read()
         return self.parts if self.total is None else [*self.parts, self.total]
 
     @property
     def mean(self) -> float | None:
         totals = self.totals
-        return math.fsum(map(float, totals)) / self.num_samples if totals else None
+        return math.fsum(totals) / self.num_samples if totals else None

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hsfl.models.state import UnitState
+from hsfl.models.state import UnitState, joined_view
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData
 from hsfl.training.link import Link, Losses
@@ -101,6 +101,16 @@ class MainServer(Server):
 def agree(main: MainServer, edge: EdgeServer) -> list[int]:
     """The clients whose sides are complete at both servers."""
     return [client for client in main.finished if client in edge.finished]
+
+
+def count_both(main: MainServer, edge: EdgeServer, total: PartialSum) -> None:
+    """Count the clients whose sides are complete at both servers into one sum over the units of both: at once where a client's
+    sides lie one behind the other in memory, as they do in a simulation."""
+    for client in agree(main, edge):
+        head, tail = edge.finished.pop(client), main.finished.pop(client)
+        whole = joined_view(head.state, tail.state)
+        for state in (head.state, tail.state) if whole is None else (whole,):
+            total.add(state, tail.weight)
 
 
 def swap(main: MainServer, edge: EdgeServer, start: int, stop: int, link: Link) -> None:

@@ -61,7 +61,12 @@ def _draws(unit: nn.Module) -> bool:
 def _may_draw(module: nn.Module) -> bool:
     if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU) or bool(getattr(module, "dropout", None)):
         return True
-    return not type(module).__module__.startswith(("torch.nn.", "hsfl.models."))
+    return not _is_known(module)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether a module is torch's or ours, so that it does the same with every batch."""
+    return type(module).__module__.startswith(("torch.nn.", "hsfl.models."))
 
 
 class Part:
@@ -78,6 +83,11 @@ class Part:
         self.train, self.goal = train, goal
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
+        modules = [module for unit in self.units for module in unit.modules()]
+        self._known = all(
+            _is_known(each) and not each._forward_pre_hooks and not each._forward_hooks for each in modules
+        )
+        self._keeps: set[tuple[int, int]] = set()  # stretches of units that leave their input as it is
         self._moments = Memory(self.parameters(), MOMENTS[train.optimizer])
         self._optimizer: Optimizer | None = None
         self._optimizers: dict[tuple[int, int], Optimizer | None] = {}
@@ -133,9 +143,9 @@ class Part:
 
     def forward(self, x: Tensor, key: StepKey) -> Tensor:
         """Run a batch through the units. On a client this is stage 1, i, Eq. (1)."""
-        first = self._memory.start
-        if x.is_leaf and x.requires_grad:
-            x = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
+        first, copied = self._memory.start, None
+        if x.is_leaf and x.requires_grad and (self.start, self.stop) not in self._keeps:
+            x = copied = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
         for unit in range(self.start, self.stop):
             if self._draws[unit - first]:
                 with DRAWING:
@@ -143,6 +153,8 @@ class Part:
                     x = self.units[unit - first](x)
             else:
                 x = self.units[unit - first](x)
+        if copied is not None and copied._version == 0 and self._known:
+            self._keeps.add((self.start, self.stop))
         return x
 
     def update(self) -> None:
