@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from hsfl.engines import on_ray
+from hsfl.engines import cluster, on_ray
 from hsfl.errors import InputError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
 def test_the_limits_add_up_to_what_the_guide_says() -> None:
-    assert on_ray.KNOCK_S + on_ray.LOAD_S + on_ray.ANSWER_S <= on_ray.SAID_S == 15
-    assert f"within {on_ray.SAID_S:g} s" in GUIDE.read_text()
+    assert cluster.KNOCK_S + cluster.LOAD_S + cluster.ANSWER_S <= cluster.SAID_S == 15
+    assert f"within {cluster.SAID_S:g} s" in GUIDE.read_text()
 
 
 def test_whatever_is_waited_for_at_an_address_has_one_of_these_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection and Ray's own call are made within limits, each once, and nothing else reaches for the address."""
     waited: list[float | None] = []
-    monkeypatch.setattr(on_ray, "_within", lambda seconds, call: waited.append(seconds))
+    monkeypatch.setattr(cluster, "_within", lambda seconds, call: waited.append(seconds))
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 3.0}}]))
     for name in ("create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, _never)
-    assert on_ray._connect("head.example:6379", 1) == [3.0]
-    assert waited == [on_ray.KNOCK_S, on_ray.ANSWER_S]
+    assert cluster.connect("head.example:6379", 1) == [3.0]
+    assert waited == [cluster.KNOCK_S, cluster.ANSWER_S]
 
 
 def _never(*words: Any, **more: Any) -> None:
@@ -39,27 +40,27 @@ def _never(*words: Any, **more: Any) -> None:
 
 def test_a_call_that_hangs_is_given_up_and_an_error_comes_through() -> None:
     hangs = threading.Event()
-    with pytest.raises(on_ray.TooLate, match=r"no answer in 0.01 s"):
-        on_ray._within(0.01, hangs.wait)
+    with pytest.raises(cluster.TooLate, match=r"no answer in 0.01 s"):
+        cluster._within(0.01, hangs.wait)
     hangs.set()
     with pytest.raises(ZeroDivisionError):
-        on_ray._within(5.0, lambda: 1 / 0)
+        cluster._within(5.0, lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
     ("slow", "words"),
-    [(on_ray.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
-     (on_ray.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
+    [(cluster.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
+     (cluster.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
 )  # fmt: skip
 def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def within(seconds: float, call: Callable[[], Any]) -> None:
         if seconds == slow:
-            raise on_ray.TooLate(f"no answer in {seconds:g} s")
+            raise cluster.TooLate(f"no answer in {seconds:g} s")
 
-    monkeypatch.setattr(on_ray, "_within", within)
+    monkeypatch.setattr(cluster, "_within", within)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     with pytest.raises(InputError) as error:
-        on_ray._connect("head.example:6379", 1)
+        cluster.connect("head.example:6379", 1)
     assert words in str(error.value)
 
 
@@ -68,22 +69,22 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
 )
 def test_what_is_no_address_of_a_head_node_is_said_so(address: str) -> None:
     with pytest.raises(InputError, match=r"give HOST:PORT of the head node"):
-        on_ray._knock(address)
+        cluster._knock(address)
 
 
 def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
-    monkeypatch.setattr(on_ray, "_knock", _never)
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    monkeypatch.setattr(cluster, "_knock", _never)
     with pytest.raises(InputError, match="Ray is not installed"):
-        on_ray._connect("head.example:6379", 1)
+        cluster.connect("head.example:6379", 1)
 
 
 @pytest.mark.parametrize("token", [None, "of the user's own cluster"])
 def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
     token: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in on_ray.QUIET:
+    for name in cluster.QUIET:
         monkeypatch.setenv(name, "0")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
@@ -94,10 +95,10 @@ def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
         init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None, nodes=list
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
-    on_ray._connect(None, 1)
+    cluster.connect(None, 1)
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert seen[0] not in (None, token)
-    on_ray._end()
+    cluster.end()
     assert (os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN")) == (None, token)
 
 
@@ -108,11 +109,11 @@ def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.Mon
     def late(**how: Any) -> None:
         raise RuntimeError("The current node timed out during startup.\nThis could happen")
 
-    for name in (*on_ray.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+    for name in (*cluster.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=late, shutdown=lambda: ended.append(True)))
     with pytest.raises(InputError, match=r"timed out during startup\.; try again .* engine\.name=workers$"):
-        on_ray._connect(None, 1)
+        cluster.connect(None, 1)
     assert ended
     assert os.environ["RAY_AUTH_TOKEN"] == "0"
 
@@ -134,7 +135,7 @@ def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(missi
 
     engine = object.__new__(on_ray.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
-    answer = engine._next(on_ray.Remote(where="a new worker", actor=None, answers=None))
+    answer = engine._next(on_ray.Remote(where="a new worker", actor=None, carry_out=None, answers=deque([None])))
     if missing:
         assert isinstance(answer, on_ray.Failed)
         assert (

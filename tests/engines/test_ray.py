@@ -139,12 +139,12 @@ def test_two_nodes_of_which_one_is_killed(tmp_path: Path) -> None:
 
 def test_an_address_that_is_no_cluster_is_told_within_15_seconds(lonely: str, tmp_path: Path) -> None:
     code = (
-        "import socket, sys, time; from hsfl.engines.on_ray import _connect\n"
+        "import socket, sys, time; from hsfl.engines.cluster import connect\n"
         "from hsfl.errors import InputError\n"
         "silent = socket.socket(); silent.bind(('127.0.0.1', 7777)); silent.listen()\n"
         "for address in ('127.0.0.1:7778', '127.0.0.1:7777', 'nowhere'):\n"
         "    began = time.monotonic()\n"
-        "    try: _connect(address, 1)\n"
+        "    try: connect(address, 1)\n"
         "    except InputError as error: print(f'{time.monotonic() - began:.0f} s: {error}', flush=True)\n"
         "import os; os._exit(0)\n"
     )

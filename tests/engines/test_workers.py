@@ -12,7 +12,7 @@ import torch
 from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
 from tests.laws.bench import make_task
 
-from hsfl.engines import spread, workers
+from hsfl.engines import workers
 from hsfl.engines.worker import Hand, Setup, Train, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.parallel import FSL, HSFL
@@ -134,19 +134,6 @@ def test_what_has_no_effect_is_said(changes: tuple[str, ...], words: str, tmp_pa
     assert any(words in text for text in told.warnings)
 
 
-def test_work_is_dealt_longest_first_in_shrinking_pieces() -> None:
-    """40 units of work for two workers: a quarter of what is left each time, whole clients, at least one."""
-    size = {0: 9, 1: 8, 2: 7, 3: 6, 4: 5, 5: 3, 6: 2}
-    queue, dealt = list(size), []
-    while queue:
-        dealt.append(spread.take(queue, size.__getitem__, 2))
-    assert dealt == [(0,), (1,), (2,), (3,), (4,), (5,), (6,)]
-    queue, dealt = list(range(16)), []
-    while queue:
-        dealt.append(len(spread.take(queue, lambda _: 1, 2)))
-    assert dealt == [4, 3, 2, 1, 1, 1, 1, 1, 1, 1]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["ctrl-c", "kill"])
 def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
@@ -168,6 +155,26 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(("own", "number", "threads"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (8, 1, 4)])
+def test_a_worker_has_no_more_threads_than_the_run_would_have_inline(
+    own: int, number: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "num_cores", lambda: 2 if own < 8 else 4)
+    monkeypatch.setattr(workers.Workers, "_spawn", lambda self: None)
+    torch.set_num_threads(own)
+    engine = workers.Workers.start(config("engine.name=workers", f"engine.workers={number}"), print)
+    assert engine.num_threads == threads
+
+
+def test_a_finished_run_that_is_resumed_ends_its_workers_quietly(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The workers are told to end while they take over shared memory; multiprocessing prints what that breaks."""
+    run(config("train.rounds=1"), tmp_path / "run")
+    run(config("train.rounds=1", "engine.name=workers", "engine.workers=2"), tmp_path / "run", resume=True)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_more_workers_than_cores_are_started_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ class EngineConfig(Section):
     workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core, of this machine or of the cluster
     threads: int | None = Field(
         None, ge=1, le=1024
-    )  # of each worker; null: the cores divided among the workers; 1 with ray
+    )  # of each worker; null: the cores divided among the workers, not more than inline has; 1 with ray
     address: str | None = None  # HOST:PORT of a Ray cluster's head node; null: a cluster is started on this machine
 
 

@@ -63,7 +63,8 @@ class Actor:
     def carry_out(self, order: Order, given: State | UnitState | None) -> Iterator[Answer]:
         """Carry out an order, and yield progress and then the result.
 
-        given: the state of the round or the model to be tested; the object store holds it once on each node.
+        given: the state of the round or the model to be tested, which the object store holds once on each node; None: the one of
+            the order before.
         """
         if self.failed is not None:
             yield self.failed

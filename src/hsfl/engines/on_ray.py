@@ -2,45 +2,30 @@
 
 The data, and the model of each round, are put into Ray's object store, which holds them once on each node. Nodes need the same
 Python, torch, hsfl and plugins as this machine, and no data folder.
-
-Ray lets everyone who reaches its ports run code. The cluster that is started here listens on this machine alone and asks for a
-token that only its own processes know; other clusters belong on closed networks (docs/scale.md).
 """
 
-import os
-import secrets
-import socket
-import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.actor import actor_class, share_tensors
+from hsfl.engines.cluster import connect, end, first_line
 from hsfl.engines.cores import num_cores, warn_of_cores
-from hsfl.engines.spread import Helper, Spread
+from hsfl.engines.helper import Helper, Ordered
+from hsfl.engines.spread import Spread
 from hsfl.engines.versions import versions
-from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup
+from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
-SAID_S = 15.0  # within which the user reads that an address does not answer: the sum of the next three limits
-KNOCK_S = 3.0  # for connecting: the host's name is looked up, and all its addresses are tried
-LOAD_S = 2.0  # for loading Ray, which no limit cuts short
-ANSWER_S = 10.0  # for the cluster's answer
 START_S = 120.0  # within which a worker must have started
-NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # no usage reports
-
-
-_before: dict[str, str | None] = {}  # variables of the environment, as they were before a cluster was started here
 
 
 @dataclass(kw_only=True)
@@ -48,13 +33,16 @@ class Remote(Helper):
     """One worker on a node."""
 
     actor: Any
-    answers: Any  # a stream of references to the answers of the current order, or the reference to the greeting
+    answers: deque[Any]  # for each order a stream of references to its answers; or the reference to the greeting
+    carry_out: Any  # the actor's method, which gives a stream of answers
+    has: Any = None  # the reference to the state, or to the model to be tested, that the worker was given last
     greets: bool = True  # whether the worker's greeting is awaited
-    began_s: float = 0.0  # when the worker was started, on the monotonic clock
 
 
 class OnRay(Spread[Remote]):
     """Workers on the nodes of a Ray cluster."""
+
+    at_once = 0.9  # an order takes Ray two to five milliseconds
 
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         import ray  # here, because Ray takes seconds to load
@@ -74,7 +62,7 @@ class OnRay(Spread[Remote]):
         CPUs each; never more than a round has clients."""
         engine, most = config.engine, config.train.clients_per_round or config.fleet.num_clients
         threads = engine.threads or 1
-        cpus = _connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
+        cpus = connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
         room = sum(int(cpu // threads) for cpu in cpus)
         asked = engine.workers or max(min(room, most), 1)
         if asked > most:
@@ -84,19 +72,22 @@ class OnRay(Spread[Remote]):
             warn_of_cores(num_workers, threads, num_cores(), say)
         if num_workers > room:
             if room == 0:
-                _end()
+                end()
                 raise InputError(f"no node of the cluster has {threads} CPUs for a worker; lower engine.threads")
             say(f"engine.workers is {num_workers} but the cluster has room for {room}; {room} workers are started")
         try:
             return cls(min(num_workers, room), threads, say)
         except BaseException:
-            _end()
+            end()
             raise
 
     def _start(self) -> Remote:
         actor = self.actor_class.remote(self.num_threads)
         greeting = actor.greet.remote(list(plugins.LOADED))
-        return Remote(where="a new worker", actor=actor, answers=greeting, busy=True, began_s=time.monotonic())
+        carry_out = actor.carry_out.options(num_returns="streaming")
+        new = Remote(where="a new worker", actor=actor, answers=deque([greeting]), carry_out=carry_out)
+        new.given(Ordered(alone=True))
+        return new
 
     def _give_setup(self, setup: Setup) -> None:
         """Put the setup into the object store; a worker takes the setup after its greeting. All greetings are awaited
@@ -112,7 +103,7 @@ class OnRay(Spread[Remote]):
                 if answer is None:
                     self._bury(helper)
                 else:
-                    helper.busy = False
+                    helper.answered()
 
     def _give_state(self, state: State) -> None:
         self.given = self.ray.put(state)
@@ -121,15 +112,17 @@ class OnRay(Spread[Remote]):
         self.given = self.ray.put(whole)
 
     def _order(self, helper: Remote, order: Order) -> None:
-        helper.answers = helper.actor.carry_out.options(num_returns="streaming").remote(order, self.given)
+        new = None if helper.has is self.given else self.given  # the worker keeps it for the orders that follow
+        helper.has = self.given
+        helper.answers.append(helper.carry_out.remote(order, new))
 
     def _answers(self, busy: Sequence[Remote]) -> Iterator[tuple[Remote, Answer | None]]:
-        by_answers = {helper.answers: helper for helper in busy}
+        by_answers = {helper.answers[0]: helper for helper in busy}
         ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=START_S / 4)
         for answers in ready:
             yield by_answers[answers], self._next(by_answers[answers])
         if not ready and all(helper.greets for helper in busy):
-            late = [helper for helper in busy if time.monotonic() - helper.began_s > START_S]
+            late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
             if late:
                 raise InputError(
                     f"no worker of the cluster has started for {START_S:g} s; see with `ray status` whether nodes are "
@@ -140,8 +133,8 @@ class OnRay(Spread[Remote]):
         """A worker's next answer; None if the worker is dead."""
         try:
             if helper.greets:
-                return self._greeted(helper, *self.ray.get(helper.answers))
-            answer = self.ray.get(next(helper.answers))
+                return self._greeted(helper, *self.ray.get(helper.answers.popleft()))
+            answer = self.ray.get(next(helper.answers[0]))
         except StopIteration:
             return None  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
@@ -149,8 +142,10 @@ class OnRay(Spread[Remote]):
                 return Failed(
                     "InputError", f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
                 )
-            helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({_first_line(error)})"
+            helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({first_line(error)})"
             return None
+        if not isinstance(answer, BatchBegun):
+            helper.answers.popleft()
         return _writable(answer)
 
     def _greeted(self, helper: Remote, where: str, found: Any) -> Answer:
@@ -176,7 +171,7 @@ class OnRay(Spread[Remote]):
         for helper in self.helpers:
             with suppress(Exception):
                 self.ray.kill(helper.actor)
-        _end()
+        end()
 
 
 def _writable(answer: Answer) -> Answer:
@@ -189,113 +184,7 @@ def _writable(answer: Answer) -> Answer:
     return CarriedOut(Shard(shard.total.clone(), heads, shard.losses, shard.bytes))
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
-
-
 def _missing(error: BaseException) -> str | None:
     """Which module is missing on a node, in the words of Python's error there; None if the error is another one."""
     lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError: " in line]
     return lines[-1].partition("ModuleNotFoundError: ")[2][:200] if lines else None
-
-
-def _connect(address: str | None, num_cpus: int) -> list[float]:
-    """Join the cluster at an address, or start one on this machine; returns the CPUs of each node."""
-    if "ray" not in sys.modules and find_spec("ray") is None:
-        raise InputError(NO_RAY)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    if address is None:
-        made = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        _before.update({name: os.environ.get(name) for name in made if name not in _before})
-        os.environ |= made
-        how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
-        how |= {"_node_ip_address": "127.0.0.1"}
-    else:
-        _knock(address)
-        how = {"address": address}
-    try:
-        import ray  # here, because Ray takes seconds to load
-    except ImportError:
-        raise InputError(NO_RAY) from None
-    _forget_token()
-    try:
-        _within(ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False))
-    except TooLate:
-        raise InputError(
-            f"engine.address {address} takes connections but is no Ray cluster that answers; check it"
-        ) from None
-    except (Exception, SystemExit) as error:
-        with suppress(Exception):
-            _end()  # ends what had started of the cluster
-        raise InputError(_unusable(address, error)) from error
-    return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
-
-
-def _forget_token() -> None:
-    """Let Ray read the token of the cluster anew; it keeps the first token of a process, which another cluster refuses."""
-    with suppress(Exception):  # a version of Ray that does not know this keeps no token either, or has another way
-        from ray._raylet import AuthenticationTokenLoader
-
-        AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _knock(address: str) -> None:
-    """Refuse text that is no HOST:PORT, and an address where nobody listens."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
-    try:
-        _within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"nothing answers at engine.address {address} ({error}); start the head node: ray start --head --port={port}"
-        ) from None
-
-
-class TooLate(TimeoutError):
-    """A call took longer than it may."""
-
-
-def _within(seconds: float | None, call: Callable[[], Any]) -> None:
-    """Make a call that may wait for minutes, and raise TooLate after so many seconds; None waits for as long as it
-    takes."""
-    if seconds is None:
-        call()
-        return
-    caught: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            call()
-        except BaseException as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=guarded, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TooLate(f"no answer in {seconds:g} s")
-    if caught:
-        raise caught[0]
-
-
-def _unusable(address: str | None, error: BaseException) -> str:
-    if address is None:
-        return f"Ray cannot be used: {_first_line(error)}; try again when the machine is less busy, or set engine.name=workers"
-    return (
-        f"the Ray cluster at {address} cannot be used: {_first_line(error)}; every node needs the same Python and Ray, and the "
-        "token of the cluster (docs/scale.md)"
-    )
-
-
-def _end() -> None:
-    import ray  # here, because Ray takes seconds to load
-
-    ray.shutdown()
-    for name, value in _before.items():  # a cluster that is joined later has a token of its own, or none
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    _before.clear()

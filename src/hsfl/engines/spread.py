@@ -1,16 +1,17 @@
 """What engines with several workers share: clients are dealt longest first, and a worker that dies is replaced.
 
-A worker gets more clients as soon as it is free, so that all workers end together. Each worker hands over its sum once,
-at the end of the round. If a worker dies, the clients whose sum it held are trained again by others. Sums do not depend
+A worker gets more clients as soon as it is free, so that all workers end together; how much it gets at a time follows from its
+pace in the rounds before, as nodes of a cluster may be unequal. Each worker hands over its sum once, at the end of the round. If a
+worker dies, the clients whose sum it held are trained again by others. Sums do not depend
 on who trains whom, so the numbers stay the same.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hsfl.engines.base import Exam, Placed
+from hsfl.engines.helper import Helper, Ordered
 from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Hand, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
@@ -19,15 +20,9 @@ from hsfl.models.state import UnitState
 from hsfl.training.evaluate import Quality, Tally, quality
 
 MOST_DEATHS = 3  # of workers, between two rounds that were completed
-
-
-@dataclass(kw_only=True)
-class Helper:
-    """One worker, as the run sees it."""
-
-    where: str  # its process, and with Ray its node, for the log
-    items: list[int] = field(default_factory=list)  # clients or batches whose results were not handed over yet
-    busy: bool = False  # whether the worker owes an answer
+UNKNOWN = 0.5  # the part of a worker's share that it gets at once before all paces are known
+MOST_ITEMS = 4096  # of an order: a pipe holds it, though the worker does not read yet
+AHEAD = 2  # clients for each worker that must be left where a worker gets an order before it has carried out the last
 
 
 H = TypeVar("H", bound=Helper)
@@ -39,6 +34,7 @@ class Spread(ABC, Generic[H]):
     num_threads: int
     helpers: list[H]
     say: Callable[[str], None]
+    at_once = 0.75  # the part of a worker's share that it gets at once when all paces are known
     deaths = 0
 
     @abstractmethod
@@ -90,9 +86,9 @@ class Spread(ABC, Generic[H]):
         if not clients:
             return [self.framework.train(state, (), round_index, 0)]
         self._give_state(state)
-        samples, round_samples = self.framework.task.feed.num_samples, self.framework.task.num_samples(clients)
-        longest_first = sorted(clients, key=samples, reverse=True)
-        answers = self._deal(longest_first, samples, lambda some: Train(round_index, round_samples, some), Hand())
+        samples = {client: self.framework.task.feed.num_samples(client) for client in clients}
+        longest_first, whole = sorted(clients, key=samples.__getitem__, reverse=True), sum(samples.values())
+        answers = self._deal(longest_first, samples.__getitem__, lambda some: Train(round_index, whole, some), Hand())
         shards = [answer.shard for answer in answers if answer.shard is not None]
         self.deaths = 0
         return shards
@@ -118,15 +114,10 @@ class Spread(ABC, Generic[H]):
         holds them.
         """
         queue = list(items)
-        while queue or any(helper.items for helper in self.helpers):
-            for helper in (helper for helper in self.helpers if not helper.busy):
-                if queue:
-                    some = take(queue, size, len(self.helpers))
-                    helper.items += some
-                    self._begin(helper, order(some))
-                elif last is not None and helper.items:
-                    self._begin(helper, last)
-            for helper, answer in self._answers([helper for helper in self.helpers if helper.busy]):
+        while queue or any(helper.undone for helper in self.helpers):
+            for num_orders in (0, 1):  # workers that wait come first, then those that would have to wait
+                self._order_more(queue, size, order, last, num_orders)
+            for helper, answer in self._answers([helper for helper in self.helpers if helper.orders]):
                 if answer is None:
                     queue[:0] = self._bury(helper)
                 elif isinstance(answer, Failed):
@@ -134,19 +125,43 @@ class Spread(ABC, Generic[H]):
                 elif isinstance(answer, BatchBegun):
                     self.framework.task.feed.on_batch(answer.client, answer.num_samples)
                 else:
-                    self._take_answer(helper, answer, last is None)
+                    self._take_answer(helper, answer, last is not None)
                     yield answer
 
-    def _begin(self, helper: H, order: Order) -> None:
-        helper.busy = True
-        self._order(helper, order)
+    def _order_more(
+        self,
+        queue: list[int],
+        size: Callable[[int], int],
+        order: Callable[[tuple[int, ...]], Order],
+        last: Order | None,
+        num_orders: int,
+    ) -> None:
+        """Give an order to the workers that have so many."""
+        ready = [helper for helper in self.helpers if len(helper.orders) == num_orders and helper.open]
+        left = sum(map(size, queue)) if ready else 0
+        for helper in ready:
+            if queue and (num_orders == 0 or len(queue) >= AHEAD * len(self.helpers)):
+                some = take(queue, size, self._part(helper) * left)
+                helper.given(Ordered(some, sum(map(size, some)) if last is not None else 0))
+                self._order(helper, order(some))
+            elif not queue and last is not None and helper.undone:
+                helper.given(Ordered(alone=True))
+                self._order(helper, last)
 
-    def _take_answer(self, helper: H, answer: CarriedOut, holds_all: bool) -> None:
-        helper.busy = False
+    def _part(self, helper: H) -> float:
+        """Which part of the work that is left a worker gets at once."""
+        paces = [each.pace for each in self.helpers]
+        if helper.pace is None or None in paces:
+            return UNKNOWN / len(paces)
+        return self.at_once * helper.pace / sum(pace for pace in paces if pace is not None)
+
+    def _take_answer(self, helper: H, answer: CarriedOut, trains: bool) -> None:
+        done = helper.answered()
         if answer.shard is not None:
-            self.last_round.append(Placed(helper.where, tuple(sorted(helper.items))))
-        if answer.shard is not None or holds_all:
-            helper.items.clear()
+            self.last_round.append(Placed(helper.where, tuple(sorted(helper.held))))
+            helper.held.clear()
+        elif trains:
+            helper.held += done.items
 
     def _bury(self, dead: H) -> list[int]:
         """Put a new worker in the place of a dead one; returns the clients or batches that must be done again."""
@@ -159,17 +174,15 @@ class Spread(ABC, Generic[H]):
             )
         self.say(f"a worker ended by itself ({dead.where}: {how}); its clients of this round are trained again")
         self.helpers[self.helpers.index(dead)] = self._replace(dead)
-        return dead.items
+        return dead.undone
 
 
-def take(queue: list[int], size: Callable[[int], int], num_workers: int) -> tuple[int, ...]:
-    """Take items off the front of the queue: about half of one worker's even part of what is left, and at least one
-    item.
-
-    size: how much work an item is.
-    """
-    enough, some, taken = sum(map(size, queue)) / (2 * num_workers), 0, list[int]()
-    while queue and (not taken or some + size(queue[0]) <= enough):
-        some += size(queue[0])
-        taken.append(queue.pop(0))
-    return tuple(taken)
+def take(queue: list[int], size: Callable[[int], int], enough: float) -> tuple[int, ...]:
+    """Take items off the front of the queue: at least one, at most MOST_ITEMS, and not more work than enough. size: how much work
+    an item is."""
+    some, count = 0, 0
+    while count < min(len(queue), MOST_ITEMS) and (count == 0 or some + size(queue[count]) <= enough):
+        some += size(queue[count])
+        count += 1
+    taken, queue[:count] = tuple(queue[:count]), []
+    return taken

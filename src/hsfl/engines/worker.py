@@ -22,7 +22,7 @@ from hsfl.training.batches import Images
 from hsfl.training.evaluate import Tally
 from hsfl.training.speed import keep_freed_memory
 
-PROGRESS_S = 0.1  # between two messages about batches
+PROGRESS_S = 0.25  # between two messages about batches
 
 
 @dataclass(frozen=True)

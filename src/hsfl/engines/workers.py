@@ -1,6 +1,7 @@
 """The engine `workers`: processes on this machine, which share the data and the models in memory."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import torch.multiprocessing as mp
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.cores import num_cores, warn_of_cores
-from hsfl.engines.spread import Helper, Spread
+from hsfl.engines.helper import Helper
+from hsfl.engines.spread import Spread
 from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
@@ -34,6 +36,11 @@ class Shared:
     setup: Setup
     state: Packed[str]
     whole: UnitState
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The worker's first message: it has taken over what it shares with the run."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
     try:
         plugins.load_all(specs)
         shared, memory = pipe.recv()
+        pipe.send(Taken())
         worker = Worker(shared.setup, pipe.send, memory)
         worker.state, worker.whole = State(shared.state.states()), shared.whole
         while (order := pipe.recv()) is not None:
@@ -116,6 +124,7 @@ class Process(Helper):
     process: BaseProcess
     pipe: Connection
     memory: UnitState | None = None  # in which the worker counts, shared with it
+    taken: bool = False  # whether the worker has taken over what it shares with the run
 
 
 class Workers(Spread[Process]):
@@ -129,14 +138,15 @@ class Workers(Spread[Process]):
     @classmethod
     def start(cls, config: RunConfig, say: Callable[[str], None]) -> "Workers":
         """As many workers as the config says, else one for each core, and never more than a round has clients. Unless
-        the config gives the threads of a worker, the workers divide the cores among themselves."""
+        the config gives the threads of a worker, the workers divide the cores among themselves, and none has more threads
+        than this process."""
         cores = num_cores()
         most = config.train.clients_per_round or config.fleet.num_clients
         asked = config.engine.workers or min(cores, most)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
         num_workers = min(asked, most)
-        threads = config.engine.threads or max(1, cores // num_workers)
+        threads = config.engine.threads or max(1, min(torch.get_num_threads(), cores // num_workers))
         warn_of_cores(num_workers, threads, cores, say)
         return cls(num_workers, threads, say)
 
@@ -186,17 +196,19 @@ class Workers(Spread[Process]):
         by_pipe = {helper.pipe: helper for helper in busy}
         for pipe in wait(list(by_pipe)):
             assert isinstance(pipe, Connection)
+            helper = by_pipe[pipe]
             try:
-                yield by_pipe[pipe], self._received(by_pipe[pipe])
+                answer: Answer | Handed | Taken = helper.pipe.recv()
             except (EOFError, OSError):
-                yield by_pipe[pipe], None
-
-    def _received(self, helper: Process) -> Answer:
-        answer: Answer | Handed = helper.pipe.recv()
-        if not isinstance(answer, Handed):
-            return answer
-        assert helper.memory is not None
-        return CarriedOut(answer.shard(helper.memory))
+                yield helper, None
+                continue
+            if isinstance(answer, Taken):
+                helper.taken = True
+                continue
+            if isinstance(answer, Handed):
+                assert helper.memory is not None
+                answer = CarriedOut(answer.shard(helper.memory))
+            yield helper, answer
 
     def _how(self, dead: Process) -> str:
         dead.process.join(END_S)
@@ -210,7 +222,13 @@ class Workers(Spread[Process]):
         return new
 
     def close(self) -> None:
-        """End all workers, whatever they are doing."""
+        """End all workers, whatever they are doing; but a worker that is just taking over shared memory ends after that, since the
+        thread of this process that hands it over would complain."""
+        until_s = time.monotonic() + END_S
+        for helper in self.helpers:
+            if helper.memory is not None and not helper.taken:
+                with suppress(OSError):  # the pipe of a worker that could not be replaced is closed
+                    helper.pipe.poll(max(0.0, until_s - time.monotonic()))  # until its first message, or its death
         processes = [helper.process for helper in self.helpers]
         for process in processes:
             process.terminate()
