@@ -63,6 +63,7 @@ class Allocation:
     gap: float
     seconds: float
     cuts_lower_bound_s: float | None = field(default=None)
+    training_bound_s: float = 0.0  # the part of lower_bound_s that is proven for training alone
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the answer's file, as JSON has it."""

@@ -11,20 +11,17 @@ least its lower bound, so the least of the cells' bounds bounds the joint proble
 At the common T all cells end together, so the least of their bounds is as near as the cells' own proofs are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
-from hsfl.allocation import bandwidth
 from hsfl.allocation.answer import Allocation, SolveStatus, holds, with_gap
+from hsfl.allocation.cell_stages import CellStages
 from hsfl.allocation.division import Cell, divide
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import assemble, exact, stage_solver, warm_up
+from hsfl.allocation.joint import assemble, distribution_alone, exact, stage_solver, warm_up
 from hsfl.allocation.plain import alone_bound_s
 from hsfl.allocation.prices import solve_shares
 from hsfl.allocation.scenario import Scenario
@@ -35,10 +32,8 @@ from hsfl.allocation.units import solve_in_own_units
 from hsfl.errors import InputError
 
 Array = np.ndarray
-Every = Callable[..., list[Any]]  # map over the cells, by several threads
 PASSES = 12  # turns of shares and division, at most
 INSIDE = 1.0 - 1e-12  # factor on a bound, since the parts sum to the whole only to rounding
-LEAST_S = 0.02  # seconds that one cell gets, even when the time is over
 
 
 @dataclass(frozen=True)
@@ -52,6 +47,7 @@ class CellsAnswer:
     lower_bound_s: float
     gap: float
     seconds: float
+    training_bound_s: float = 0.0  # the part of lower_bound_s that is proven for training alone
 
 
 @dataclass(frozen=True)
@@ -77,37 +73,54 @@ def solve_cells(
     if len(scenarios) == 1:
         one = exact(scenarios[0], cuts[0], gap, time_limit_s)
         whole_hz = np.array([float(scenarios[0].main_hz)])
-        return CellsAnswer((one,), whole_hz, one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds)
+        return CellsAnswer(
+            (one,), whole_hz, one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds, one.training_bound_s
+        )
     _compile()
     for scenario in scenarios:
         warm_up(scenario)
     stages = [training_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
     solve, main_hz, tau_s = stage_solver(scenarios[0]), float(scenarios[0].main_hz), scenarios[0].tau_s
     clock, kept = TimeLimit(time_limit_s), [np.ones(scenario.num_clients, bool) for scenario in scenarios]
-    with _threads(threads) as every:
-        first = train_cells(stages, main_hz, solve, 0.9 * gap, clock.part(0.6), every)
+    with CellStages(solve, threads) as cells:
+        first = train_cells(stages, main_hz, cells, 0.9 * gap, clock.part(0.6))
         if tau_s is not None and first.T_s > tau_s:
             parts = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, first.cell_hz)]
             limit_s = clock.part(0.5).limit_s
-            kept = every(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
-            first = _train_kept(stages, kept, main_hz, solve, 0.9 * gap, clock.part(0.9), every)
+            kept = cells.map(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
+            first = _train_kept(stages, kept, main_hz, cells, 0.9 * gap, clock.part(0.9))
         spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
-        second = every(
-            lambda scenario, own: _distribute(scenario, own, solve, StopWhen(gap, spare_s), clock.left_s()),
-            scenarios,
-            cuts,
-        )
-        answers = every(
+        second = cells.longest_first(_distribution(scenarios, cuts), StopWhen(gap, spare_s), clock)
+        answers = cells.map(
             partial(_assemble, gap=gap, clock=clock),
             scenarios, cuts, kept, stages, first.cell_hz, first.shares, second,
         )  # fmt: skip
     bound_s = first.lower_bound_s + max(each.lower_bound_s for each in second)
-    return _joined(scenarios, answers, first.cell_hz, bound_s, gap, clock.seconds())
+    answer = _joined(scenarios, answers, first.cell_hz, bound_s, gap, clock.seconds())
+    proven = answer.lower_bound_s == min(bound_s, answer.round_s)
+    return replace(answer, training_bound_s=first.lower_bound_s) if proven else answer
 
 
-def train_cells(
-    stages: Sequence[Stage], main_hz: float, solve: StageSolver, gap: float, clock: TimeLimit, every: Every
-) -> Training:
+def distribute_cells(
+    scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float, threads: int = 2
+) -> CellsAnswer:
+    """The model's distribution alone, to all clients of the cells: nobody trains."""
+    cuts = [scenario.check_cuts(own) for scenario, own in zip(scenarios, cuts, strict=True)]
+    for scenario in scenarios:
+        warm_up(scenario)
+    clock = TimeLimit(time_limit_s)
+    with CellStages(stage_solver(scenarios[0]), threads) as cells:
+        second = cells.longest_first(_distribution(scenarios, cuts), StopWhen(gap), clock)
+        answers = cells.map(partial(distribution_alone, gap=gap, clock=clock), scenarios, cuts, second)
+    bound_s = max(each.lower_bound_s for each in second)
+    return _joined(scenarios, answers, np.zeros(len(scenarios)), bound_s, gap, clock.seconds())
+
+
+def _distribution(scenarios: Sequence[Scenario], cuts: Sequence[Array]) -> list[Stage]:
+    return [distribution_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
+
+
+def train_cells(stages: Sequence[Stage], main_hz: float, cells: CellStages, gap: float, clock: TimeLimit) -> Training:
     """Shares and division by turns, until the gap is proven, the time is over, or nothing changes."""
     works = np.array([bool(stage.cycles.any()) for stage in stages])
     work = np.array([float(stage.cycles.sum()) for stage in stages])
@@ -115,9 +128,8 @@ def train_cells(
     shares: Sequence[Array | None] = [None] * len(stages)
     best, bound_s, own_gap = None, 0.0, gap
     for turn in range(PASSES):
-        limit_s = max(LEAST_S, clock.left_s() / (2 if turn == 0 else 1))
         parts = [stage._replace(hz=float(hz) if on else main_hz) for stage, hz, on in zip(stages, cell_hz, works)]
-        answers = every(partial(_solve_part, solve=solve, gap=own_gap, limit_s=limit_s), parts, shares)
+        answers = cells.answers(parts, shares, StopWhen(own_gap), clock.part(0.5) if turn == 0 else clock)
         shares = found = [answer.share for answer in answers]
         bound_s = max(bound_s, _least_bound_s(answers, works))
         longest_s = max(answer.T_s for answer in answers)
@@ -130,17 +142,6 @@ def train_cells(
         own_gap = 0.5 * gap if turn == 0 else max(0.7 * own_gap, 0.05 * gap)
     assert best is not None
     return best
-
-
-def _solve_part(stage: Stage, share: Array | None, solve: StageSolver, gap: float, limit_s: float) -> StageAnswer:
-    """The stage of one cell with its part of the cycles. share: of the turn before, where there was one."""
-    if share is not None and solve is bandwidth.solve_stage:
-
-        def warm(own: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
-            return bandwidth.solve_stage(own, goal, clock, share)
-
-        return solve_in_own_units(warm, stage, StopWhen(gap), TimeLimit(limit_s))
-    return solve_in_own_units(solve, stage, StopWhen(gap), TimeLimit(limit_s))
 
 
 def _least_bound_s(answers: Sequence[StageAnswer], works: Array) -> float:
@@ -170,24 +171,18 @@ def keep_first(scenario: Scenario, stage: Stage, solve: StageSolver, limit_s: fl
 
 
 def _train_kept(
-    stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, solve: StageSolver, gap: float, clock: TimeLimit,
-    every: Every,
-) -> Training:  # fmt: skip
+    stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, cells: CellStages, gap: float, clock: TimeLimit
+) -> Training:
     """`train_cells` of the clients kept; a cell that keeps nobody has no cycles and no shares."""
     on = [index for index, own in enumerate(kept) if own.any()]
     cell_hz, shares = np.zeros(len(stages)), [np.zeros((0, stage.start_w.shape[1])) for stage in stages]
     if not on:
         return Training(0.0, 0.0, cell_hz, tuple(shares))
-    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, solve, gap, clock, every)
+    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, cells, gap, clock)
     cell_hz[on] = first.cell_hz
     for i, share in zip(on, first.shares):
         shares[i] = share
     return replace(first, cell_hz=cell_hz, shares=tuple(shares))
-
-
-def _distribute(scenario: Scenario, cuts: Array, solve: StageSolver, goal: StopWhen, limit_s: float) -> StageAnswer:
-    """The distribution of one cell."""
-    return solve_in_own_units(solve, distribution_stage(scenario, cuts), goal, TimeLimit(max(limit_s, LEAST_S)))
 
 
 def _assemble(
@@ -228,13 +223,6 @@ def _joined(
     if not all(cell.kept.all() for cell in cells):
         status = SolveStatus.DROPPED
     return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, seconds)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[Every]:
-    """A map over the cells by several threads: compiled code runs side by side."""
-    with ThreadPoolExecutor(count) as pool:
-        yield lambda *of: list(pool.map(*of))
 
 
 @cache

@@ -72,6 +72,24 @@ def solve_round(
     return assemble(scenario, cuts, kept, first, second, gap, clock)
 
 
+def distribute(scenario: Scenario, cuts: Array, solve: StageSolver, gap: float, time_limit_s: float) -> Allocation:
+    """The model's distribution alone, to all clients of the scenario: nobody trains."""
+    cuts = scenario.check_cuts(cuts)
+    warm_up(scenario)
+    clock = TimeLimit(time_limit_s)
+    second = in_own_units(solve)(distribution_stage(scenario, cuts), StopWhen(gap), clock)
+    return distribution_alone(scenario, cuts, second, gap, clock)
+
+
+def distribution_alone(
+    scenario: Scenario, cuts: Array, second: StageAnswer, gap: float, clock: TimeLimit
+) -> Allocation:
+    """The answer of distribution as an allocation that keeps nobody for training."""
+    nobody = np.zeros(scenario.num_clients, bool)
+    nothing = StageAnswer(np.zeros((0, scenario.num_subchannels)), 0.0, 0.0, 0.5)
+    return assemble(scenario, cuts, nobody, nothing, second, gap, clock)
+
+
 def in_own_units(solve: StageSolver) -> StageSolver:
     """The same stage solver, but it works in the units of each stage (`units`), and its answers say what is spent."""
     return partial(solve_in_own_units, solve)
@@ -147,7 +165,10 @@ def assemble(
         gap=0.0,
         seconds=0.0,
     )
-    return finish(scenario, draft, first.lower_bound_s + second.lower_bound_s, gap, clock.seconds())
+    bound_s = first.lower_bound_s + second.lower_bound_s
+    answer = finish(scenario, draft, bound_s, gap, clock.seconds())
+    proven = answer.lower_bound_s == min(bound_s, answer.round_s)
+    return replace(answer, training_bound_s=first.lower_bound_s) if proven else answer
 
 
 def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:

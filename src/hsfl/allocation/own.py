@@ -48,6 +48,12 @@ def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array)
     return _valued(name, scenario, draft)
 
 
+def models_alone(whole: Scenario) -> Scenario:
+    """The round without training: models travel up, and then down."""
+    no = np.zeros(whole.num_cuts)
+    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
+
+
 def _given(name: str, said: Any) -> dict[str, Any]:
     """The values that the policy gave, by the names of `Allocation`; an error where it gave no such values."""
     if isinstance(said, Allocation):

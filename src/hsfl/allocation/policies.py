@@ -6,27 +6,28 @@ Legend: K clients, I subchannels.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hsfl import plugins
 from hsfl import rng as streams
-from hsfl.allocation.answer import Allocation, SolveStatus, with_gap
+from hsfl.allocation.answer import Allocation, SolveStatus, phases_of, with_gap
 from hsfl.allocation.cut_methods import CutSettings, OnProgress, rcls, scls
 from hsfl.allocation.cuts import best_single_cut, choose_cuts
 from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact, solve_round, stage_solver
+from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, distribute, exact, solve_round, stage_solver
 from hsfl.allocation.local_search import first_owner
-from hsfl.allocation.own import Allocate, allocate_own
+from hsfl.allocation.own import Allocate, allocate_own, models_alone
 from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import Spent, StageAnswer, StopWhen, TimeLimit
+from hsfl.allocation.solving import Spent, StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage import Stage, even_cycles, even_power, training_stage
 from hsfl.errors import InputError
+from hsfl.network.latency import client_round_s
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -72,17 +73,27 @@ class Policy(PolicyRow):
         if self.allocator is not None:
             _compile()
             return allocate_own(self.name, self.allocator, scenario, cuts)
+        return solve_round(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
+
+    def distribute(self, scenario: Scenario, cuts: Array, gap: float, time_limit_s: float) -> Allocation:
+        """Allocate the model's distribution alone, to all clients of the scenario: nobody trains. The bound of a rule is
+        what the rule itself knows."""
+        if self.is_optimal:
+            return distribute(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
+        if self.allocator is None:
+            return distribute(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
+        _compile()
+        given = allocate_own(self.name, self.allocator, models_alone(scenario), cuts)
+        return replace(given, kept=np.zeros(len(cuts), bool), round_s=float(given.phases["model_down_s"].max()))
+
+    def _by_rules(self, scenario: Scenario) -> StageSolver:
+        """The solver of a stage under the rules."""
         if scenario.sharing == "bandwidth" and self.subchannels == "greedy":
             raise InputError(
                 f'policy {self.name} deals whole subchannels but sharing is "bandwidth"; use etra_even, or sharing exclusive'
             )
-
         _compile()
-
-        def solve(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
-            return self._solve(scenario, stage, goal, clock)
-
-        return solve_round(scenario, cuts, solve, gap, time_limit_s)
+        return partial(self._solve, scenario)
 
     def _solve(self, scenario: Scenario, stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
         """Solve one stage under the rules, as a smaller problem of the same kind."""
@@ -119,9 +130,26 @@ class Policy(PolicyRow):
 def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s: float) -> Allocation:
     """The answer of a rule with the exact solver's bound for the same cuts."""
     best = exact(replace(scenario, tau_s=None), answer.cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
-    bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
     seconds = answer.seconds + best.seconds
-    return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=bound_s, gap=reached, seconds=seconds)
+    if not in_time(scenario, answer):
+        return replace(answer, status=SolveStatus.HEURISTIC, lower_bound_s=0.0, gap=1.0, seconds=seconds)
+    bound_s, reached = with_gap(max(answer.lower_bound_s, best.lower_bound_s), answer.round_s)
+    return replace(
+        answer,
+        status=SolveStatus.HEURISTIC,
+        lower_bound_s=bound_s,
+        gap=reached,
+        seconds=seconds,
+        training_bound_s=best.training_bound_s,
+    )
+
+
+def in_time(scenario: Scenario, answer: Allocation) -> bool:
+    """Whether all clients of a policy's answer train within tau_s; a clock drops the others, and a bound for all says nothing then."""
+    if scenario.tau_s is None:
+        return True
+    whole_s = client_round_s(phases_of(scenario, answer), scenario.num_batches)
+    return bool((whole_s[answer.kept] <= scenario.tau_s).all())
 
 
 def _checked_cuts(name: str, scenario: Scenario, cuts: Any) -> Array:

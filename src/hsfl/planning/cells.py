@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap
-from hsfl.allocation.cells import CellsAnswer, solve_cells
-from hsfl.allocation.policies import Policy
+from hsfl.allocation.cells import CellsAnswer, distribute_cells, solve_cells
+from hsfl.allocation.policies import Policy, in_time
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.errors import InputError
@@ -21,7 +21,7 @@ from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, shared_rate_bps
 from hsfl.planning.allocators import Allotment, Job
 from hsfl.planning.resources import POWERS, cells_resources
-from hsfl.planning.scenarios import models_alone, scenario, with_own_servers
+from hsfl.planning.scenarios import scenario, with_own_servers
 
 Array = np.ndarray
 
@@ -42,7 +42,7 @@ def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: R
     apart = bool((receives & ~started).any())
     gap = (0.9 if apart else 1.0) * settings.gap
     training = _solve(policy, settings, job, draw, started, gap)
-    models = _solve(policy, settings, job, draw, receives, gap, only_models=True) if apart else training
+    models = _distribute(policy, settings, job, draw, receives, gap) if apart else training
     round_s, bound_s = _joint(training.answer, models.answer) if apart else _own(training.answer)
     kept = _spread(training.arrays["kept"], training.clients, len(started))
     times = _times(job, draw, training, models)
@@ -67,14 +67,12 @@ def _own(answer: CellsAnswer) -> tuple[float, float]:
 def _joint(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
     """(round, bound) of training as in the first answer and distribution as in the second, which has more receivers.
 
-    The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
+    The stages share nothing, so what is proven for each of them counts together.
     """
-    first_s, down_s = (
-        max(float(cell.phases["model_down_s"].max()) for cell in each.cells) for each in (training, models)
-    )
-    round_s = training.round_s - first_s + down_s
-    down_bound_s = models.lower_bound_s - (models.round_s - down_s)
-    return round_s, min(training.lower_bound_s + max(down_bound_s - first_s, 0.0), round_s)
+    first_s = max(float(cell.phases["model_down_s"].max()) for cell in training.cells)
+    round_s = training.round_s - first_s + models.round_s
+    bound_s = training.training_bound_s + models.lower_bound_s if training.lower_bound_s > 0.0 else 0.0
+    return round_s, min(bound_s, round_s)
 
 
 def _status(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
@@ -89,32 +87,44 @@ def cells_of(job: Job) -> Array:
     return np.zeros(len(job.cuts), int) if links.cell is None else links.cell
 
 
-def _solve(
-    policy: Policy,
-    settings: AllocationConfig,
-    job: Job,
-    draw: RoundDraw,
-    on: Array,
-    gap: float,
-    only_models: bool = False,
-) -> CellsRound:
+def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float) -> CellsRound:
     """Allocate for the clients that are on, [K] bool."""
-    members, of_all = np.flatnonzero(on), cells_of(job)
-    clients = members[np.argsort(of_all[members], kind="stable")]
-    cell = of_all[clients]
-    groups = np.split(clients, np.flatnonzero(np.diff(cell)) + 1)
+    groups = _groups(job, on)
     own_servers = method(job.config.framework).timing.server == "own"
     own_hz = job.world.servers.main_hz / len(on)
     scenarios = _scenarios(settings, job, draw, groups)
-    if only_models:
-        scenarios = [models_alone(each) for each in scenarios]
     if own_servers:
         scenarios = [with_own_servers(each, job.cuts[own], own_hz) for each, own in zip(scenarios, groups)]
     answer = allocate_by(policy, scenarios, [job.cuts[own] for own in groups], gap, settings.time_limit_s)
     if own_servers:
         cells = [replace(each, server_hz=np.where(each.kept, own_hz, 0.0)) for each in answer.cells]
         answer = replace(answer, cells=tuple(cells))
-    return CellsRound(answer, clients, cell, _arrays(answer.cells))
+    return _round(job, groups, answer)
+
+
+def _distribute(
+    policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float
+) -> CellsRound:
+    """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
+    groups, limit_s = _groups(job, on), settings.time_limit_s
+    scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[own] for own in groups]
+    answer = distribute_cells(scenarios, cuts, gap, limit_s)
+    if not policy.is_optimal:
+        cells = [policy.distribute(each, own, gap, limit_s / len(cuts)) for each, own in zip(scenarios, cuts)]
+        answer = replace(answer, cells=tuple(cells), round_s=max(each.round_s for each in cells))
+    return _round(job, groups, answer)
+
+
+def _groups(job: Job, on: Array) -> list[Array]:
+    """The clients that are on, [K] bool, of each cell that has some."""
+    members, of_all = np.flatnonzero(on), cells_of(job)
+    clients = members[np.argsort(of_all[members], kind="stable")]
+    return np.split(clients, np.flatnonzero(np.diff(of_all[clients])) + 1)
+
+
+def _round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
+    clients = np.concatenate(groups)
+    return CellsRound(answer, clients, cells_of(job)[clients], _arrays(answer.cells))
 
 
 def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
@@ -163,9 +173,11 @@ def allocate_by(
     down_s = [float(each.phases["model_down_s"].max()) for each in cells]
     round_s = max(each.round_s - last_s for each, last_s in zip(cells, down_s)) + max(down_s)
     all_kept = all(each.kept.all() for each in cells)
-    bound_s, reached = with_gap(best.lower_bound_s if all_kept else 0.0, round_s)
+    proven = all_kept and all(map(in_time, parts, cells))
+    bound_s, reached = with_gap(best.lower_bound_s if proven else 0.0, round_s)
     status = SolveStatus.HEURISTIC if all_kept else SolveStatus.DROPPED
-    return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, best.seconds)
+    training_s = best.training_bound_s if proven else 0.0
+    return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, best.seconds, training_s)
 
 
 def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, rates
-from hsfl.allocation.policies import Policy
+from hsfl.allocation.policies import PROOF_LIMIT_S, Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
@@ -24,7 +24,7 @@ from hsfl.planning.cells import allocate_cells, check_cells
 from hsfl.planning.clusters import own_policy, takes_turns
 from hsfl.planning.measured_links import allocate_measured
 from hsfl.planning.resources import POWERS, radio_resources
-from hsfl.planning.scenarios import models_alone, scenario, with_own_servers
+from hsfl.planning.scenarios import scenario, with_own_servers
 from hsfl.planning.turns import GreedyTurns
 
 Array = np.ndarray
@@ -81,8 +81,8 @@ class Optimised:
         receives = np.ones(len(started), bool) if job.receives is None else job.receives
         if (receives & ~started).any():
             part_gap = 0.9 * self.settings.gap  # so that both parts together keep the gap
-            models = self._solve(job, models_alone(every), receives, part_gap)
-            answer = _distributed(self._solve(job, every, started, part_gap), models, self.settings.gap)
+            training = self._solve(job, every, started, part_gap)
+            answer = _distributed(training, self._distribute(job, every, receives, part_gap), self.settings.gap)
         else:
             answer = self._solve(job, every, started, self.settings.gap)
         own = phases(
@@ -107,16 +107,24 @@ class Optimised:
             answer = replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0))
         return _among_all(answer, job, on)
 
+    def _distribute(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
+        """The model's distribution to the clients that are on, with the exact solver's bound."""
+        part, cuts, limit_s = _only(every, on), job.cuts[on], self.settings.time_limit_s
+        answer = self.policy.distribute(part, cuts, gap, limit_s)
+        if not self.policy.is_optimal:
+            best = policy_named("proposed").distribute(part, cuts, gap, min(limit_s, PROOF_LIMIT_S))
+            answer = replace(answer, lower_bound_s=best.lower_bound_s, seconds=answer.seconds + best.seconds)
+        return _among_all(answer, job, on)
+
 
 def _distributed(training: Allocation, models: Allocation, gap: float) -> Allocation:
     """One answer from two: training as in the first, the model's download as in the second, which has more receivers.
 
-    The stages share nothing, so an answer's bound less the seconds of one of its stages bounds the other stage.
+    The stages share nothing, so what is proven for each of them counts together.
     """
-    first_s, down_s = (float(answer.phases["model_down_s"].max()) for answer in (training, models))
-    round_s = training.round_s - first_s + down_s
-    down_bound_s = models.lower_bound_s - (models.round_s - down_s)
-    bound_s = min(training.lower_bound_s + max(down_bound_s - first_s, 0.0), round_s)
+    first_s = float(training.phases["model_down_s"].max())
+    round_s = training.round_s - first_s + models.round_s
+    bound_s = min(training.training_bound_s + models.lower_bound_s, round_s) if training.lower_bound_s > 0.0 else 0.0
     reached = (round_s - bound_s) / round_s if round_s > 0 else 0.0
     status = training.status
     if status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9:

@@ -93,7 +93,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
     planned, means = under[name], {each: under[each].mean_s for each in dict.fromkeys(("proposed", name, "even"))}
     crowd = samples.record(planned)
     round_s, bound_s = planned.mean_s, float(np.mean(crowd.bounds_s))
-    notes = [*fleet_notes(config), *_run_note(config), *crowd_notes(config, crowd), planned.note]
+    notes = [*fleet_notes(config), *_run_note(config), *crowd_notes(config, crowd, planned.num_stopped), planned.note]
     return Plan(
         policy=name,
         cuts=list(planned.cuts),

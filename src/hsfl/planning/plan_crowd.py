@@ -57,6 +57,11 @@ class CrowdRounds:
     note: str | None  # what to say of a search for cuts that its time limit stopped
 
     @property
+    def num_stopped(self) -> int:
+        """The sampled rounds whose allocation the time limit ended."""
+        return sum(says.get("status") == "time_limit" for _, says in self.rounds)
+
+    @property
     def mean_s(self) -> float:
         return float(np.mean([line.round_s for line, _ in self.rounds]))
 
@@ -133,9 +138,14 @@ def _with_policy(config: RunConfig, policy: str) -> RunConfig:
     return config.model_copy(update={"allocation": allocation, "fleet": fleet})
 
 
-def crowd_notes(config: RunConfig, crowd: PlanCrowd) -> list[str]:
-    """What stands out: clients that tau leaves out, and one cut for all."""
+def crowd_notes(config: RunConfig, crowd: PlanCrowd, num_stopped: int) -> list[str]:
+    """What stands out: clients that tau leaves out, one cut for all, and sampled rounds that the time limit ended."""
     notes, late = [], sum(crowd.num_chosen) - sum(crowd.num_kept)
+    if num_stopped:
+        notes.append(
+            f"allocation.time_limit_s = {config.allocation.time_limit_s:g} ended the allocation of {num_stopped} of {len(crowd.rounds_s)} "
+            f"sampled rounds before allocation.gap = {config.allocation.gap:g} was proven; with more time they may be faster"
+        )
     if late:
         notes.append(
             f"{late:,} of the {sum(crowd.num_chosen):,} clients in the sampled rounds do not end within train.tau_s = "

@@ -61,9 +61,3 @@ def with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario
     own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
     cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
     return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
-
-
-def models_alone(whole: Scenario) -> Scenario:
-    """The round without training: models travel up, and then down."""
-    no = np.zeros(whole.num_cuts)
-    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)

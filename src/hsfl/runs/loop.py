@@ -70,7 +70,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
     parts.engine.attach(parts.framework, parts.bench.exam)
-    status = "finished"
+    status, stopped = "finished", False  # stopped: whether it was said that a time limit ended an allocation
     with Interruptible() as interruptible:
         here = begin(parts, going_on)
         try:
@@ -81,6 +81,9 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                         observer.warns(_too_short(config, line))
                     status = "budget"
                     break
+                if says.get("status") == "time_limit" and not stopped:
+                    stopped = True
+                    observer.warns(_stopped(config, round_index, says))
                 with interruptible():
                     after, record = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
@@ -139,6 +142,13 @@ def _round(
     if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
     return after, record
+
+
+def _stopped(config: RunConfig, round_index: int, says: dict[str, Any]) -> str:
+    return (
+        f"allocation.time_limit_s = {config.allocation.time_limit_s:g} ended the allocation of round {round_index + 1} at a proven gap of "
+        f"{says['gap']:.2%}; with more time this round, and later ones of which this is not said again, may be faster"
+    )
 
 
 def _too_short(config: RunConfig, line: Timeline) -> str:
