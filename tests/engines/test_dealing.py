@@ -110,7 +110,7 @@ def test_a_worker_gets_clients_by_its_pace() -> None:
     engine.pieces.clear()
     began_s = engine.now_s
     assert sorted(engine.trained(range(100))) == list(range(100))
-    assert dict(reversed(engine.pieces)) == {"worker 0": 18, "worker 1": 56}  # the first pieces: 0.75 of a share
+    assert dict(reversed(engine.pieces)) == {"worker 0": 22, "worker 1": 67}  # the first pieces: 0.9 of a share
     assert engine.now_s - began_s <= 100 / (1 / 0.3 + 1 / 0.1) + 0.3
 
 

@@ -42,8 +42,6 @@ class Remote(Helper):
 class OnRay(Spread[Remote]):
     """Workers on the nodes of a Ray cluster."""
 
-    at_once = 0.9  # an order takes Ray two to five milliseconds
-
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         import ray  # here, because Ray takes seconds to load
 

@@ -89,6 +89,8 @@ class UnitState:
 
     def __getitem__(self, units: slice) -> "UnitState":
         start, stop = units.start, units.stop
+        if (start, stop) == (self.start, self.stop):
+            return self
         assert self.start <= start <= stop <= self.stop, f"units {start}:{stop} of {self.start}:{self.stop}"
         f, i = self.layout.float_starts, self.layout.int_starts
         floats = self.floats[f[start] - f[self.start] : f[stop] - f[self.start]]

@@ -147,7 +147,8 @@ def check_growth(state: UnitState, most: Sequence[float]) -> float:
     """
     if not len(state.floats):
         return 0.0
-    peak = max(map(abs, torch.stack(torch.aminmax(state.floats)).tolist()))
+    low, high = torch.aminmax(state.floats)
+    peak = max(-low.item(), high.item())
     if peak <= min(most):
         return peak  # one look at all units together; NaN is not less than anything
     for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):

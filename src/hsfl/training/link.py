@@ -14,7 +14,7 @@ from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 
 Load = TypeVar("Load", Tensor, UnitState, PartialSum)
-READ_EVERY = 1000  # losses that are kept as tensors at most
+READ_EVERY = 1000  # losses that are kept as tensors at most: reading one waits for its device
 
 
 @dataclass
@@ -60,9 +60,7 @@ class Losses:
     """The mean training loss over samples. The parts of a round may be merged in any order: their sum is exact."""
 
     def __init__(self) -> None:
-        self.steps: list[
-            tuple[Tensor, int]
-        ] = []  # losses that were not read yet, with their samples: reading waits for the device
+        self.steps: list[tuple[Tensor, int]] = []  # losses on another device that were not read yet, with their samples
         self.total: float | None = None  # of the steps that were added here, in their order
         self.parts: list[float] = []  # totals of merged parts
         self.num_samples = 0
@@ -71,7 +69,7 @@ class Losses:
         """Add the mean loss of a batch of so many samples."""
         self.steps.append((loss.detach(), num_samples))
         self.num_samples += num_samples
-        if len(self.steps) >= READ_EVERY:
+        if loss.device.type == "cpu" or len(self.steps) >= READ_EVERY:
             self._read()
 
     def merge(self, other: "Losses") -> None:
@@ -84,11 +82,9 @@ class Losses:
         self.parts, self.total = self.totals, None
 
     def _read(self) -> None:
-        if self.steps:
-            losses, counts = zip(*self.steps)
-            for loss, count in zip(torch.stack(losses).flatten().tolist(), counts):
-                self.total = loss * count + (self.total or 0.0)
-            self.steps.clear()
+        for loss, count in self.steps:
+            self.total = loss.item() * count + (self.total or 0.0)
+        self.steps.clear()
 
     @property
     def totals(self) -> list[float]:

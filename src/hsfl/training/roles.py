@@ -16,7 +16,7 @@ from hsfl.models.state import UnitState, joined_view
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, StepKey, client_backward, whole_step
+from hsfl.training.step import Part, StepKey, client_backward, run_backward, whole_step
 
 
 class Session:
@@ -30,7 +30,7 @@ class Session:
         smashed data, which is empty where it is not needed."""
         smashed = smashed.detach().requires_grad_(need_gradient and smashed.is_floating_point())
         loss = self.part.goal(self.part.forward(smashed, key), y)
-        loss.backward()
+        run_backward(loss)
         self.part.update()
         gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
         return loss.detach(), gradient

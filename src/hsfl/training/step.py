@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from hsfl.config import TrainConfig
 from hsfl.models.graph_unit import GraphUnit
@@ -88,6 +89,7 @@ class Part:
             _is_known(each) and not each._forward_pre_hooks and not each._forward_hooks for each in modules
         )
         self._keeps: set[tuple[int, int]] = set()  # stretches of units that leave their input as it is
+        self._views: dict[tuple[int, int], UnitState] = {}  # of the states of stretches of units
         self._moments = Memory(self.parameters(), MOMENTS[train.optimizer])
         self._optimizer: Optimizer | None = None
         self._optimizers: dict[tuple[int, int], Optimizer | None] = {}
@@ -103,7 +105,10 @@ class Part:
     @property
     def state(self) -> UnitState:
         """The units now in training; a view."""
-        return self._memory[self.start : self.stop]
+        units = self.start, self.stop
+        if units not in self._views:
+            self._views[units] = self._memory[self.start : self.stop]
+        return self._views[units]
 
     def begin(self, state: UnitState, lr: float) -> None:
         """Load the state of some of our units and train these units from now on, with an optimiser that remembers nothing."""
@@ -182,16 +187,24 @@ class Part:
             self._optimizer.load(tensors)
 
 
+def run_backward(output: Tensor, gradient: Tensor | None = None) -> None:
+    """`output.backward(gradient)`, by torch's engine alone: what torch does in Python around its engine takes as long as a small
+    layer. gradient: None for a loss."""
+    gradient = torch.ones_like(output) if gradient is None else gradient
+    assert gradient.shape == output.shape, f"a gradient of {tuple(gradient.shape)} for {tuple(output.shape)}"
+    _engine_run_backward((output,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
 def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
     """Stage 2, iii: the client's backward pass and update, Eq. (5). Nothing happens if no weight of the head is trained."""
     if smashed.requires_grad:
-        smashed.backward(gradient)
+        run_backward(smashed, gradient)
         part.update()
 
 
 def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
     """One step of a party that holds the whole model: a client whose cut is num_units, or the server of CL. Returns the loss."""
     loss = part.goal(part.forward(x, key), y)
-    loss.backward()
+    run_backward(loss)
     part.update()
     return loss.detach()
