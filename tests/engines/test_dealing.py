@@ -51,13 +51,14 @@ class Bench(Spread[Helper]):
         self.answered[first.where] += 1
         if self.answered[first.where] == self.die.get(first.where):
             yield first, None
-        elif isinstance(order, Hand):
+            return
+        if isinstance(order, Train):
+            self.sums[id(first)] += order.clients
+        if isinstance(order, Hand) or (isinstance(order, Train) and order.hand):
             shard = SimpleNamespace(clients=self.sums[id(first)])
             self.sums[id(first)] = []
             yield first, CarriedOut(shard)  # type: ignore[arg-type]
         else:
-            assert isinstance(order, Train)
-            self.sums[id(first)] += order.clients
             yield first, CarriedOut()
 
     def _replace(self, dead: Helper) -> Helper:
@@ -75,7 +76,7 @@ class Bench(Spread[Helper]):
 
     def trained(self, clients: Sequence[int], size: Callable[[int], int] = lambda client: 1) -> list[int]:
         """The clients in the shards that came back."""
-        answers = self._deal(clients, size, lambda some: Train(0, 0, some), Hand())
+        answers = self._deal(clients, size, lambda some, hand: Train(0, 0, some, hand), Hand())
         return [client for answer in answers if answer.shard is not None for client in answer.shard.clients]  # type: ignore[attr-defined]
 
 
@@ -122,6 +123,15 @@ def test_an_order_ahead_is_given_only_where_enough_is_left_to_end_together() -> 
     few.trained(range(AHEAD))
     assert [size for _, size in few.pieces] == [1] * AHEAD
     assert few.most_orders == 2  # a client, and behind it the order to hand over
+
+
+def test_the_worker_that_takes_the_last_clients_hands_over_without_a_further_order() -> None:
+    engine = bench([0.1])
+    assert engine.trained(range(1)) == [0]
+    assert engine.answered == {"worker 0": 1}
+    two = bench([0.1, 0.3])
+    two.trained(range(2))
+    assert two.answered == {"worker 0": 2, "worker 1": 1}  # of the first, the sum is asked for
 
 
 @given(

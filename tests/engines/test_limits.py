@@ -135,7 +135,7 @@ def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(missi
 
     engine = object.__new__(on_ray.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
-    answer = engine._next(on_ray.Remote(where="a new worker", actor=None, carry_out=None, answers=deque([None])))
+    (answer,) = engine._received(on_ray.Remote(where="a new worker", actor=None, answers=deque([None])))
     if missing:
         assert isinstance(answer, on_ray.Failed)
         assert (

@@ -3,7 +3,6 @@
 import os
 import socket
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,11 @@ import torch
 
 from hsfl import plugins
 from hsfl.engines.versions import Versions, versions
-from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Train, Worker
+from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Worker
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
+
+PROGRESS = "progress"  # the thread of an actor that answers while another one carries out an order
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
@@ -60,34 +61,28 @@ class Actor:
         except (Exception, SystemExit) as error:
             self.failed = Failed.by(error)
 
-    def carry_out(self, order: Order, given: State | UnitState | None) -> Iterator[Answer]:
-        """Carry out an order, and yield progress and then the result.
+    def carry_out(self, order: Order, given: State | UnitState | None) -> list[Answer]:
+        """Carry out an order; returns progress that nobody has asked for yet, and then the result.
 
         given: the state of the round or the model to be tested, which the object store holds once on each node; None: the one of
             the order before.
         """
         if self.failed is not None:
-            yield self.failed
-            return
+            return [self.failed]
         try:
             if isinstance(given, State):
                 self.worker.state = given
             elif given is not None:
                 self.worker.whole = given
-            if isinstance(order, Train):
-                for client in order.clients:
-                    self.worker.carry_out(replace(order, clients=(client,)))
-                    yield from self._progress()
-                order = replace(order, clients=())
-            yield self.worker.carry_out(order)
+            result = self.worker.carry_out(order)
         except (Exception, SystemExit) as error:
-            yield Failed.by(error)
+            return [Failed.by(error)]
+        return [*self.progress(), result]
 
-    def _progress(self) -> Iterator[BatchBegun]:
-        if self.heard:
-            last, total = self.heard[-1], sum(one.num_samples for one in self.heard)
-            self.heard.clear()
-            yield BatchBegun(last.client, total)
+    def progress(self) -> list[BatchBegun]:
+        """Which batches were begun since somebody asked. Another thread answers, while an order is carried out."""
+        heard = [self.heard.pop(0) for _ in range(len(self.heard))]
+        return [BatchBegun(heard[-1].client, sum(one.num_samples for one in heard))] if heard else []
 
 
 def _address() -> str:
@@ -99,4 +94,4 @@ def _address() -> str:
 def actor_class() -> Any:
     import ray  # here, because Ray takes seconds to load
 
-    return ray.remote(Actor)
+    return ray.remote(concurrency_groups={PROGRESS: 1})(Actor)

@@ -13,19 +13,20 @@ from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines.actor import actor_class, share_tensors
+from hsfl.engines.actor import PROGRESS, actor_class, share_tensors
 from hsfl.engines.cluster import connect, end, first_line
 from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.helper import Helper, Ordered
 from hsfl.engines.spread import Spread
 from hsfl.engines.versions import versions
-from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup
+from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
 START_S = 120.0  # within which a worker must have started
+LOOK_S = 0.25  # after so long without an answer, workers are asked how far they are
 
 
 @dataclass(kw_only=True)
@@ -33,8 +34,7 @@ class Remote(Helper):
     """One worker on a node."""
 
     actor: Any
-    answers: deque[Any]  # for each order a stream of references to its answers; or the reference to the greeting
-    carry_out: Any  # the actor's method, which gives a stream of answers
+    answers: deque[Any]  # references to the answers of each order, or to the greeting
     has: Any = None  # the reference to the state, or to the model to be tested, that the worker was given last
     greets: bool = True  # whether the worker's greeting is awaited
 
@@ -82,8 +82,7 @@ class OnRay(Spread[Remote]):
     def _start(self) -> Remote:
         actor = self.actor_class.remote(self.num_threads)
         greeting = actor.greet.remote(list(plugins.LOADED))
-        carry_out = actor.carry_out.options(num_returns="streaming")
-        new = Remote(where="a new worker", actor=actor, answers=deque([greeting]), carry_out=carry_out)
+        new = Remote(where="a new worker", actor=actor, answers=deque([greeting]))
         new.given(Ordered(alone=True))
         return new
 
@@ -112,39 +111,48 @@ class OnRay(Spread[Remote]):
     def _order(self, helper: Remote, order: Order) -> None:
         new = None if helper.has is self.given else self.given  # the worker keeps it for the orders that follow
         helper.has = self.given
-        helper.answers.append(helper.carry_out.remote(order, new))
+        helper.answers.append(helper.actor.carry_out.remote(order, new))
 
     def _answers(self, busy: Sequence[Remote]) -> Iterator[tuple[Remote, Answer | None]]:
         by_answers = {helper.answers[0]: helper for helper in busy}
-        ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=START_S / 4)
+        ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=LOOK_S)
         for answers in ready:
-            yield by_answers[answers], self._next(by_answers[answers])
-        if not ready and all(helper.greets for helper in busy):
-            late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
-            if late:
-                raise InputError(
-                    f"no worker of the cluster has started for {START_S:g} s; see with `ray status` whether nodes are "
-                    f"alive and have {self.num_threads} free CPUs, or lower engine.workers"
-                )
+            for answer in self._received(by_answers[answers]):
+                yield by_answers[answers], answer
+        if not ready:
+            self._check_start(busy)
+            yield from self._progress([helper for helper in busy if not helper.greets])
 
-    def _next(self, helper: Remote) -> Answer | None:
-        """A worker's next answer; None if the worker is dead."""
+    def _check_start(self, busy: Sequence[Remote]) -> None:
+        late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
+        if late and all(helper.greets for helper in busy):
+            raise InputError(
+                f"no worker of the cluster has started for {START_S:g} s; see with `ray status` whether nodes are "
+                f"alive and have {self.num_threads} free CPUs, or lower engine.workers"
+            )
+
+    def _progress(self, working: Sequence[Remote]) -> Iterator[tuple[Remote, Answer]]:
+        """What the workers have begun since they were asked; a worker that does not answer at once is not waited for."""
+        asked = {helper.actor.progress.options(concurrency_group=PROGRESS).remote(): helper for helper in working}
+        ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_S) if asked else ([], [])
+        for answers in ready:
+            with suppress(self.ray.exceptions.RayError):  # a worker that is dead is noticed by its order
+                for answer in self.ray.get(answers):
+                    yield asked[answers], answer
+
+    def _received(self, helper: Remote) -> list[Answer | None]:
+        """A worker's answers to its first order; None if the worker is dead."""
         try:
-            if helper.greets:
-                return self._greeted(helper, *self.ray.get(helper.answers.popleft()))
-            answer = self.ray.get(next(helper.answers[0]))
-        except StopIteration:
-            return None  # a stream ends early where the worker has died
+            answers = self.ray.get(helper.answers.popleft())
         except self.ray.exceptions.RayError as error:
             if helper.greets and (missing := _missing(error)) is not None:
-                return Failed(
-                    "InputError", f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
-                )
+                words = f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
+                return [Failed("InputError", words)]
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({first_line(error)})"
-            return None
-        if not isinstance(answer, BatchBegun):
-            helper.answers.popleft()
-        return _writable(answer)
+            return [None]
+        if helper.greets:
+            return [self._greeted(helper, *answers)]
+        return [_writable(answer) for answer in answers]
 
     def _greeted(self, helper: Remote, where: str, found: Any) -> Answer:
         helper.where, helper.greets = where, False

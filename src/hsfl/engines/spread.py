@@ -88,7 +88,11 @@ class Spread(ABC, Generic[H]):
         self._give_state(state)
         samples = {client: self.framework.task.feed.num_samples(client) for client in clients}
         longest_first, whole = sorted(clients, key=samples.__getitem__, reverse=True), sum(samples.values())
-        answers = self._deal(longest_first, samples.__getitem__, lambda some: Train(round_index, whole, some), Hand())
+
+        def order(some: tuple[int, ...], hand: bool) -> Order:
+            return Train(round_index, whole, some, hand)
+
+        answers = self._deal(longest_first, samples.__getitem__, order, Hand())
         shards = [answer.shard for answer in answers if answer.shard is not None]
         self.deaths = 0
         return shards
@@ -97,7 +101,7 @@ class Spread(ABC, Generic[H]):
         """The quality of a model on the test images, which the workers divide among themselves."""
         self._give_whole(whole)
         batches, tallies = range(self.exam.num_batches), dict[int, Tally]()
-        for answer in self._deal(batches, lambda _: 1, Assess, None):
+        for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some), None):
             tallies |= dict(answer.tallies)
         return quality([tallies[batch] for batch in batches], self.exam.goal)
 
@@ -105,13 +109,13 @@ class Spread(ABC, Generic[H]):
         self,
         items: Sequence[int],
         size: Callable[[int], int],
-        order: Callable[[tuple[int, ...]], Order],
+        order: Callable[[tuple[int, ...], bool], Order],
         last: Order | None,
     ) -> Iterator[CarriedOut]:
         """Deal items to workers as they become free, and yield what they answer.
 
-        size: how much work an item is. last: the order by which a worker hands over its results; None where each answer
-        holds them.
+        size: how much work an item is. order: makes the order for some items; and whether to hand over results then, since
+        none are left. last: the order by which other workers hand over; None where each answer holds its results.
         """
         queue = list(items)
         while queue or any(helper.undone for helper in self.helpers):
@@ -132,7 +136,7 @@ class Spread(ABC, Generic[H]):
         self,
         queue: list[int],
         size: Callable[[int], int],
-        order: Callable[[tuple[int, ...]], Order],
+        order: Callable[[tuple[int, ...], bool], Order],
         last: Order | None,
         num_orders: int,
     ) -> None:
@@ -142,8 +146,9 @@ class Spread(ABC, Generic[H]):
         for helper in ready:
             if queue and (num_orders == 0 or len(queue) >= AHEAD * len(self.helpers)):
                 some = take(queue, size, self._part(helper) * left)
-                helper.given(Ordered(some, sum(map(size, some)) if last is not None else 0))
-                self._order(helper, order(some))
+                trains, hand = last is not None, last is not None and not queue
+                helper.given(Ordered(some, sum(map(size, some)) if trains else 0, alone=hand))
+                self._order(helper, order(some, hand))
             elif not queue and last is not None and helper.undone:
                 helper.given(Ordered(alone=True))
                 self._order(helper, last)
@@ -157,11 +162,11 @@ class Spread(ABC, Generic[H]):
 
     def _take_answer(self, helper: H, answer: CarriedOut, trains: bool) -> None:
         done = helper.answered()
+        if trains:
+            helper.held += done.items
         if answer.shard is not None:
             self.last_round.append(Placed(helper.where, tuple(sorted(helper.held))))
             helper.held.clear()
-        elif trains:
-            helper.held += done.items
 
     def _bury(self, dead: H) -> list[int]:
         """Put a new worker in the place of a dead one; returns the clients or batches that must be done again."""

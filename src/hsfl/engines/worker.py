@@ -41,6 +41,7 @@ class Train:
     round_index: int
     round_samples: int  # the samples of all clients of the round
     clients: tuple[int, ...]
+    hand: bool = False  # whether to give the shard of the round then
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,12 @@ class Worker:
         self.told_s, self.samples = 0.0, 0
 
     def carry_out(self, order: Order) -> CarriedOut:
-        if isinstance(order, Train):
-            self.train(order)
-            return CarriedOut()
         if isinstance(order, Assess):
             return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
+        if isinstance(order, Train):
+            self.train(order)
+            if not order.hand:
+                return CarriedOut()
         shard, self.shard = self.shard, None
         if shard is not None:
             shard.losses.read()

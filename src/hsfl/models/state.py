@@ -6,9 +6,11 @@ sum or counting its bytes is one operation on a slice, whatever the number of te
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +48,19 @@ class Layout:
     @property
     def num_units(self) -> int:
         return len(self.units)
+
+    def __reduce__(self) -> tuple[Callable[..., "Layout"], tuple[Any, ...]]:
+        """How a layout crosses a process border, as every state and sum does with it: plain words, of which each process makes one
+        layout."""
+        return _layout, (
+            tuple(tuple((slot.name, tuple(slot.shape), slot.is_float) for slot in unit) for unit in self.units),
+        )
+
+
+@lru_cache(maxsize=16)
+def _layout(units: tuple[tuple[tuple[str, tuple[int, ...], bool], ...], ...]) -> Layout:
+    slots = tuple(tuple(Slot(name, torch.Size(shape), is_float) for name, shape, is_float in unit) for unit in units)
+    return Layout(slots, _starts(slots, is_float=True), _starts(slots, is_float=False))
 
 
 def _slot(name: str, tensor: Tensor, floats: torch.dtype) -> Slot:

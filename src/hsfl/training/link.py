@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from hsfl.models.state import UnitState
