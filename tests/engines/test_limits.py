@@ -23,14 +23,19 @@ def test_the_limits_add_up_to_what_the_guide_says() -> None:
     assert f"within {cluster.SAID_S:g} s" in GUIDE.read_text()
 
 
+def fake_ray(**more: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"is_initialized": lambda: False} | more)
+
+
 def test_whatever_is_waited_for_at_an_address_has_one_of_these_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection and Ray's own call are made within limits, each once, and nothing else reaches for the address."""
     waited: list[float | None] = []
     monkeypatch.setattr(cluster, "_within", lambda seconds, call: waited.append(seconds))
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 3.0}}]))
+    nodes = [{"Alive": True, "Resources": {"CPU": 3.0}}]
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(nodes=lambda: nodes))
     for name in ("create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, _never)
-    assert cluster.connect("head.example:6379", 1) == [3.0]
+    assert cluster.connect("head.example:6379", 1).cpus() == [3.0]
     assert waited == [cluster.KNOCK_S, cluster.ANSWER_S]
 
 
@@ -58,7 +63,7 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
             raise cluster.TooLate(f"no answer in {seconds:g} s")
 
     monkeypatch.setattr(cluster, "_within", within)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray", fake_ray())
     with pytest.raises(InputError) as error:
         cluster.connect("head.example:6379", 1)
     assert words in str(error.value)
@@ -91,14 +96,12 @@ def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
     if token is not None:
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     seen: list[str | None] = []
-    fake = SimpleNamespace(
-        init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None, nodes=list
-    )
+    fake = fake_ray(init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    cluster.connect(None, 1)
+    started = cluster.connect(None, 1)
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert seen[0] not in (None, token)
-    cluster.end()
+    started.end()
     assert (os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN")) == (None, token)
 
 
@@ -111,11 +114,27 @@ def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.Mon
 
     for name in (*cluster.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "0")
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=late, shutdown=lambda: ended.append(True)))
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(init=late, shutdown=lambda: ended.append(True)))
     with pytest.raises(InputError, match=r"timed out during startup\.; try again .* engine\.name=workers$"):
         cluster.connect(None, 1)
     assert ended
     assert os.environ["RAY_AUTH_TOKEN"] == "0"
+
+
+def test_a_cluster_that_the_users_script_has_joined_is_used_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = fake_ray(
+        is_initialized=lambda: True,
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"),
+        init=_never, shutdown=_never,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", joined)
+    for address in (None, "10.0.0.1:6379"):
+        cluster.connect(address, 1).end()
+    with pytest.raises(InputError, match=r"has joined the Ray cluster at 10.0.0.1:6379; leave engine.address out"):
+        cluster.connect("10.0.0.2:6379", 1)
+    joined.get_runtime_context = _never
+    with pytest.raises(InputError, match="through ray://"):
+        cluster.connect(None, 1)
 
 
 class Told(Exception):

@@ -50,20 +50,40 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert until(20, lambda: not namespaces.processes_in(lonely))
 
 
-def test_two_runs_of_one_process_have_a_cluster_each(lonely: str, tmp_path: Path) -> None:
-    """Each cluster has a token of its own, and Ray remembers the first token of a process."""
-    code = (
-        "import hsfl\n"
-        "if __name__ == '__main__':\n"
-        "    for name in ('one', 'two'):\n"
-        "        summary = hsfl.run(None, name, data='digits', model='cnn', engine={'name': 'ray', 'workers': 2, 'threads': 1},\n"
-        "                           train={'rounds': 1}, fleet={'num_clients': 2, 'cuts': 2}, progress=False)\n"
-        "        print(summary.status, flush=True)\n"
-    )
-    script = tmp_path / "twice.py"
-    script.write_text(code)
-    done = finished(namespaces.inside(lonely, ["env", "-C", str(tmp_path), sys.executable, str(script)]))
+RUN = (
+    "hsfl.run(None, name, data='digits', model='cnn', engine={'name': 'ray', 'workers': 2, 'threads': 1},"
+    " train={'rounds': 1}, fleet={'num_clients': 2, 'cuts': 2}, progress=False)"
+)
+
+
+def script(lonely: str, folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """A script of the user's own, alone in a network."""
+    file = folder / "script.py"
+    file.write_text(code)
+    return finished(namespaces.inside(lonely, ["env", "-C", str(folder), sys.executable, str(file)]))
+
+
+@pytest.mark.parametrize("first", ["import hsfl", "import ray; import hsfl"])
+def test_two_runs_of_one_process_have_a_cluster_each(first: str, lonely: str, tmp_path: Path) -> None:
+    """Each cluster has a token of its own; Ray remembers the first token of a process, and reads its mode when it is imported."""
+    code = f"{first}\nif __name__ == '__main__':\n    for name in ('one', 'two'):\n        print({RUN}.status, flush=True)\n"
+    done = script(lonely, tmp_path, code)
     assert done.stdout.split() == ["finished", "finished"], done.stderr
+
+
+def test_a_script_that_has_joined_a_cluster_keeps_it(lonely: str, tmp_path: Path) -> None:
+    """The run uses the script's cluster and leaves it as it was, and the script's tensors are its own again."""
+    code = (
+        "import ray, torch, hsfl\n"
+        "if __name__ == '__main__':\n"
+        "    ray.init(num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1')\n"
+        "    name = 'one'\n"
+        f"    print({RUN}.status, ray.is_initialized(), flush=True)\n"
+        "    print(ray.get(ray.put(torch.zeros(1))).add_(1).item(), flush=True)\n"
+    )
+    done = script(lonely, tmp_path, code)
+    assert done.stdout.split() == ["finished", "True", "1.0"], done.stderr
+    assert "node 127.0.0.1" in (tmp_path / "one" / "workers.log").read_text()
 
 
 def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely: str, tmp_path: Path) -> None:

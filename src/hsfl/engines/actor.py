@@ -32,6 +32,13 @@ def share_tensors() -> None:
     ray.util.register_serializer(torch.Tensor, serializer=torch.Tensor.numpy, deserializer=tensor_of)
 
 
+def forget_tensors() -> None:
+    """Let tensors cross as before: a script that goes on using Ray gets tensors of its own again."""
+    import ray.util  # here, because Ray takes seconds to load
+
+    ray.util.deregister_serializer(torch.Tensor)
+
+
 class Actor:
     """A worker's life on a node: it says which versions it has, takes the setup, and carries out orders."""
 

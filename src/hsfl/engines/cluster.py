@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,18 +25,45 @@ NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]'
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # no usage reports
 
 
-_before: dict[str, str | None] = {}  # variables of the environment, as they were before a cluster was started here
+@dataclass(frozen=True)
+class Cluster:
+    """This process's connection to a cluster."""
+
+    is_ours: bool  # False where the user's script had made the connection before; then it outlives the run
+    before: dict[str, str | None]  # variables of the environment, as they were before a cluster was started here
+
+    def cpus(self) -> list[float]:
+        """The CPUs of each node."""
+        import ray  # here, because Ray takes seconds to load
+
+        return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
+
+    def end(self) -> None:
+        """End the connection, and with it a cluster that was started here."""
+        import ray  # here, because Ray takes seconds to load
+
+        if self.is_ours:
+            ray.shutdown()
+        for name, value in self.before.items():  # a cluster that is joined later has a token of its own, or none
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        if self.before:
+            _reread_environment()
 
 
-def connect(address: str | None, num_cpus: int) -> list[float]:
-    """Join the cluster at an address, or start one on this machine; returns the CPUs of each node."""
+def connect(address: str | None, num_cpus: int) -> Cluster:
+    """Join the cluster at an address, or the one that this process has joined already; else start one on this machine."""
     if "ray" not in sys.modules and find_spec("ray") is None:
         raise InputError(NO_RAY)
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return _joined_before(address)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    cluster = Cluster(True, {})
     if address is None:
         made = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        _before.update({name: os.environ.get(name) for name in made if name not in _before})
+        cluster.before.update({name: os.environ.get(name) for name in made})
         os.environ |= made
         how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         how |= {"_node_ip_address": "127.0.0.1"}
@@ -46,7 +74,7 @@ def connect(address: str | None, num_cpus: int) -> list[float]:
         import ray  # here, because Ray takes seconds to load
     except ImportError:
         raise InputError(NO_RAY) from None
-    _forget_token()
+    _reread_environment()
     try:
         _within(ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False))
     except TooLate:
@@ -55,16 +83,36 @@ def connect(address: str | None, num_cpus: int) -> list[float]:
         ) from None
     except (Exception, SystemExit) as error:
         with suppress(Exception):
-            end()  # ends what had started of the cluster
+            cluster.end()  # ends what had started of the cluster
         raise InputError(_unusable(address, error)) from error
-    return [float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]]
+    return cluster
 
 
-def _forget_token() -> None:
-    """Let Ray read the token of the cluster anew; it keeps the first token of a process, which another cluster refuses."""
-    with suppress(Exception):  # a version of Ray that does not know this keeps no token either, or has another way
-        from ray._raylet import AuthenticationTokenLoader
+def _joined_before(address: str | None) -> Cluster:
+    """The cluster that the user's script has joined or started by `ray.init`."""
+    import ray  # here, because Ray takes seconds to load
 
+    try:
+        joined = str(ray.get_runtime_context().gcs_address)
+    except Exception:  # through ray://, where this process is no part of the cluster
+        raise InputError(
+            "this process has joined a Ray cluster through ray://; call ray.shutdown() and give engine.address HOST:PORT of the head node"
+        ) from None
+    if address not in (None, joined):
+        raise InputError(
+            f"engine.address is {address} but this process has joined the Ray cluster at {joined}; leave engine.address out, or "
+            "call ray.shutdown() before"
+        )
+    return Cluster(False, {})
+
+
+def _reread_environment() -> None:
+    """Let Ray look at its mode and token again. It reads its mode when it is imported and keeps the first token of a process, which
+    another cluster refuses."""
+    with suppress(Exception):  # a version of Ray that does not know this keeps neither, or has another way
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")
         AuthenticationTokenLoader.instance().reset_cache()
 
 
@@ -115,17 +163,6 @@ def _unusable(address: str | None, error: BaseException) -> str:
         f"the Ray cluster at {address} cannot be used: {first_line(error)}; every node needs the same Python and Ray, and the "
         "token of the cluster (docs/scale.md)"
     )
-
-
-def end() -> None:
-    import ray  # here, because Ray takes seconds to load
-
-    ray.shutdown()
-    for name, value in _before.items():  # a cluster that is joined later has a token of its own, or none
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    _before.clear()
 
 
 def first_line(error: BaseException) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines.actor import PROGRESS, actor_class, share_tensors
-from hsfl.engines.cluster import connect, end, first_line
+from hsfl.engines.actor import PROGRESS, actor_class, forget_tensors, share_tensors
+from hsfl.engines.cluster import Cluster, connect, first_line
 from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.helper import Helper, Ordered
 from hsfl.engines.spread import Spread
@@ -42,10 +42,10 @@ class Remote(Helper):
 class OnRay(Spread[Remote]):
     """Workers on the nodes of a Ray cluster."""
 
-    def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         import ray  # here, because Ray takes seconds to load
 
-        self.ray, self.num_threads, self.say = ray, num_threads, say
+        self.ray, self.cluster, self.num_threads, self.say = ray, cluster, num_threads, say
         self.setup: Any = None  # references into the object store
         self.given: Any = None
         share_tensors()
@@ -60,8 +60,8 @@ class OnRay(Spread[Remote]):
         CPUs each; never more than a round has clients."""
         engine, most = config.engine, config.train.clients_per_round or config.fleet.num_clients
         threads = engine.threads or 1
-        cpus = connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
-        room = sum(int(cpu // threads) for cpu in cpus)
+        cluster = connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
+        room = sum(int(cpu // threads) for cpu in cluster.cpus())
         asked = engine.workers or max(min(room, most), 1)
         if asked > most:
             say(f"engine.workers is {asked} but a round has {most} clients; {most} workers are started")
@@ -70,13 +70,13 @@ class OnRay(Spread[Remote]):
             warn_of_cores(num_workers, threads, num_cores(), say)
         if num_workers > room:
             if room == 0:
-                end()
+                cluster.end()
                 raise InputError(f"no node of the cluster has {threads} CPUs for a worker; lower engine.threads")
             say(f"engine.workers is {num_workers} but the cluster has room for {room}; {room} workers are started")
         try:
-            return cls(min(num_workers, room), threads, say)
+            return cls(cluster, min(num_workers, room), threads, say)
         except BaseException:
-            end()
+            cluster.end()
             raise
 
     def _start(self) -> Remote:
@@ -173,11 +173,12 @@ class OnRay(Spread[Remote]):
         return self._start()
 
     def close(self) -> None:
-        """End all workers, and the cluster if it was started here."""
+        """End all workers, and the cluster if it was started for this run."""
         for helper in self.helpers:
             with suppress(Exception):
                 self.ray.kill(helper.actor)
-        end()
+        forget_tensors()
+        self.cluster.end()
 
 
 def _writable(answer: Answer) -> Answer:
