@@ -26,7 +26,7 @@ from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
 START_S = 120.0  # within which a worker must have started
-LOOK_S = 0.25  # after so long without an answer, workers are asked how far they are
+LOOK_S = 0.5  # after so long without an answer, workers are asked how far they are
 
 
 @dataclass(kw_only=True)
