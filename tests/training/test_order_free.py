@@ -1,5 +1,6 @@
 """Sums of clients do not depend on their order or on who sums which clients, and lose nothing that a model could hold."""
 
+import pickle
 from fractions import Fraction
 
 import pytest
@@ -174,6 +175,18 @@ def test_sides_are_joined_only_where_they_lie_one_behind_the_other() -> None:
     assert joined_view(whole[0:1], whole[2 : whole.stop]) is None  # a unit is missing
     assert joined_view(whole[0:2].clone(), whole[2 : whole.stop]) is None  # as after a codec
     assert joined_view(whole[0:0], whole) is not None
+
+
+def test_a_state_that_crosses_a_process_border_finds_its_layout_there() -> None:
+    """Each process makes one layout for all states that come to it; a state is as it was."""
+    one, two = (pickle.loads(pickle.dumps(BEFORE[0:number])) for number in (1, 2))
+    assert one.layout is two.layout
+    assert two.layout == BEFORE.layout
+    assert (two.start, two.stop) == (0, 2)
+    assert torch.equal(two.floats, BEFORE[0:2].floats)
+    assert {name: view.shape for name, view in two.named().items()} == {
+        name: view.shape for name, view in BEFORE[0:2].named().items()
+    }
 
 
 def test_losses_are_summed_in_their_order_in_double_precision() -> None:

@@ -1,5 +1,7 @@
 """Learning rates, dropout masks, and parts that have nothing to train or begin in place."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from hsfl.config import TrainConfig
 from hsfl.methods import METHODS
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
-from hsfl.training.step import Part, StepKey, learning_rate
+from hsfl.training.step import Part, StepKey, learning_rate, run_backward
 
 PIXELS = SHAPE[1] * SHAPE[2]
 
@@ -154,3 +156,21 @@ def test_what_arrives_is_copied_until_it_is_known_that_nothing_writes_over_it(
         assert torch.equal(x.detach(), before)
     assert ((0, 2) in part._keeps) == keeps
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+
+def test_backward_by_the_engine_alone_is_torchs_backward() -> None:
+    net, x, gradient = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(5, 4), torch.randn(5, 2)
+
+    def gradients(go: Callable[[Tensor], None]) -> list[Tensor]:
+        net.zero_grad()
+        go(net(x))
+        return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+
+    pairs = [
+        (lambda out: out.backward(gradient), lambda out: run_backward(out, gradient)),
+        (lambda out: out.sum().backward(), lambda out: run_backward(out.sum())),
+    ]
+    for theirs, ours in pairs:
+        assert all(map(torch.equal, gradients(theirs), gradients(ours)))
+    with pytest.raises(AssertionError, match=r"a gradient of \(2, 5\) for \(5, 2\)"):
+        run_backward(net(x), gradient.T)
