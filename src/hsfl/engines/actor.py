@@ -3,6 +3,7 @@
 import os
 import socket
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,9 @@ import torch
 
 from hsfl import plugins
 from hsfl.engines.versions import Versions, versions
-from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Worker
+from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Train, Worker
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
-
-PROGRESS = "progress"  # the thread of an actor that answers while another one carries out an order
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
@@ -69,7 +68,7 @@ class Actor:
             self.failed = Failed.by(error)
 
     def carry_out(self, order: Order, given: State | UnitState | None) -> list[Answer]:
-        """Carry out an order; returns progress that nobody has asked for yet, and then the result.
+        """Carry out an order; returns progress and then the result.
 
         given: the state of the round or the model to be tested, which the object store holds once on each node; None: the one of
             the order before.
@@ -84,11 +83,22 @@ class Actor:
             result = self.worker.carry_out(order)
         except (Exception, SystemExit) as error:
             return [Failed.by(error)]
-        return [*self.progress(), result]
+        return [*self._progress(), result]
 
-    def progress(self) -> list[BatchBegun]:
-        """Which batches were begun since somebody asked. Another thread answers, while an order is carried out."""
-        heard = [self.heard.pop(0) for _ in range(len(self.heard))]
+    def train_long(self, order: Train, given: State | None) -> Iterator[list[Answer]]:
+        """Carry out an order that takes long: client by client, with progress after each."""
+        for place, client in enumerate(order.clients, start=1):
+            last = place == len(order.clients)
+            part = replace(order, clients=(client,), hand=order.hand and last)
+            *progress, result = self.carry_out(part, given if place == 1 else None)
+            ended = last or isinstance(result, Failed)
+            yield [*progress, result] if ended else progress
+            if ended:
+                return
+
+    def _progress(self) -> list[BatchBegun]:
+        heard = self.heard.copy()
+        self.heard.clear()
         return [BatchBegun(heard[-1].client, sum(one.num_samples for one in heard))] if heard else []
 
 
@@ -101,4 +111,4 @@ def _address() -> str:
 def actor_class() -> Any:
     import ray  # here, because Ray takes seconds to load
 
-    return ray.remote(concurrency_groups={PROGRESS: 1})(Actor)
+    return ray.remote(Actor)

@@ -13,20 +13,20 @@ from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines.actor import PROGRESS, actor_class, forget_tensors, share_tensors
+from hsfl.engines.actor import actor_class, forget_tensors, share_tensors
 from hsfl.engines.cluster import Cluster, connect, first_line
 from hsfl.engines.cores import num_cores, warn_of_cores
 from hsfl.engines.helper import Helper, Ordered
 from hsfl.engines.spread import Spread
 from hsfl.engines.versions import versions
-from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup
+from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
 START_S = 120.0  # within which a worker must have started
-LOOK_S = 0.5  # after so long without an answer, workers are asked how far they are
+LONG_S = 1.0  # an order that takes longer is answered in a stream, with progress; a stream costs Ray some milliseconds
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,9 @@ class Remote(Helper):
     """One worker on a node."""
 
     actor: Any
-    answers: deque[Any]  # references to the answers of each order, or to the greeting
+    answers: deque[
+        Any
+    ]  # of each order the reference to its answers, or a stream of such references; or that to the greeting
     has: Any = None  # the reference to the state, or to the model to be tested, that the worker was given last
     greets: bool = True  # whether the worker's greeting is awaited
 
@@ -111,39 +113,34 @@ class OnRay(Spread[Remote]):
     def _order(self, helper: Remote, order: Order) -> None:
         new = None if helper.has is self.given else self.given  # the worker keeps it for the orders that follow
         helper.has = self.given
-        helper.answers.append(helper.actor.carry_out.remote(order, new))
+        if isinstance(order, Train) and (helper.pace is None or helper.orders[-1].samples > LONG_S * helper.pace):
+            call = helper.actor.train_long.options(num_returns="streaming")
+        else:
+            call = helper.actor.carry_out
+        helper.answers.append(call.remote(order, new))
 
     def _answers(self, busy: Sequence[Remote]) -> Iterator[tuple[Remote, Answer | None]]:
         by_answers = {helper.answers[0]: helper for helper in busy}
-        ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=LOOK_S)
+        ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=START_S / 4)
         for answers in ready:
             for answer in self._received(by_answers[answers]):
                 yield by_answers[answers], answer
-        if not ready:
-            self._check_start(busy)
-            yield from self._progress([helper for helper in busy if not helper.greets])
-
-    def _check_start(self, busy: Sequence[Remote]) -> None:
-        late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
-        if late and all(helper.greets for helper in busy):
-            raise InputError(
-                f"no worker of the cluster has started for {START_S:g} s; see with `ray status` whether nodes are "
-                f"alive and have {self.num_threads} free CPUs, or lower engine.workers"
-            )
-
-    def _progress(self, working: Sequence[Remote]) -> Iterator[tuple[Remote, Answer]]:
-        """What the workers have begun since they were asked; a worker that does not answer at once is not waited for."""
-        asked = {helper.actor.progress.options(concurrency_group=PROGRESS).remote(): helper for helper in working}
-        ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_S) if asked else ([], [])
-        for answers in ready:
-            with suppress(self.ray.exceptions.RayError):  # a worker that is dead is noticed by its order
-                for answer in self.ray.get(answers):
-                    yield asked[answers], answer
+        if not ready and all(helper.greets for helper in busy):
+            late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
+            if late:
+                raise InputError(
+                    f"no worker of the cluster has started for {START_S:g} s; see with `ray status` whether nodes are "
+                    f"alive and have {self.num_threads} free CPUs, or lower engine.workers"
+                )
 
     def _received(self, helper: Remote) -> list[Answer | None]:
-        """A worker's answers to its first order; None if the worker is dead."""
+        """A worker's next answers; None if the worker is dead."""
+        first = helper.answers[0]
+        streams = isinstance(first, Iterator)
         try:
-            answers = self.ray.get(helper.answers.popleft())
+            answers = self.ray.get(next(first) if streams else first)
+        except StopIteration:
+            return [None]  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
             if helper.greets and (missing := _missing(error)) is not None:
                 words = f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
@@ -151,8 +148,11 @@ class OnRay(Spread[Remote]):
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({first_line(error)})"
             return [None]
         if helper.greets:
+            helper.answers.popleft()
             return [self._greeted(helper, *answers)]
-        return [_writable(answer) for answer in answers]
+        if any(not isinstance(answer, BatchBegun) for answer in answers):
+            helper.answers.popleft()
+        return [_kept(answer, first=not self.last_round) for answer in answers]
 
     def _greeted(self, helper: Remote, where: str, found: Any) -> Answer:
         helper.where, helper.greets = where, False
@@ -181,14 +181,14 @@ class OnRay(Spread[Remote]):
         self.cluster.end()
 
 
-def _writable(answer: Answer) -> Answer:
-    """The answer with its shard copied out of the object store, where nobody may write: a round's shards are added to
-    the first of them."""
+def _kept(answer: Answer, first: bool) -> Answer:
+    """The answer with what outlives the round copied out of the object store, where nobody may write: heads, and the first sum of a round,
+    to which the others are added."""
     if not isinstance(answer, CarriedOut) or answer.shard is None:
         return answer
     shard = answer.shard
     heads = {client: head.clone() for client, head in shard.heads.items()}
-    return CarriedOut(Shard(shard.total.clone(), heads, shard.losses, shard.bytes))
+    return CarriedOut(Shard(shard.total.clone() if first else shard.total, heads, shard.losses, shard.bytes))
 
 
 def _missing(error: BaseException) -> str | None:
