@@ -193,3 +193,18 @@ def test_cells_of_two_servers_are_refused() -> None:
     cells, cuts = city(8, [2, 2], 2)
     with pytest.raises(InputError, match=r"cells\[1\].main_hz differs from cells\[0\]"):
         solve_cells([cells[0], replace(cells[1], main_hz=1e9)], cuts, 1e-3, 1.0)
+
+
+@pytest.mark.parametrize("seed", [9, 11])
+def test_nobody_is_dropped_where_all_can_keep_tau(seed: int) -> None:
+    """A T that is known to two per cent may lie above a tau_s that all clients can keep."""
+    rng = np.random.default_rng(seed)
+    drawn = [random_scenario(rng, 4, 5, "bandwidth") for _ in range(3)]
+    one = {"main_hz": drawn[0].main_hz, "server_flops_per_cycle": drawn[0].server_flops_per_cycle, "tau_s": None}
+    cells = [replace(cell, **one) for cell in drawn]
+    cuts = [random_cuts(rng, cell) for cell in cells]
+    fine = solve_cells(cells, cuts, 2e-4, 5.0)
+    tau_s = 1.002 * max(cell.round_s - cell.phases["model_down_s"].max() for cell in fine.cells)
+    answer = solve_cells([replace(cell, tau_s=tau_s) for cell in cells], cuts, 2e-2, 5.0)
+    assert all(cell.kept.all() for cell in answer.cells)
+    assert answer.gap <= 2e-2 * (1 + 1e-6)

@@ -12,10 +12,13 @@ from hsfl.engines import helper as helper_module
 from hsfl.engines.helper import Helper, Ordered
 from hsfl.engines.spread import AHEAD, Spread, take
 from hsfl.engines.worker import Answer, CarriedOut, Hand, Order, Train
+from hsfl.errors import InputError
 
 
 class Bench(Spread[Helper]):
     """Workers without processes: each takes so many seconds for a client, and answers in the order of the clock."""
+
+    always_die = ""  # the worker that dies of every order
 
     def __init__(self, seconds: list[float], die: dict[str, int] | None = None) -> None:
         self.now_s, self.die = 0.0, die or {}  # die: after how many orders a worker dies
@@ -49,7 +52,7 @@ class Bench(Spread[Helper]):
         order = self.queues[id(first)].pop(0)
         self.free_s[id(first)] = self.now_s
         self.answered[first.where] += 1
-        if self.answered[first.where] == self.die.get(first.where):
+        if self.always_die == first.where or self.answered[first.where] == self.die.get(first.where):
             yield first, None
             return
         if isinstance(order, Train):
@@ -157,3 +160,14 @@ def test_what_a_worker_holds_and_was_ordered_must_be_done_again() -> None:
     helper.given(Ordered(alone=True))
     assert not helper.open
     assert helper.answered().items == (3,)
+
+
+def test_a_node_takes_all_its_workers_with_it_once_but_one_place_does_not_die_for_ever() -> None:
+    many = bench([0.1] * 6, {f"worker {index}": 1 for index in range(6)})
+    many.answered = Counter({f"worker {index}": 0 for index in range(6)})
+    assert sorted(many.trained(range(30))) == list(range(30))
+    cursed = bench([0.1, 0.1])
+    cursed.always_die = "worker 1"
+    with pytest.raises(InputError, match="ended by themselves 4 times in one place"):
+        cursed.trained(range(400))
+    assert [helper.deaths for helper in many.helpers] == [1] * 6  # until the round is completed

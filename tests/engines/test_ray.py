@@ -3,11 +3,13 @@
 Ray opens ports, so each test runs in network namespaces of its own: `lo` alone, or two of them joined by a cable.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -97,6 +99,38 @@ def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely:
     assert until(20, lambda: not namespaces.processes_in(lonely))
     run(config(rounds), out, resume=True)
     assert model_bytes(out) == model_bytes(tmp_path / "inline")
+
+
+@pytest.mark.parametrize("waits_for", ["raylet/raylet", "ray::IDLE"])
+def test_ctrl_c_while_ray_starts_leaves_nobody_behind(waits_for: str, lonely: str, tmp_path: Path) -> None:
+    """A cluster that has begun to start is ended when it has started; workers that are starting are awaited."""
+
+    def is_there() -> bool:
+        return any(
+            waits_for in Path(f"/proc/{number}/cmdline").read_text() for number in namespaces.processes_in(lonely)
+        )
+
+    process = begun(
+        namespaces.inside(lonely, command(tmp_path / "run", "train.rounds=40", *ON_RAY, "engine.workers=2"))
+    )
+    assert until(PATIENCE_S, is_there)
+    ctrl_c(process)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert until(5, lambda: not namespaces.processes_in(lonely))
+
+
+def test_what_dies_on_ray_leaves_standard_output_to_the_answer(lonely: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = begun(
+        namespaces.inside(lonely, [*command(out, "train.rounds=30", *ON_RAY, "engine.workers=2"), "--json"])
+    )
+    log = out / "workers.log"
+    assert until(PATIENCE_S, lambda: log.exists() and "process" in log.read_text())
+    os.kill(int(log.read_text().partition("process ")[2].split()[0]), signal.SIGKILL)
+    told, said = process.communicate(timeout=PATIENCE_S)
+    assert json.loads(told)["status"] == "finished", said
 
 
 def test_a_killed_worker_is_replaced_and_the_numbers_stay(lonely: str, tmp_path: Path) -> None:

@@ -157,6 +157,18 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
         process.communicate()
 
 
+def test_ctrl_c_while_workers_import_prints_no_traceback(tmp_path: Path) -> None:
+    """The whole session gets the signal, as in a terminal; the workers are in the midst of their imports."""
+    process = begun(command(tmp_path / "run", "train.rounds=40", "engine.name=workers", "engine.workers=2"))
+    assert until(60, lambda: len(session_of(process.pid)) >= 3)
+    time.sleep(0.2)
+    ctrl_c(process)
+    told, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in told + said
+    assert until(10, lambda: not session_of(process.pid))
+
+
 @pytest.mark.parametrize(("own", "number", "threads"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (8, 1, 4)])
 def test_a_worker_has_no_more_threads_than_the_run_would_have_inline(
     own: int, number: int, threads: int, monkeypatch: pytest.MonkeyPatch

@@ -83,12 +83,19 @@ def solve_cells(
     solve, main_hz, tau_s = stage_solver(scenarios[0]), float(scenarios[0].main_hz), scenarios[0].tau_s
     clock, kept = TimeLimit(time_limit_s), [np.ones(scenario.num_clients, bool) for scenario in scenarios]
     with CellStages(solve, threads) as cells:
-        first = train_cells(stages, main_hz, cells, 0.9 * gap, clock.part(0.6))
+        first = train_cells(stages, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.6))
+        if (
+            tau_s is not None and first.lower_bound_s <= tau_s < first.T_s
+        ):  # whether all can keep tau_s is not known yet
+            goal = StopWhen(min(gap, DECIDED), tau_s=tau_s)
+            again = train_cells(stages, main_hz, cells, goal, clock.part(0.5))
+            proven_s = max(first.lower_bound_s, again.lower_bound_s)
+            first = replace(min(first, again, key=lambda each: each.T_s), lower_bound_s=proven_s)
         if tau_s is not None and first.T_s > tau_s:
             parts = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, first.cell_hz)]
             limit_s = clock.part(0.5).limit_s
             kept = cells.map(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
-            first = _train_kept(stages, kept, main_hz, cells, 0.9 * gap, clock.part(0.9))
+            first = _train_kept(stages, kept, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.9))
         spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
         second = cells.longest_first(_distribution(scenarios, cuts), StopWhen(gap, spare_s), clock)
         answers = cells.map(
@@ -120,13 +127,15 @@ def _distribution(scenarios: Sequence[Scenario], cuts: Sequence[Array]) -> list[
     return [distribution_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
 
 
-def train_cells(stages: Sequence[Stage], main_hz: float, cells: CellStages, gap: float, clock: TimeLimit) -> Training:
-    """Shares and division by turns, until the gap is proven, the time is over, or nothing changes."""
+def train_cells(
+    stages: Sequence[Stage], main_hz: float, cells: CellStages, goal: StopWhen, clock: TimeLimit
+) -> Training:
+    """Shares and division by turns, until the goal is reached, the time is over, or nothing changes."""
     works = np.array([bool(stage.cycles.any()) for stage in stages])
     work = np.array([float(stage.cycles.sum()) for stage in stages])
     cell_hz = main_hz * work / work.sum() if works.any() else np.full(len(stages), main_hz / len(stages))
     shares: Sequence[Array | None] = [None] * len(stages)
-    best, bound_s, own_gap = None, 0.0, gap
+    best, bound_s, own_gap = None, 0.0, goal.gap
     for turn in range(PASSES):
         parts = [stage._replace(hz=float(hz) if on else main_hz) for stage, hz, on in zip(stages, cell_hz, works)]
         answers = cells.answers(parts, shares, StopWhen(own_gap), clock.part(0.5) if turn == 0 else clock)
@@ -137,9 +146,9 @@ def train_cells(stages: Sequence[Stage], main_hz: float, cells: CellStages, gap:
         if best is None or T_s < best.T_s:
             best = Training(T_s, bound_s, cell_hz, tuple(found))
         best = replace(best, lower_bound_s=bound_s)  # a bound above T is found out where answers are joined
-        if best.T_s - bound_s <= gap * best.T_s or clock.over() or not works.any():
+        if goal.reached(best.T_s, bound_s) or clock.over() or not works.any():
             break
-        own_gap = 0.5 * gap if turn == 0 else max(0.7 * own_gap, 0.05 * gap)
+        own_gap = 0.5 * goal.gap if turn == 0 else max(0.7 * own_gap, 0.05 * goal.gap)
     assert best is not None
     return best
 
@@ -171,14 +180,14 @@ def keep_first(scenario: Scenario, stage: Stage, solve: StageSolver, limit_s: fl
 
 
 def _train_kept(
-    stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, cells: CellStages, gap: float, clock: TimeLimit
+    stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, cells: CellStages, goal: StopWhen, clock: TimeLimit
 ) -> Training:
     """`train_cells` of the clients kept; a cell that keeps nobody has no cycles and no shares."""
     on = [index for index, own in enumerate(kept) if own.any()]
     cell_hz, shares = np.zeros(len(stages)), [np.zeros((0, stage.start_w.shape[1])) for stage in stages]
     if not on:
         return Training(0.0, 0.0, cell_hz, tuple(shares))
-    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, cells, gap, clock)
+    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, cells, goal, clock)
     cell_hz[on] = first.cell_hz
     for i, share in zip(on, first.shares):
         shares[i] = share

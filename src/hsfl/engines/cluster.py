@@ -6,12 +6,13 @@ token that only its own processes know; other clusters belong on closed networks
 
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,7 +31,7 @@ class Cluster:
     """This process's connection to a cluster."""
 
     is_ours: bool  # False where the user's script had made the connection before; then it outlives the run
-    before: dict[str, str | None]  # variables of the environment, as they were before a cluster was started here
+    undo: ExitStack = field(default_factory=ExitStack)  # puts back what was changed in this process for the connection
 
     def cpus(self) -> list[float]:
         """The CPUs of each node."""
@@ -44,27 +45,20 @@ class Cluster:
 
         if self.is_ours:
             ray.shutdown()
-        for name, value in self.before.items():  # a cluster that is joined later has a token of its own, or none
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        if self.before:
-            _reread_environment()
+        self.undo.close()
 
 
 def connect(address: str | None, num_cpus: int) -> Cluster:
     """Join the cluster at an address, or the one that this process has joined already; else start one on this machine."""
     if "ray" not in sys.modules and find_spec("ray") is None:
         raise InputError(NO_RAY)
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+    if getattr(sys.modules.get("ray"), "is_initialized", bool)():
         return _joined_before(address)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    cluster = Cluster(True, {})
+    cluster = Cluster(True)
     if address is None:
-        made = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        cluster.before.update({name: os.environ.get(name) for name in made})
-        os.environ |= made
+        _set_token(cluster.undo)
         how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         how |= {"_node_ip_address": "127.0.0.1"}
     else:
@@ -75,17 +69,39 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
     except ImportError:
         raise InputError(NO_RAY) from None
     _reread_environment()
+    _quiet(cluster.undo)
     try:
-        _within(ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False))
+        with _uninterrupted():
+            _within(
+                ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False)
+            )
     except TooLate:
         raise InputError(
             f"engine.address {address} takes connections but is no Ray cluster that answers; check it"
         ) from None
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         with suppress(Exception):
             cluster.end()  # ends what had started of the cluster
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise InputError(_unusable(address, error)) from error
     return cluster
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block has ended: what has begun to start can be ended whole only when it has started."""
+    came = list[int]()
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            raise KeyboardInterrupt
 
 
 def _joined_before(address: str | None) -> Cluster:
@@ -103,7 +119,31 @@ def _joined_before(address: str | None) -> Cluster:
             f"engine.address is {address} but this process has joined the Ray cluster at {joined}; leave engine.address out, or "
             "call ray.shutdown() before"
         )
-    return Cluster(False, {})
+    return Cluster(False)
+
+
+def _set_token(undo: ExitStack) -> None:
+    """A token for a cluster that is started here; one that is joined later has a token of its own, or none."""
+    undo.callback(_reread_environment)
+    for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+        undo.callback(_set_variable, name, os.environ.get(name))
+        _set_variable(name, value)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
+def _quiet(undo: ExitStack) -> None:
+    """Let Ray print nothing of its own to standard output, where a program may read our answer: not even of a worker that died,
+    which we say ourselves."""
+    with suppress(Exception):  # a version of Ray that prints in another way
+        from ray._private import worker
+
+        undo.callback(setattr, worker, "print_to_stdstream", worker.print_to_stdstream)
+        worker.print_to_stdstream = lambda *words, **more: None
 
 
 def _reread_environment() -> None:

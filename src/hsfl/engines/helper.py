@@ -26,6 +26,7 @@ class Helper:
     since_s: float = 0.0  # when it began with its first order, on the monotonic clock
     samples: float = 0.0  # that it has trained, the older the less they count
     seconds: float = 0.0  # that these took
+    deaths: int = 0  # of workers in its place since a round was completed, its own included
 
     @property
     def undone(self) -> list[int]:

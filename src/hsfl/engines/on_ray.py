@@ -26,6 +26,7 @@ from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState
 
 START_S = 120.0  # within which a worker must have started
+END_S = 10.0  # for which a worker that is just starting is awaited before it is ended
 LONG_S = 1.0  # an order that takes longer is answered in a stream, with progress; a stream costs Ray some milliseconds
 
 
@@ -44,6 +45,8 @@ class Remote(Helper):
 class OnRay(Spread[Remote]):
     """Workers on the nodes of a Ray cluster."""
 
+    advice = "see with `ray status` whether the nodes are alive; if memory is short, lower engine.workers"
+
     def __init__(self, cluster: Cluster, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         import ray  # here, because Ray takes seconds to load
 
@@ -60,9 +63,17 @@ class OnRay(Spread[Remote]):
     def start(cls, config: RunConfig, say: Callable[[str], None]) -> "OnRay":
         """As many workers as the config says, else as many as the cluster's CPUs have room for, with `engine.threads`
         CPUs each; never more than a round has clients."""
+        threads = config.engine.threads or 1
+        cluster = connect(config.engine.address, max(num_cores(), (config.engine.workers or 1) * threads))
+        try:
+            return cls(cluster, cls._num_workers(config, cluster, threads, say), threads, say)
+        except BaseException:
+            cluster.end()
+            raise
+
+    @staticmethod
+    def _num_workers(config: RunConfig, cluster: Cluster, threads: int, say: Callable[[str], None]) -> int:
         engine, most = config.engine, config.train.clients_per_round or config.fleet.num_clients
-        threads = engine.threads or 1
-        cluster = connect(engine.address, max(num_cores(), (engine.workers or 1) * threads))
         room = sum(int(cpu // threads) for cpu in cluster.cpus())
         asked = engine.workers or max(min(room, most), 1)
         if asked > most:
@@ -72,14 +83,9 @@ class OnRay(Spread[Remote]):
             warn_of_cores(num_workers, threads, num_cores(), say)
         if num_workers > room:
             if room == 0:
-                cluster.end()
                 raise InputError(f"no node of the cluster has {threads} CPUs for a worker; lower engine.threads")
             say(f"engine.workers is {num_workers} but the cluster has room for {room}; {room} workers are started")
-        try:
-            return cls(cluster, min(num_workers, room), threads, say)
-        except BaseException:
-            cluster.end()
-            raise
+        return min(num_workers, room)
 
     def _start(self) -> Remote:
         actor = self.actor_class.remote(self.num_threads)
@@ -173,7 +179,11 @@ class OnRay(Spread[Remote]):
         return self._start()
 
     def close(self) -> None:
-        """End all workers, and the cluster if it was started for this run."""
+        """End all workers, and the cluster if it was started for this run. Ray dies of a worker that is ended while it starts, so those
+        that have just been started are awaited."""
+        if new := [helper.answers[0] for helper in self.helpers if helper.greets and helper.answers]:
+            with suppress(Exception):
+                self.ray.wait(new, num_returns=len(new), timeout=END_S)
         for helper in self.helpers:
             with suppress(Exception):
                 self.ray.kill(helper.actor)

@@ -19,7 +19,7 @@ from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.evaluate import Quality, Tally, quality
 
-MOST_DEATHS = 3  # of workers, between two rounds that were completed
+MOST_DEATHS = 3  # of workers in one place, between two rounds that were completed; a node takes many with it at once
 UNKNOWN = 0.5  # the part of a worker's share that it gets at once before all paces are known
 KNOWN = 0.9  # and when they are: a worker that turns a quarter slower than it was still ends with the others
 MOST_ITEMS = 4096  # of an order: a pipe holds it, though the worker does not read yet
@@ -35,7 +35,7 @@ class Spread(ABC, Generic[H]):
     num_threads: int
     helpers: list[H]
     say: Callable[[str], None]
-    deaths = 0
+    advice = "if memory is short, lower engine.workers"  # where workers die again and again
 
     @abstractmethod
     def _order(self, helper: H, order: Order) -> None:
@@ -94,7 +94,8 @@ class Spread(ABC, Generic[H]):
 
         answers = self._deal(longest_first, samples.__getitem__, order, Hand())
         shards = [answer.shard for answer in answers if answer.shard is not None]
-        self.deaths = 0
+        for helper in self.helpers:
+            helper.deaths = 0
         return shards
 
     def evaluate(self, whole: UnitState) -> Quality:
@@ -170,15 +171,17 @@ class Spread(ABC, Generic[H]):
 
     def _bury(self, dead: H) -> list[int]:
         """Put a new worker in the place of a dead one; returns the clients or batches that must be done again."""
-        self.deaths += 1
-        how = self._how(dead)
-        if self.deaths > MOST_DEATHS:
+        dead.deaths += 1
+        how, trained = self._how(dead), dead.held or any(order.samples for order in dead.orders)
+        if dead.deaths > MOST_DEATHS:
             raise InputError(
-                f"workers ended by themselves {self.deaths} times ({how}); if memory is short, lower engine.workers; "
-                'in a script of your own, call hsfl.run under `if __name__ == "__main__":`'
+                f"workers ended by themselves {dead.deaths} times in one place ({how}); {self.advice}; then go on with --resume"
             )
-        self.say(f"a worker ended by itself ({dead.where}: {how}); its clients of this round are trained again")
-        self.helpers[self.helpers.index(dead)] = self._replace(dead)
+        again = "its clients of this round are trained again" if trained else "what it was to do is done again"
+        self.say(f"a worker ended by itself ({dead.where}: {how}); {again}")
+        new = self._replace(dead)
+        new.deaths = dead.deaths
+        self.helpers[self.helpers.index(dead)] = new
         return dead.undone
 
 

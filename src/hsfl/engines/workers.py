@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -97,6 +97,19 @@ def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
         pipe.send(Failed.by(no_room(error) or error))
 
 
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """A process that is started here never hears of Ctrl-C, not even while it imports; this process hears of it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def no_room(error: BaseException) -> InputError | None:
     """The error to show instead of torch's where shared memory is short (containers often have 64 MB); None for other
     errors."""
@@ -130,6 +143,8 @@ class Process(Helper):
 class Workers(Spread[Process]):
     """Worker processes, which start while the run still reads its data."""
 
+    advice = 'if memory is short, lower engine.workers; in a script of your own, call hsfl.run under `if __name__ == "__main__":`'
+
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         self.num_threads, self.say = num_threads, say
         self.shared: Shared | None = None
@@ -154,7 +169,8 @@ class Workers(Spread[Process]):
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them
         pipe, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, list(plugins.LOADED), self.num_threads), daemon=True)
-        process.start()
+        with _ctrl_c_held_back():
+            process.start()
         theirs.close()
         return Process(where=f"process {process.pid}", process=process, pipe=pipe)
 
@@ -203,7 +219,7 @@ class Workers(Spread[Process]):
                 yield helper, None
                 continue
             if isinstance(answer, Taken):
-                helper.taken = True
+                helper.taken, helper.since_s = True, time.monotonic()  # what it took to start says nothing of its pace
                 continue
             if isinstance(answer, Handed):
                 assert helper.memory is not None

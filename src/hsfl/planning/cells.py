@@ -42,7 +42,8 @@ def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: R
     apart = bool((receives & ~started).any())
     gap = (0.9 if apart else 1.0) * settings.gap
     training = _solve(policy, settings, job, draw, started, gap)
-    models = _distribute(policy, settings, job, draw, receives, gap) if apart else training
+    left_s = left_for_models_s(settings.time_limit_s, training.answer.seconds)
+    models = _distribute(policy, settings, job, draw, receives, gap, left_s) if apart else training
     round_s, bound_s = _joint(training.answer, models.answer) if apart else _own(training.answer)
     kept = _spread(training.arrays["kept"], training.clients, len(started))
     times = _times(job, draw, training, models)
@@ -102,11 +103,16 @@ def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw
     return _round(job, groups, answer)
 
 
+def left_for_models_s(limit_s: float, training_s: float) -> float:
+    """The time that a round's distribution may take to be allocated: what training has left of the limit, and a tenth of it at least."""
+    return max(limit_s - training_s, 0.1 * limit_s)
+
+
 def _distribute(
-    policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float
+    policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float, limit_s: float
 ) -> CellsRound:
     """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
-    groups, limit_s = _groups(job, on), settings.time_limit_s
+    groups = _groups(job, on)
     scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[own] for own in groups]
     answer = distribute_cells(scenarios, cuts, gap, limit_s)
     if not policy.is_optimal:

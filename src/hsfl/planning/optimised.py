@@ -20,7 +20,7 @@ from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, phases
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
-from hsfl.planning.cells import allocate_cells, check_cells
+from hsfl.planning.cells import allocate_cells, check_cells, left_for_models_s
 from hsfl.planning.clusters import own_policy, takes_turns
 from hsfl.planning.measured_links import allocate_measured
 from hsfl.planning.resources import POWERS, radio_resources
@@ -82,7 +82,8 @@ class Optimised:
         if (receives & ~started).any():
             part_gap = 0.9 * self.settings.gap  # so that both parts together keep the gap
             training = self._solve(job, every, started, part_gap)
-            answer = _distributed(training, self._distribute(job, every, receives, part_gap), self.settings.gap)
+            left_s = left_for_models_s(self.settings.time_limit_s, training.seconds)
+            answer = _distributed(training, self._distribute(job, every, receives, part_gap, left_s), self.settings.gap)
         else:
             answer = self._solve(job, every, started, self.settings.gap)
         own = phases(
@@ -107,9 +108,9 @@ class Optimised:
             answer = replace(answer, server_hz=np.where(answer.kept, own_hz, 0.0))
         return _among_all(answer, job, on)
 
-    def _distribute(self, job: Job, every: Scenario, on: Array, gap: float) -> Allocation:
+    def _distribute(self, job: Job, every: Scenario, on: Array, gap: float, limit_s: float) -> Allocation:
         """The model's distribution to the clients that are on, with the exact solver's bound."""
-        part, cuts, limit_s = _only(every, on), job.cuts[on], self.settings.time_limit_s
+        part, cuts = _only(every, on), job.cuts[on]
         answer = self.policy.distribute(part, cuts, gap, limit_s)
         if not self.policy.is_optimal:
             best = policy_named("proposed").distribute(part, cuts, gap, min(limit_s, PROOF_LIMIT_S))

@@ -190,6 +190,7 @@ class Part:
 def run_backward(output: Tensor, gradient: Tensor | None = None) -> None:
     """`output.backward(gradient)`, by torch's engine alone: what torch does in Python around its engine takes as long as a small
     layer. gradient: None for a loss."""
+    assert gradient is not None or output.ndim == 0, "a loss is one number"
     gradient = torch.ones_like(output) if gradient is None else gradient
     assert gradient.shape == output.shape, f"a gradient of {tuple(gradient.shape)} for {tuple(output.shape)}"
     _engine_run_backward((output,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
