@@ -1,9 +1,10 @@
 """The `hsfl` command."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hsfl.commands import (
     allocations,
@@ -20,7 +21,19 @@ from hsfl.commands import (
     sweeps,
 )
 
+
+class Command(TyperGroup):
+    """All of `hsfl`, which ends with the exit code that it was given."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().main(*args, **options)
+        finally:
+            exec("")  # forgets a Ctrl-C that was handled: if it came inside an exec, Python would end by the signal
+
+
 app = typer.Typer(
+    cls=Command,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

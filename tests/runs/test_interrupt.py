@@ -122,3 +122,12 @@ def test_ctrl_c_on_a_real_command(tmp_path):
     assert hsfl("run", "--resume", "--out", tmp_path / "run", *more).code == 0
     assert hsfl("run", *endless, *more, "--out", tmp_path / "whole").code == 0
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_ctrl_c_inside_a_text_that_a_library_executes_is_exit_code_130_too(tmp_path):
+    """Python remembers a Ctrl-C in `exec`, as dataclasses and namedtuples do while modules load, and ends by the signal."""
+    plugin = tmp_path / "slow.py"
+    plugin.write_text('exec("import os, signal; os.kill(os.getpid(), signal.SIGINT); [None for _ in range(10**6)]")\n')
+    process = start("run", *tiny_words(), "--plugin", plugin, "--out", tmp_path / "run")
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
