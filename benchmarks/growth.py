@@ -164,7 +164,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_xlabel("clients of the fleet, 100 of them a round")
         axes.set_title(title, loc="left", fontsize=10.5)
         axes.grid(True, which="major", alpha=0.3)
-    seconds.legend(frameon=False, fontsize=8.5)
+    memory.yaxis.set_minor_formatter("{x:.0f}")  # less than a decade: numbers as they are
+    memory.legend(frameon=False, fontsize=8.5, loc="upper left")
     figure.savefig(path, dpi=120)
 
 

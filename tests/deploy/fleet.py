@@ -83,7 +83,8 @@ class Fleet:
     running: dict[str, Running] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.run = changed(self.run, data={"name": f"npz:{samples(self.folder)}"})
+        if "name" not in self.run["data"]:
+            self.run = changed(self.run, data={"name": f"npz:{samples(self.folder)}"})
         self.main_port, self.edge_port = self.ports or (free_port(), free_port())
         main, edge = f"127.0.0.1:{self.main_port}", f"127.0.0.1:{self.edge_port}"
         count = len(self.names)

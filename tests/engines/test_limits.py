@@ -141,25 +141,29 @@ class Told(Exception):
     """In the place of Ray's own error."""
 
 
-@pytest.mark.parametrize("missing", [True, False])
-def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(missing: bool) -> None:
-    said = (
-        "The actor died\n  Traceback\n  ModuleNotFoundError: No module named 'hsfl'\n"
-        if missing
-        else "The node is gone\n"
-    )
-
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "The actor died (pid=7, ip=10.0.0.2)\nRuntimeError: Actor failed to import\n  ModuleNotFoundError: No module named 'hsfl'\n",
+            "node 10.0.0.2 cannot start a worker: ModuleNotFoundError: No module named 'hsfl'; install on it what is here",
+        ),
+        (
+            "ray::greet()\nImportError: cannot import name 'x'\n",
+            "a node of the cluster cannot start a worker: ImportError: cannot import name 'x'; install on it what is here",
+        ),
+        (
+            "The actor died unexpectedly\n\tip: 10.0.0.2\nWorker exit type: SYSTEM_ERROR Worker exit detail: code 2\n",
+            None,
+        ),
+        ("The node is gone\n", None),
+    ],
+)
+def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(said: str, words: str | None) -> None:
     def get(answers: Any) -> None:
         raise Told(said)
 
     engine = object.__new__(on_ray.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
     (answer,) = engine._received(on_ray.Remote(where="a new worker", actor=None, answers=deque([None])))
-    if missing:
-        assert isinstance(answer, on_ray.Failed)
-        assert (
-            str(answer.error())
-            == "a node of the cluster cannot start a worker: No module named 'hsfl'; install on it what is here"
-        )
-    else:
-        assert answer is None
+    assert (None if answer is None else str(answer.error())) == words

@@ -52,3 +52,9 @@ def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
 def test_four_clients_and_other_frameworks_too(tmp_path: Path, framework: str, cuts: object) -> None:
     run = changed(RUN, fleet={"cuts": cuts}) | {"framework": framework}
     assert_law(tmp_path, run, ("ada", "bo", "cy", "di"))
+
+
+@pytest.mark.slow
+def test_mnist_too_whose_files_have_the_channels_last(tmp_path: Path, data_dir: Path) -> None:
+    """Kernels take another way with such images, and with what they make of them, which crosses the cut."""
+    assert_law(tmp_path, changed(RUN, data={"name": "mnist"}, fleet={"num_clients": 2, "cuts": [1, 3]}), ("ada", "bo"))

@@ -17,6 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from torch import Tensor
 
+from hsfl.models.strides import dense, is_dense, usual_strides
+
 MAGIC = b"HSFL"
 VERSION = 1
 PREFIX = struct.Struct("<4sHHII")  # magic, version, kind, bytes of the fields, bytes of the tensors' headers
@@ -50,7 +52,8 @@ class WireError(ValueError):
 class TensorHeader:
     """What a stretch of a message's bytes holds. codec: how the tensor is coded. side_of: the tensor that needs this
     one to be decoded, as a scale or the places of kept numbers. content: the hash of a unit that the receiver may
-    hold already."""
+    hold already. strides: the steps of the dimensions in the sender's memory, where they are not the usual ones; the bytes are in the usual
+    order all the same."""
 
     name: Name
     dtype: Name
@@ -59,6 +62,7 @@ class TensorHeader:
     codec: Name = RAW
     side_of: Name | None = None
     content: Annotated[str, Field(max_length=128)] | None = None
+    strides: Annotated[list[Size], Field(max_length=MOST_DIMENSIONS)] | None = None
 
 
 Headers = Annotated[list[TensorHeader], Field(max_length=MOST_TENSORS)]
@@ -80,18 +84,22 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 def pack(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = None) -> bytes:
     """The bytes of a message. kind: its number, of `messages.KINDS`. fields: a record that JSON can hold."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
-    headers = [
-        TensorHeader(name, NAMES[tensor.dtype], list(tensor.shape), tensor.nbytes) for name, tensor in tensors.items()
-    ]
+    tensors = {name: tensor.detach().cpu() for name, tensor in (tensors or {}).items()}
+    headers = [_header(name, dense(tensor)) for name, tensor in tensors.items()]
     text = to_json(asdict(fields), inf_nan_mode="strings")
     about = to_json([asdict(header) for header in headers]) if headers else b""
     prefix = PREFIX.pack(MAGIC, VERSION, kind, len(text), len(about))
     return b"".join((prefix, text, about, *(_bytes_of(tensor) for tensor in tensors.values())))
 
 
+def _header(name: str, tensor: Tensor) -> TensorHeader:
+    usual = tensor.numel() == 0 or tensor.stride() == usual_strides(tensor.shape)
+    strides = None if usual else list(tensor.stride())
+    return TensorHeader(name, NAMES[tensor.dtype], list(tensor.shape), tensor.nbytes, strides=strides)
+
+
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
 
 
 def unpack(message: bytes) -> Frame:
@@ -147,7 +155,15 @@ def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
         raise WireError("shape", f"tensor {header.name!r} cannot have the shape {header.shape}") from None
     if tensor.numel():
         tensor.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(content, np.uint8)
-    return tensor
+    return tensor if header.strides is None else _laid_out(tensor, header)
+
+
+def _laid_out(tensor: Tensor, header: TensorHeader) -> Tensor:
+    """The tensor as it lay in the sender's memory. Steps that leave gaps are refused: they would ask for any amount of memory."""
+    strides = header.strides or []
+    if len(strides) != tensor.ndim or not is_dense(tensor.shape, strides):
+        raise WireError("shape", f"tensor {header.name!r} of shape {header.shape} cannot have the strides {strides}")
+    return torch.empty_strided(header.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def checked_fields(text: bytes, kind: Any, what: str) -> Any:

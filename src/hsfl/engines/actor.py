@@ -15,20 +15,30 @@ from hsfl.engines.versions import Versions, versions
 from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Train, Worker
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
+from hsfl.models.strides import dense
+
+Crossing = tuple[np.ndarray, torch.Size, tuple[int, ...]]  # a tensor's stretch of memory, its shape and its strides
 
 
-def tensor_of(array: np.ndarray) -> torch.Tensor:
+def array_of(tensor: torch.Tensor) -> Crossing:
+    """A tensor as it crosses the object store, which would not keep the order of an array's dimensions in memory."""
+    tensor = dense(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,)).numpy(), tensor.shape, tensor.stride()
+
+
+def tensor_of(crossing: Crossing) -> torch.Tensor:
     """A tensor over an array of the object store, which many processes read and nobody may write to."""
+    array, shape, strides = crossing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it says that the array cannot be written to
-        return torch.from_numpy(array)
+        return torch.from_numpy(array).as_strided(shape, strides)
 
 
 def share_tensors() -> None:
     """Let tensors cross the object store as arrays, which all processes of a node read in place."""
     import ray.util  # here, because Ray takes seconds to load
 
-    ray.util.register_serializer(torch.Tensor, serializer=torch.Tensor.numpy, deserializer=tensor_of)
+    ray.util.register_serializer(torch.Tensor, serializer=array_of, deserializer=tensor_of)
 
 
 def forget_tensors() -> None:

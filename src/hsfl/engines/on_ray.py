@@ -4,6 +4,7 @@ The data, and the model of each round, are put into Ray's object store, which ho
 Python, torch, hsfl and plugins as this machine, and no data folder.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -148,8 +149,7 @@ class OnRay(Spread[Remote]):
         except StopIteration:
             return [None]  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
-            if helper.greets and (missing := _missing(error)) is not None:
-                words = f"a node of the cluster cannot start a worker: {missing}; install on it what is here"
+            if helper.greets and (words := _why_not(error)) is not None:
                 return [Failed("InputError", words)]
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({first_line(error)})"
             return [None]
@@ -201,7 +201,13 @@ def _kept(answer: Answer, first: bool) -> Answer:
     return CarriedOut(Shard(shard.total.clone() if first else shard.total, heads, shard.losses, shard.bytes))
 
 
-def _missing(error: BaseException) -> str | None:
-    """Which module is missing on a node, in the words of Python's error there; None if the error is another one."""
-    lines = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError: " in line]
-    return lines[-1].partition("ModuleNotFoundError: ")[2][:200] if lines else None
+def _why_not(error: BaseException) -> str | None:
+    """Why a node cannot start a worker, where Python says it there: a module is missing, or hsfl is too old. None if a process or a node is
+    gone."""
+    text = str(error)
+    lines = re.findall(r"^\s*(\w*Error: .+)$", text, re.MULTILINE)
+    if not lines:
+        return None
+    place = re.search(r"\bip=([\w.:]+)", text)
+    node = f"node {place[1]}" if place else "a node of the cluster"
+    return f"{node} cannot start a worker: {lines[-1][:200]}; install on it what is here"

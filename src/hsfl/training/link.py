@@ -10,6 +10,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from hsfl.models.state import UnitState
+from hsfl.models.strides import dense
 from hsfl.training.aggregate import PartialSum
 
 Load = TypeVar("Load", Tensor, UnitState, PartialSum)
@@ -44,11 +45,11 @@ class Link:
         return self.arrive(route, load)
 
     def arrive(self, route: str, load: Load) -> Load:
-        """The load as it comes out at the other end: unchanged here; a codec or a wire takes this place.
+        """The load as it comes out at the other end: unchanged here, but that a tensor has no gaps in memory; a codec or a wire takes this place.
 
         Called alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round, and is used in the next.
         """
-        return load
+        return dense(load) if isinstance(load, Tensor) else load
 
     def count(self, route: str, num_bytes: int) -> None:
         """Count bytes of a load that arrives elsewhere, later or many times."""

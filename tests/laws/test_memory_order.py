@@ -1,0 +1,102 @@
+"""Law: the order in which a tensor's numbers lie in memory, on which the bits of kernels depend, travels with the numbers: through the
+frames of a deployment, and to the workers of a cluster."""
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hsfl.deploy.client_messages import Batch
+from hsfl.deploy.frames import WireError
+from hsfl.deploy.messages import pack, unpack
+from hsfl.engines.actor import array_of, tensor_of
+from hsfl.frameworks.base import Task
+from hsfl.models.strides import dense, is_dense, usual_strides
+from hsfl.models.units import SplitModel, in_order
+from hsfl.training.link import Link
+from tests.laws.bench import NUM_CLASSES, make_task, train
+
+
+def wired(tensor: Tensor) -> Tensor:
+    return unpack(pack(Batch(0), {"load": tensor}))[1]["load"]
+
+
+def to_a_worker(tensor: Tensor) -> Tensor:
+    return tensor_of(pickle.loads(pickle.dumps(array_of(tensor), protocol=5)))
+
+
+def like_mnist(task: Task) -> Task:
+    """The task with images whose channels, of which there is one, lie last, as they do in MNIST's files."""
+    images = task.feed.images
+    x = images.x.as_strided(images.x.shape, (144, 1, 12, 1))
+    object.__setattr__(images, "x", x)
+    return task
+
+
+class ChannelsLast(nn.Conv2d):
+    """A unit of somebody's who likes channels last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(memory_format=torch.channels_last)
+
+
+class Half(ChannelsLast):
+    """A unit whose output leaves gaps in memory: the other half of its channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, ::2]
+
+
+def made_of(conv: type[nn.Conv2d], share: int) -> SplitModel:
+    torch.manual_seed(0)
+    last = nn.Sequential(nn.Flatten(), nn.Linear(16 // share * 12 * 12, NUM_CLASSES))
+    return in_order([conv(1, 8, 3, padding=1), conv(8 // share, 16, 3, padding=1), last])
+
+
+@pytest.mark.parametrize("model", [lambda: None, lambda: made_of(ChannelsLast, 1), lambda: made_of(Half, 2)])
+def test_a_deployment_has_the_bits_of_the_simulation_in_any_order(
+    model: Callable[[], SplitModel | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> Tensor:
+        task = make_task([1, 2, 1], [8, 8, 8], model=model(), dtype=torch.float32)
+        return train(like_mnist(task), "hsfl", [[0, 1, 2], [0, 1, 2]])[0].floats
+
+    simulated = trained()
+    monkeypatch.setattr(Link, "arrive", lambda self, route, load: wired(load) if isinstance(load, Tensor) else load)
+    assert torch.equal(simulated, trained())
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 4), min_size=4, max_size=4), st.booleans())
+def test_strides_arrive(order: list[int], shape: list[int], gaps: bool) -> None:
+    tensor = torch.randn([2 * size if gaps else size for size in shape])[:, :: 1 + gaps].permute(order)
+    for way in (wired, to_a_worker):
+        arrived = way(tensor)
+        assert torch.equal(arrived, tensor)
+        assert arrived.stride() == dense(tensor).stride()
+        assert gaps or arrived.stride() == tensor.stride()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (1, 1), (4, 1, 2)])
+def test_usual_strides_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    assert usual_strides(shape) == torch.empty(shape).stride()
+    assert torch.equal(wired(torch.ones(shape)), torch.ones(shape))
+    assert torch.equal(to_a_worker(torch.ones(shape)), torch.ones(shape))
+
+
+@pytest.mark.parametrize("strides", [[12, 4, 2], [0, 0, 0], [2**39, 4, 1], [12, 4], [12, 4, 1, 1]])
+def test_strides_that_leave_gaps_are_refused(strides: list[int]) -> None:
+    assert is_dense((2, 3, 4), (1, 2, 6))
+    message = pack(Batch(0), {"load": torch.zeros(4, 3, 2).permute(2, 1, 0)})
+    true = b'"strides":[1,2,6]'
+    assert true in message
+    false = b'"strides":' + str(strides).replace(" ", "").encode()
+    about = len(message) - message.index(b"[{") - 4 * 24  # the bytes of the headers, the last of which are the tensor's
+    at = message.index(about.to_bytes(4, "little"), 12)
+    changed = message.replace(true, false)
+    changed = changed[:at] + (about + len(false) - len(true)).to_bytes(4, "little") + changed[at + 4 :]
+    with pytest.raises(WireError, match="cannot have the strides"):
+        unpack(changed)
