@@ -99,7 +99,7 @@ def _header(name: str, tensor: Tensor) -> TensorHeader:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(np.ascontiguousarray(tensor.numpy())).cast("B") if tensor.numel() else memoryview(b"")
+    return np.ascontiguousarray(tensor.numpy()).data.cast("B") if tensor.numel() else memoryview(b"")
 
 
 def unpack(message: bytes) -> Frame:
