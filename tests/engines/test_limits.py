@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,9 +154,14 @@ class Told(Exception):
             "a node of the cluster cannot start a worker: ImportError: cannot import name 'x'; install on it what is here",
         ),
         (
-            "The actor died unexpectedly\n\tip: 10.0.0.2\nWorker exit type: SYSTEM_ERROR Worker exit detail: code 2\n",
-            None,
+            "ray::greet()\nimportlib.metadata.PackageNotFoundError: No package metadata was found for hsfl\n",
+            "a node of the cluster cannot start a worker: importlib.metadata.PackageNotFoundError: No package metadata was found for "
+            "hsfl; install on it what is here",
         ),
+        ("The actor died\nMemoryError: Unable to allocate 8 GiB\n", None),
+        ("The actor died\nMemoryError\n", None),
+        ("The actor died\nOSError: [Errno 12] Cannot allocate memory\n", None),
+        ("The actor died unexpectedly\nWorker exit type: SYSTEM_ERROR Worker exit detail: RpcError: reset\n", None),
         ("The node is gone\n", None),
     ],
 )
@@ -165,5 +171,7 @@ def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(said:
 
     engine = object.__new__(on_ray.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
-    (answer,) = engine._received(on_ray.Remote(where="a new worker", actor=None, answers=deque([None])))
+    new = on_ray.Remote(where="a new worker", actor=None, answers=deque([None]))
+    assert engine._received(replace(new, greets=False)) == [None], "it has started before"
+    (answer,) = engine._received(new)
     assert (None if answer is None else str(answer.error())) == words

@@ -87,6 +87,27 @@ def test_a_script_that_has_joined_a_cluster_keeps_it(lonely: str, tmp_path: Path
     assert "node 127.0.0.1" in (tmp_path / "one" / "workers.log").read_text()
 
 
+def test_a_model_whose_file_a_node_lacks_is_refused_in_words(lonely: str, tmp_path: Path) -> None:
+    """A node looks for modules by itself, not where a script has told its own process to look."""
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "layers.py").write_text("from torch import nn\n\n\nclass Mine(nn.Linear):\n    pass\n")
+    code = (
+        "import sys, hsfl\n"
+        "from torch import nn\n"
+        "if __name__ == '__main__':\n"
+        "    sys.path.insert(0, 'aside')\n"
+        "    from layers import Mine\n"
+        "    mine, name = nn.Sequential(nn.Flatten(), Mine(1024, 16), nn.ReLU(), nn.Linear(16, 10)), 'one'\n"
+        "    try:\n"
+        f"        {RUN}\n"
+        "    except hsfl.InputError as error:\n"
+        "        print(error)\n"
+    )
+    done = script(lonely, tmp_path, code.replace("'cnn'", "mine"))
+    assert "cannot load the model (ModuleNotFoundError: No module named 'layers'); put the file" in done.stdout, done
+    assert "node 127.0.0.1" in done.stdout
+
+
 def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely: str, tmp_path: Path) -> None:
     rounds, out = "train.rounds=40", tmp_path / "run"
     run(config(rounds), tmp_path / "inline")

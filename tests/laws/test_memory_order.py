@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hsfl.deploy.client_messages import Batch
-from hsfl.deploy.frames import WireError
 from hsfl.deploy.messages import pack, unpack
 from hsfl.engines.actor import array_of, tensor_of
 from hsfl.frameworks.base import Task
-from hsfl.models.strides import dense, is_dense, usual_strides
+from hsfl.models.strides import dense, usual_strides
 from hsfl.models.units import SplitModel, in_order
 from hsfl.training.link import Link
 from tests.laws.bench import NUM_CLASSES, make_task, train
@@ -86,18 +85,3 @@ def test_usual_strides_are_those_of_torch(shape: tuple[int, ...]) -> None:
     assert usual_strides(shape) == torch.empty(shape).stride()
     assert torch.equal(wired(torch.ones(shape)), torch.ones(shape))
     assert torch.equal(to_a_worker(torch.ones(shape)), torch.ones(shape))
-
-
-@pytest.mark.parametrize("strides", [[12, 4, 2], [0, 0, 0], [2**39, 4, 1], [12, 4], [12, 4, 1, 1]])
-def test_strides_that_leave_gaps_are_refused(strides: list[int]) -> None:
-    assert is_dense((2, 3, 4), (1, 2, 6))
-    message = pack(Batch(0), {"load": torch.zeros(4, 3, 2).permute(2, 1, 0)})
-    true = b'"strides":[1,2,6]'
-    assert true in message
-    false = b'"strides":' + str(strides).replace(" ", "").encode()
-    about = len(message) - message.index(b"[{") - 4 * 24  # the bytes of the headers, the last of which are the tensor's
-    at = message.index(about.to_bytes(4, "little"), 12)
-    changed = message.replace(true, false)
-    changed = changed[:at] + (about + len(false) - len(true)).to_bytes(4, "little") + changed[at + 4 :]
-    with pytest.raises(WireError, match="cannot have the strides"):
-        unpack(changed)

@@ -8,6 +8,7 @@ import threading
 import pytest
 from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
 
+from hsfl.runs import compare
 from hsfl.runs.interrupt import Interruptible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -131,3 +132,13 @@ def test_ctrl_c_inside_a_text_that_a_library_executes_is_exit_code_130_too(tmp_p
     process = start("run", *tiny_words(), "--plugin", plugin, "--out", tmp_path / "run")
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 130
+
+
+def test_a_comparison_that_is_stopped_at_once_has_no_page_to_speak_of(tmp_path, monkeypatch):
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "compare", stopped)
+    answer = hsfl("compare", *tiny_words("fleet.cuts=1"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "out")
+    assert (answer.code, answer.err) == (130, "")
+    assert answer.out == f"stopped; the same command goes on where it was, in {tmp_path / 'out'}\n"

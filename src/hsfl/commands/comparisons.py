@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hsfl.commands.reports import page_beside, say_page
+from hsfl.commands.reports import page_beside, say_page, say_stopped
 from hsfl.commands.shared import (
     Changes,
     DataDir,
@@ -101,8 +101,7 @@ def compare(
         try:
             comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
-            say_page(page_beside(out), console)
+            say_stopped(out, console)
             raise typer.Exit(130) from None
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out) + write_figures(comparison, out)

@@ -93,3 +93,9 @@ def say_page(path: Path | None, console: Any = out_console) -> None:
     """Name the page, if there is one."""
     if path is not None:
         console.print(f"look at {path}", soft_wrap=True, highlight=False)
+
+
+def say_stopped(folder: Path, console: Console) -> None:
+    """What a command of many runs says after Ctrl-C; with the page, if there is something to show yet."""
+    console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True, highlight=False)
+    say_page(page_beside(folder, Console(quiet=True)), console)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hsfl.commands.reports import page_beside, say_page
+from hsfl.commands.reports import page_beside, say_page, say_stopped
 from hsfl.commands.shared import (
     Changes,
     DataDir,
@@ -115,8 +115,7 @@ def sweep(
         try:
             make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, Told(console, quiet))
         except KeyboardInterrupt:
-            console.print(f"stopped; the same command goes on where it was, in {out}", soft_wrap=True, highlight=False)
-            say_page(page_beside(out), console)
+            say_stopped(out, console)
             raise typer.Exit(130) from None
         found = read_sweep(out)
         shown = [name for name in metrics if name in found.metrics]  # a target that no run reached has no figure

@@ -12,7 +12,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.engines.versions import Versions, versions
-from hsfl.engines.worker import Answer, BatchBegun, Failed, Order, Setup, Train, Worker
+from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train, Worker
 from hsfl.frameworks.base import State
 from hsfl.models.state import UnitState
 from hsfl.models.strides import dense
@@ -55,7 +55,6 @@ class Actor:
         torch.set_num_threads(num_threads)
         share_tensors()
         self.heard: list[BatchBegun] = []
-        self.failed: Failed | None = None  # what went wrong before the first order
 
     def greet(self, specs: list[str]) -> tuple[str, Versions | Failed]:
         """Where this worker is, and its versions, or why a plugin cannot be loaded.
@@ -69,13 +68,25 @@ class Actor:
             return where, Failed.by(error)
         return where, versions()
 
-    def take(self, setup: Setup) -> None:
+    def take(self, where: list[Any]) -> CarriedOut | Failed:
+        """Take the setup, which lies in the object store.
+
+        where: the one reference to it.
+        """
+        import ray  # here, because Ray takes seconds to load
+
+        try:
+            setup: Setup = ray.get(where[0])
+        except Exception as error:
+            words = f"cannot load the model ({_last_line(error)}); put the file that defines it there, at the same path, or register it in a plugin"
+            return Failed("InputError", words)
         task = setup.task
         feed = replace(task.feed)  # a copy of our own, since the worker writes its observer into it
         try:
             self.worker = Worker(replace(setup, task=replace(task, feed=feed)), self.heard.append)
         except (Exception, SystemExit) as error:
-            self.failed = Failed.by(error)
+            return Failed.by(error)
+        return CarriedOut()
 
     def carry_out(self, order: Order, given: State | UnitState | None) -> list[Answer]:
         """Carry out an order; returns progress and then the result.
@@ -83,8 +94,6 @@ class Actor:
         given: the state of the round or the model to be tested, which the object store holds once on each node; None: the one of
             the order before.
         """
-        if self.failed is not None:
-            return [self.failed]
         try:
             if isinstance(given, State):
                 self.worker.state = given
@@ -110,6 +119,12 @@ class Actor:
         heard = self.heard.copy()
         self.heard.clear()
         return [BatchBegun(heard[-1].client, sum(one.num_samples for one in heard))] if heard else []
+
+
+def _last_line(error: BaseException) -> str:
+    """What an error of Ray's says last, which is what was wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
 
 
 def _address() -> str:

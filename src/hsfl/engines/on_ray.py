@@ -155,20 +155,24 @@ class OnRay(Spread[Remote]):
             return [None]
         if helper.greets:
             helper.answers.popleft()
-            return [self._greeted(helper, *answers)]
+            return self._greeted(helper, answers)
         if any(not isinstance(answer, BatchBegun) for answer in answers):
             helper.answers.popleft()
         return [_kept(answer, first=not self.last_round) for answer in answers]
 
-    def _greeted(self, helper: Remote, where: str, found: Any) -> Answer:
-        helper.where, helper.greets = where, False
+    def _greeted(self, helper: Remote, said: Any) -> list[Answer | None]:
+        """What a worker's greeting amounts to: nothing yet if it fits, since the worker takes the setup then; or how that went."""
+        if not isinstance(said, tuple):
+            helper.greets = False
+            return [Failed(said.kind, f"{helper.where} {said.words}") if isinstance(said, Failed) else said]
+        helper.where, found = said
         if isinstance(found, Failed):
-            return Failed(found.kind, f"{where}: {found.words}; put the plugin's file there, at the same path")
-        words = versions().difference(found)
-        if words is not None:
-            return Failed("InputError", f"{where} {words}")
-        helper.actor.take.remote(self.setup)
-        return CarriedOut()
+            words = f"{helper.where}: {found.words}; put the plugin's file there, at the same path"
+            return [Failed(found.kind, words)]
+        if (difference := versions().difference(found)) is not None:
+            return [Failed("InputError", f"{helper.where} {difference}")]
+        helper.answers.append(helper.actor.take.remote([self.setup]))  # in a list, so that the worker unpacks it itself
+        return []
 
     def _how(self, dead: Remote) -> str:
         return "its process or its node is gone, perhaps for want of memory"
@@ -203,10 +207,10 @@ def _kept(answer: Answer, first: bool) -> Answer:
 
 def _why_not(error: BaseException) -> str | None:
     """Why a node cannot start a worker, where Python says it there: a module is missing, or hsfl is too old. None if a process or a node is
-    gone."""
+    gone, or has no memory left."""
     text = str(error)
-    lines = re.findall(r"^\s*(\w*Error: .+)$", text, re.MULTILINE)
-    if not lines:
+    lines = re.findall(r"^\s*([\w.]*(?:Error|Exception|Exit)(?:: .*)?)$", text, re.MULTILINE)
+    if not lines or "memory" in lines[-1].lower():  # for want of memory: another try may have it
         return None
     place = re.search(r"\bip=([\w.:]+)", text)
     node = f"node {place[1]}" if place else "a node of the cluster"
