@@ -49,7 +49,7 @@ class Link:
 
         Called alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round, and is used in the next.
         """
-        return dense(load) if isinstance(load, Tensor) else load
+        return dense(load) if isinstance(load, Tensor) and not load.is_contiguous() else load
 
     def count(self, route: str, num_bytes: int) -> None:
         """Count bytes of a load that arrives elsewhere, later or many times."""
