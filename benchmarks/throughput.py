@@ -53,8 +53,7 @@ def bare_s(task: Task, model: SplitModel, round_index: int) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=task.config.train.lr, fused=True)
     started = time.perf_counter()
     for k in range(task.num_clients):
-        for step, indices in enumerate(task.batches(k, round_index)):
-            x, y = task.feed.batch(indices, k, round_index, step)
+        for x, y, _ in task.data(k).batches(round_index):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()

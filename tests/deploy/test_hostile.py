@@ -39,7 +39,7 @@ class Hostile(ClientProcess):
 
 
 async def bad_batch(work: RoundWork, change: dict[str, torch.Tensor], step: int = 0) -> None:
-    _, y = next(iter(work.own.data.batches(0)))
+    _, y, _ = next(iter(work.own.data.batches(0)))
     smashed = torch.rand(len(y), *work.own.kit.shapes[work.job.order.cut])
     await work.exchange(step, pack(Batch(step), {"smashed": smashed, "labels": y} | change))
 

@@ -29,11 +29,9 @@ from hsfl.deploy.processes import certs_folder
 from hsfl.deploy.roster import Member
 from hsfl.deploy.serving import Served, listen
 from hsfl.deploy.settings import ClientSettings
-from hsfl.deploy.tails import batch_sizes
 from hsfl.errors import DataMissing, InputError
 from hsfl.models.cost import measure
 from hsfl.runs.prepare import make_model
-from hsfl.training.batches import batch_positions
 from tests.deploy.trust_bench import asked, in_loop
 from tests.small_runs import tiny
 
@@ -45,14 +43,6 @@ def quiet(stream=None):
 
 
 # --- what a client claims
-
-
-def test_batches_are_counted_without_making_them():
-    """A client's number of samples is its word; the sizes are those that the client makes of them."""
-    for num_samples in range(1, 40):
-        for batch_size in range(1, 10):
-            made = batch_positions(num_samples, batch_size, 2, np.random.default_rng(0))
-            assert batch_sizes(num_samples, batch_size, 2) == [len(batch) for batch in made], (num_samples, batch_size)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +78,7 @@ def test_a_plan_stands_whatever_clients_say_of_their_seconds():
         assert np.isfinite(planner.plan(0, (0, 1, 2), ["a", "b", "c"]).line.round_s)
         for took_s in (5e-324, 1e9):
             phases = dict.fromkeys(("client", "smashed", "gradient", "model_up", "model_down"), took_s)
-            planner.learn(2, 1, phases, {"up": 1000, "down": 1000, "head": 1000})
+            planner.learn(0, 2, 1, phases, {"up": 1000, "down": 1000, "head": 1000})
             assert np.isfinite(planner.plan(1, (0, 1, 2), ["a", "b", "c"]).line.round_s)
 
 

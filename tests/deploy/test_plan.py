@@ -74,11 +74,11 @@ def test_noise_moves_nobody_and_a_slowed_device_is_moved_with_a_line() -> None:
     work = 30 * float(made.cost.client_flops[first[0]])
     for round in range(1, 6):
         for seat in EVERYBODY:
-            made.learn(seat, first[seat], phases(work / FAST * rng.uniform(0.9, 1.1)), NOTHING)
+            made.learn(0, seat, first[seat], phases(work / FAST * rng.uniform(0.9, 1.1)), NOTHING)
         assert made.plan(round, EVERYBODY, NAMES).cuts == first
     assert log.getvalue() == ""
     for round in range(6, 12):
-        made.learn(3, made.cuts[3], phases(30 * float(made.cost.client_flops[made.cuts[3]]) / SLOW), NOTHING)
+        made.learn(0, 3, made.cuts[3], phases(30 * float(made.cost.client_flops[made.cuts[3]]) / SLOW), NOTHING)
         later = made.plan(round, EVERYBODY, NAMES).cuts
     assert later[:3] == first[:3]
     assert later[3] < first[3]

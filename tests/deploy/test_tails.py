@@ -7,7 +7,7 @@ from hsfl.deploy.client_messages import Batch, End, Gradient
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.main_round import SpareTails
 from hsfl.deploy.messages import expect
-from hsfl.deploy.tails import Tail, batch_sizes
+from hsfl.deploy.tails import Tail
 from tests.deploy.kits import small_kit
 
 CUT, SAMPLES = 2, 20  # batches of 8, 8 and 4
@@ -37,11 +37,6 @@ def step(made: Tail, number: int, tensors: dict[str, torch.Tensor], stream: obje
 
 def done(steps: int = 3) -> End:
     return End(steps, SAMPLES, 1.0, 0.0, 0.0, 0.0)
-
-
-def test_batches_have_the_sizes_that_the_client_makes() -> None:
-    assert batch_sizes(20, 8, 1) == [8, 8, 4]
-    assert batch_sizes(17, 8, 2) == [8, 9, 8, 9]
 
 
 def test_a_round_is_stepped_and_ended() -> None:

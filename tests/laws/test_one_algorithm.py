@@ -62,8 +62,7 @@ def _plain_fedavg(task, schedule) -> UnitState:  # type: ignore[no-untyped-def]
                 optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), settings.lr)
             else:
                 optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum)
-            for step, indices in enumerate(task.batches(k, round_index)):
-                x, y = task.feed.batch(indices, k, round_index, step)
+            for x, y, _ in task.data(k).batches(round_index):
                 optimizer.zero_grad()
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
@@ -92,8 +91,7 @@ def test_proximal_step_by_hand() -> None:
     task = make_task([5], [8], proximal_mu=mu, lr=lr)
     model = copy.deepcopy(task.model).train()
     first = [p.detach().clone() for p in model.parameters()]
-    for step, indices in enumerate(task.batches(0, 0)):
-        x, y = task.feed.batch(indices, 0, 0, step)
+    for x, y, _ in task.data(0).batches(0):
         model.zero_grad()
         F.cross_entropy(model(x), y).backward()
         with torch.no_grad():

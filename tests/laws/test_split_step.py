@@ -10,7 +10,7 @@ from hsfl.models.zoo import build
 from hsfl.training.roles import Session
 from hsfl.training.step import Part, StepKey, client_backward
 
-KEY = StepKey(seed=1, client=2, round_index=3, step=4)
+KEY = StepKey(seed=1, client=2, pass_index=3, step=4)
 MODELS = [("cnn", (1, 12, 12)), ("resnet18", (3, 16, 16)), ("mobilenet_v2", (3, 16, 16))]
 
 

@@ -17,6 +17,7 @@ from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream
+from hsfl.training.step import StepKey
 from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, in_clusters, make_task, train
 
 COUNTS = [9, 3, 10]
@@ -43,7 +44,7 @@ def batches_by_step(task: Task, clients: Sequence[int], round_index: int, sizes:
     """For each step the batches of the clients that still have one."""
     plans = {k: task.batches(k, round_index, sizes.get(k)) for k in clients}
     return [
-        {k: task.feed.batch(plans[k][step], k, round_index, step) for k in clients if step < len(plans[k])}
+        {k: task.feed.batch(plans[k][step]) for k in clients if step < len(plans[k])}
         for step in range(max(len(plan) for plan in plans.values()))
     ]
 
@@ -233,12 +234,12 @@ def mixtures(task: Task, smashed: dict[int, Tensor], batches: dict[int, Batch], 
 def server_loss(task: Task, tail: nn.Module, sent: dict[int, Tensor], batches: dict, at: tuple[int, int]) -> Batch:
     """The clean loss alone, and clean + mixed; each pass draws its own dropout masks."""
     first, sizes = next(iter(batches)), [len(y) for _, y in batches.values()]
-    torch.manual_seed(task.key(first, *at).torch_seed(DROPOUT_UNIT))
+    torch.manual_seed(StepKey(task.config.seed, first, *at).torch_seed(DROPOUT_UNIT))
     clean = F.cross_entropy(tail(torch.cat(list(sent.values()))), torch.cat([y for _, y in batches.values()]))
     loss = clean
     if len(batches) > 1:
         made = mixtures(task, sent, batches, stream(task.config.seed, "mix", *at))
-        torch.manual_seed(task.key(first + task.num_clients, *at).torch_seed(DROPOUT_UNIT))
+        torch.manual_seed(StepKey(task.config.seed, first + task.num_clients, *at).torch_seed(DROPOUT_UNIT))
         logits = tail(torch.cat([mixed for mixed, *_ in made])).split(sizes)
         for own, (_, mine, theirs, lam) in zip(logits, made):
             both = lam * F.cross_entropy(own, mine) + (1 - lam) * F.cross_entropy(own, theirs)

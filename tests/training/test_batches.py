@@ -1,4 +1,4 @@
-"""Batches are a function of (seed, client, round, step), and of nothing else."""
+"""Batches are a function of (seed, client, pass, step), and of nothing else."""
 
 from collections import defaultdict
 
@@ -10,27 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small_runs import tiny
 
+from hsfl.data.passes import RoundSteps, batches_of_pass, samples_of_round
 from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
+from hsfl.rng import stream
 from hsfl.runs.prepare import prepare
-from hsfl.training.batches import Feed, Images, batch_positions, resized
+from hsfl.training.batches import Feed, Images, PlannedBatch, pass_positions, resized
+from hsfl.training.step import StepKey
 
 sizes = st.integers(1, 60)
 
 
 @settings(deadline=None)
-@given(num_samples=sizes, batch_size=st.integers(1, 25), epochs=st.integers(1, 3), seed=st.integers(0, 99))
-def test_batch_plan(num_samples, batch_size, epochs, seed):
-    plan = batch_positions(num_samples, batch_size, epochs, np.random.default_rng(seed))
-    per_epoch = len(plan) // epochs
-    assert len(plan) == per_epoch * epochs
-    for epoch in range(epochs):
-        batches = plan[epoch * per_epoch : (epoch + 1) * per_epoch]
-        assert sorted(np.concatenate(batches).tolist()) == list(range(num_samples))  # each sample once
-        lengths = [len(batch) for batch in batches]
-        assert all(length == batch_size for length in lengths[:-1])
-        assert lengths[-1] <= batch_size + 1
-        assert min(lengths) >= min(num_samples, batch_size, 2)  # one sample alone only where nothing else is asked
+@given(num_samples=sizes, batch_size=st.integers(1, 25), seed=st.integers(0, 99))
+def test_a_pass_takes_each_sample_once(num_samples, batch_size, seed):
+    batches = pass_positions(num_samples, batch_size, np.random.default_rng(seed))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(num_samples))
+    lengths = [len(batch) for batch in batches]
+    assert all(length == batch_size for length in lengths[:-1])
+    assert lengths[-1] <= batch_size + 1
+    assert min(lengths) >= min(num_samples, batch_size, 2)  # one sample alone only where nothing else is asked
 
 
 @pytest.mark.parametrize(
@@ -38,13 +37,58 @@ def test_batch_plan(num_samples, batch_size, epochs, seed):
     [(1, 4, [1]), (2, 4, [2]), (3, 4, [3]), (4, 4, [4]), (5, 4, [5]), (6, 4, [4, 2]), (9, 4, [4, 5]), (3, 1, [1, 2])],
 )
 def test_a_single_sample_left_over_joins_the_batch_before(num_samples, batch_size, lengths):
-    plan = batch_positions(num_samples, batch_size, 1, np.random.default_rng(0))
-    assert [len(batch) for batch in plan] == lengths
+    batches = pass_positions(num_samples, batch_size, np.random.default_rng(0))
+    assert [len(batch) for batch in batches] == lengths
 
 
-def test_epochs_are_shuffled_anew():
-    first, second = batch_positions(40, 40, 2, np.random.default_rng(0))
-    assert first.tolist() != second.tolist()
+@settings(deadline=None)
+@given(
+    num_samples=sizes,
+    batch_size=st.integers(1, 25),
+    epochs=st.one_of(st.integers(1, 3), st.floats(0.01, 3.0), st.sampled_from([0.1, 0.2, 0.25, 0.5, 1.5])),
+    rounds=st.integers(1, 9),
+)
+def test_rounds_are_the_next_batches_of_one_endless_list_of_passes(num_samples, batch_size, epochs, rounds):
+    """All rounds one after another are the passes one after another, whatever part of a pass a round takes."""
+    feed = Feed(numbers(num_samples), [np.arange(num_samples)], seed=4)
+    per_pass = len(pass_positions(num_samples, batch_size, np.random.default_rng(0)))
+    steps = max(1, round(epochs * per_pass))
+    made = [planned for r in range(rounds) for planned in feed.plan(0, r, batch_size, epochs)]
+    passes = range(-(-rounds * steps // per_pass))
+    order = [pass_positions(num_samples, batch_size, stream(4, "batches", 0, p)) for p in passes]
+    wanted = [(p, step, batch.tolist()) for p in passes for step, batch in enumerate(order[p])]
+    assert [(b.key.pass_index, b.key.step, b.indices.tolist()) for b in made] == wanted[: rounds * steps]
+
+
+@settings(deadline=None)
+@given(num_samples=sizes, batch_size=st.integers(1, 25), epochs=st.floats(0.01, 3.0), round_index=st.integers(0, 30))
+def test_a_round_is_counted_without_making_its_batches(num_samples, batch_size, epochs, round_index):
+    """What a server or the clock counts is what the client makes."""
+    feed = Feed(numbers(num_samples), [np.arange(num_samples)], seed=4)
+    plan = feed.plan(0, round_index, batch_size, epochs)
+    steps = RoundSteps(num_samples, batch_size, epochs, round_index)
+    assert steps.count == len(plan)
+    assert [steps.size(step) for step in range(steps.count)] == [len(planned.indices) for planned in plan]
+    assert [steps.place(step) for step in range(steps.count)] == [(p.key.pass_index, p.key.step) for p in plan]
+    assert steps.total_samples == sum(len(planned.indices) for planned in plan)
+
+
+@pytest.mark.parametrize("epochs", [0.2, 0.3, 0.5, 1.5])
+def test_over_whole_passes_rounds_train_their_mean(epochs):
+    """s steps a round of N steps a pass: N rounds make s whole passes."""
+    for num_samples, batch_size in [(37, 8), (33, 8), (5, 8), (100, 7)]:
+        rounds = range(int(batches_of_pass(num_samples, batch_size)))
+        each = [float(samples_of_round(num_samples, batch_size, epochs, r)) for r in rounds]
+        assert sum(each) == pytest.approx(len(rounds) * float(samples_of_round(num_samples, batch_size, epochs)))
+
+
+def test_passes_are_shuffled_anew():
+    first, second = a_feed().plan(1, 0, 28, 2)
+    assert first.indices.tolist() != second.indices.tolist()
+
+
+def numbers(num_samples: int) -> Images:
+    return Images(torch.zeros(num_samples, 2), torch.zeros(num_samples, dtype=torch.int64), (), ())
 
 
 def colour_images(num_images: int = 40) -> Images:
@@ -87,63 +131,60 @@ def a_feed(seed: int = 1, augment: str = "none") -> Feed:
     return Feed(colour_images(), shares, seed, augment)
 
 
-def flat(plan: list[np.ndarray]) -> list[list[int]]:
-    return [batch.tolist() for batch in plan]
+def flat(plan: list[PlannedBatch]) -> list[list[int]]:
+    return [planned.indices.tolist() for planned in plan]
 
 
 def test_plans_are_keyed_by_seed_client_and_round():
-    plan = flat(a_feed().batch_indices(1, 5, 4, 1))
-    assert plan == flat(a_feed().batch_indices(1, 5, 4, 1))
+    plan = flat(a_feed().plan(1, 5, 4, 1))
+    assert plan == flat(a_feed().plan(1, 5, 4, 1))
     assert {index for batch in plan for index in batch} == set(range(12, 40))
-    assert plan != flat(a_feed().batch_indices(1, 6, 4, 1))
-    assert plan != flat(a_feed(seed=2).batch_indices(1, 5, 4, 1))
+    assert plan != flat(a_feed().plan(1, 6, 4, 1))
+    assert plan != flat(a_feed(seed=2).plan(1, 5, 4, 1))
 
 
 def test_what_was_drawn_before_changes_nothing():
     fresh, used = a_feed(augment="flip_crop"), a_feed(augment="flip_crop")
     for round_index in range(3):
-        used.batch(used.batch_indices(0, round_index, 4, 2)[0], 0, round_index, 0)
+        used.batch(used.plan(0, round_index, 4, 2)[0])
     torch.manual_seed(99)
     np.random.default_rng().random()
-    assert flat(used.batch_indices(1, 5, 4, 1)) == flat(fresh.batch_indices(1, 5, 4, 1))
-    indices = fresh.batch_indices(1, 5, 4, 1)[2]
-    for mine, theirs in zip(used.batch(indices, 1, 5, 2), fresh.batch(indices, 1, 5, 2)):
+    assert flat(used.plan(1, 5, 4, 1)) == flat(fresh.plan(1, 5, 4, 1))
+    planned = fresh.plan(1, 5, 4, 1)[2]
+    for mine, theirs in zip(used.batch(planned), fresh.batch(planned)):
         assert torch.equal(mine, theirs)
 
 
-def test_augmentation_is_keyed_by_seed_client_round_and_step():
-    indices = np.arange(12)
-    seen = {
-        key: a_feed(seed, "flip_crop").batch(indices, *key)[0]
-        for seed, *rest in [(1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1)]
-        for key in [tuple(rest)]
-    }
-    first = seen.pop((0, 0, 0))
-    assert torch.equal(first, a_feed(1, "flip_crop").batch(indices, 0, 0, 0)[0])
-    assert not torch.equal(first, a_feed(2, "flip_crop").batch(indices, 0, 0, 0)[0])
-    for other in seen.values():
-        assert not torch.equal(first, other)
+def test_augmentation_is_keyed_by_seed_client_pass_and_step():
+    def images(seed: int, client: int, pass_index: int, step: int) -> torch.Tensor:
+        key = StepKey(seed, client, pass_index, step)
+        return a_feed(seed, "flip_crop").batch(PlannedBatch(np.arange(12), key))[0]
+
+    first = images(1, 0, 0, 0)
+    assert torch.equal(first, images(1, 0, 0, 0))
+    for other in [(2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1)]:
+        assert not torch.equal(first, images(*other))
 
 
 def test_a_batch_has_its_images_and_labels():
     feed = a_feed()
     told = []
     feed.on_batch = lambda client, num_samples: told.append((client, num_samples))
-    x, y = feed.batch(np.array([7, 3]), 0, 0, 0)
+    x, y = feed.batch(PlannedBatch(np.array([7, 3]), StepKey(1, 0, 0, 0)))
     assert y.tolist() == [7 % 5, 3 % 5]
     torch.testing.assert_close(x.double(), plain(feed.images, feed.images.x[[7, 3]]), rtol=1e-6, atol=1e-6)
     assert told == [(0, 2)]
 
 
 def watched(framework: str) -> dict[tuple[int, int, int], list[tuple[list[int], torch.Tensor]]]:
-    """What each client was fed in two rounds, by (client, round, step)."""
-    bench = prepare(tiny(f"framework={framework}", "train.local_epochs=2", "data.partition=quantity_skew"))
-    feed, seen = bench.task.feed, defaultdict(list)
+    """What each client was fed in two rounds of half a pass, by (client, round, step of the pass)."""
+    bench = prepare(tiny(f"framework={framework}", "train.local_epochs=0.5", "data.partition=quantity_skew"))
+    feed, seen, round_index = bench.task.feed, defaultdict(list), 0
     batch = feed.batch
 
-    def spy(indices, client, round_index, step):
-        x, y = batch(indices, client, round_index, step)
-        seen[client, round_index, step].append((indices.tolist(), x.clone()))
+    def spy(planned):
+        x, y = batch(planned)
+        seen[planned.key.client, round_index, planned.key.step].append((planned.indices.tolist(), x.clone()))
         return x, y
 
     feed.batch = spy  # type: ignore[method-assign]

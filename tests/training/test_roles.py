@@ -89,7 +89,7 @@ def test_a_round_can_be_trained_in_parts() -> None:
 
 def test_a_client_sees_its_own_data_only() -> None:
     task = make_task(CUTS, COUNTS)
-    seen = torch.cat([y for _, y in task.data(1).batches(0)])
+    seen = torch.cat([y for _, y, _ in task.data(1).batches(0)])
     assert task.data(1).num_samples == len(seen) == COUNTS[1]
     own = task.feed.images.y[torch.from_numpy(task.feed.indices[1])]
     assert sorted(seen.tolist()) == sorted(own.tolist())

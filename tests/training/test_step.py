@@ -117,8 +117,7 @@ def test_parts_without_parameters_and_tails_that_begin_in_place_train(framework:
     model = odd_model(cut=0).double()
     sgd = optim.SGD(model.parameters(), 0.2)
     for round_index in range(2):
-        for step, indices in enumerate(task.batches(0, round_index)):
-            x, y = task.feed.batch(indices, 0, round_index, step)
+        for x, y, _ in task.data(0).batches(round_index):
             sgd.zero_grad()
             F.cross_entropy(model(x), y).backward()
             sgd.step()

@@ -62,7 +62,7 @@ def training_s(row: dict[str, Any]) -> float:
 
 def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str, Any]) -> None:
     """Show every cut of `device_table` to people, the best cut in bold."""
-    epochs = f" over {assumed['local_epochs']} epochs" if assumed["local_epochs"] > 1 else ""
+    epochs = f", {assumed['local_epochs']:g} local epochs," if assumed["local_epochs"] != 1 else ""
     batch = "weights alone" if assumed["batch_size"] is None else f"a mini-batch of {assumed['batch_size']}"
     out_console.print(
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "

@@ -23,6 +23,7 @@ from hsfl.commands.shared import (
     quoted,
     say_compiling,
 )
+from hsfl.data.passes import samples_of_round
 from hsfl.errors import InputError
 from hsfl.formats import seconds
 
@@ -114,7 +115,9 @@ def _plan_device(
     """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
     from hsfl.planning.plan import device_table
 
-    rows, best = device_table(world, settings, settings.train.local_epochs * samples_per_client, device)
+    train = settings.train
+    trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))
+    rows, best = device_table(world, settings, trained_samples, device)
     assumed = device_assumptions(world, settings, samples_per_client)
     if as_json:
         print_json({"cuts": rows, "best_cut": best, "assumed": assumed})

@@ -180,7 +180,9 @@ class TrainConfig(Section):
         None, gt=0
     )  # a client whose training and upload take longer is dropped from the round; null waits for everyone
     batch_size: int = Field(256, ge=1)  # samples of a mini-batch
-    local_epochs: int = Field(1, ge=1, le=10_000)  # passes of a client over its data in a round
+    local_epochs: float = Field(
+        1.0, gt=0, le=10_000
+    )  # passes of a client over its data in a round; 0.2 makes a fifth of its batches, and the next round goes on from there
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"  # of clients and servers
     lr: float = Field(0.001, gt=0)  # the learning rate
     momentum: float = Field(0.9, ge=0, lt=1)  # where the optimizer is `momentum`

@@ -12,6 +12,7 @@ import grpc
 from grpc import aio
 from torch import Tensor
 
+from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.messages import expect, pack
@@ -201,7 +202,7 @@ class RoundWork:
 
     def _end(self, losses: Losses, took_s: float) -> None:
         job, train = self.job, self.own.kit.config.train
-        steps = len(self.own.feed.batch_indices(self.own.seat, job.order.round, train.batch_size, train.local_epochs))
+        steps = RoundSteps(self.own.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
         losses.read()
         (total,) = losses.parts
         end = End(
@@ -219,15 +220,16 @@ class _Steps:
     """The main server's session as the client sees it: over the wire."""
 
     def __init__(self, work: RoundWork) -> None:
-        self.work = work
+        self.work, self.next_step = work, 0  # of the round
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
         """Smashed data and labels go up; the loss and the gradient come down."""
         work, began_s = self.work, time.perf_counter()
-        message = pack(Batch(key.step), {"smashed": smashed, "labels": y})
-        answer, tensors = expect(work.wait(work.exchange(key.step, message)), Gradient, tensors=("gradient", "loss"))
+        step, self.next_step = self.next_step, self.next_step + 1
+        message = pack(Batch(step), {"smashed": smashed, "labels": y})
+        answer, tensors = expect(work.wait(work.exchange(step, message)), Gradient, tensors=("gradient", "loss"))
         work.job.exchange_s += time.perf_counter() - began_s
         gradient, loss = tensors["gradient"], tensors["loss"]
-        if answer.step != key.step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
-            raise WireError("order", f"an answer to step {answer.step} where {key.step} was asked")
+        if answer.step != step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
+            raise WireError("order", f"an answer to step {answer.step} where {step} was asked")
         return loss, gradient

@@ -111,7 +111,11 @@ class Keeping:
                 self.desk.roster.send(seat, pack(RoundOver(now.round, now.attempt, True, "")))
                 head = self.desk.kit.empty(0, tail.cut).num_bytes
                 self.desk.planner.learn(
-                    seat, tail.cut, measured[seat], {"up": tail.up_bytes, "down": tail.down_bytes, "head": head}
+                    now.round,
+                    seat,
+                    tail.cut,
+                    measured[seat],
+                    {"up": tail.up_bytes, "down": tail.down_bytes, "head": head},
                 )
                 for phase in PHASES:
                     self.desk.metrics.phase(phase, measured[seat][phase])

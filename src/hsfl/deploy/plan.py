@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
+from hsfl.data.passes import samples_of_round
 from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
@@ -67,12 +68,13 @@ class Planner:
         known = self.measured.get(seat, ready.measured)
         self.measured[seat] = replace(known, memory_bits=ready.measured.memory_bits)
 
-    def learn(self, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
-        """Learn a client's speed and rates from a measured round. phases: seconds by phase. sent: bytes of smashed data
+    def learn(self, round: int, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
+        """Learn a client's speed and rates from a measured round (0, 1, ...). phases: seconds by phase. sent: bytes of smashed data
         (`up`), of gradients (`down`) and of the head (`head`, each way)."""
         before = self.measured[seat]
         train = self.config.train
-        work = train.local_epochs * self.samples[seat] * float(self.cost.client_flops[cut])
+        trained = samples_of_round(self.samples[seat], train.batch_size, train.local_epochs, round)
+        work = float(trained) * float(self.cost.client_flops[cut])
         found: dict[str, float] = {}
         if work > 0 and phases["client"] > 0:
             found["flops_per_s"] = work / phases["client"]

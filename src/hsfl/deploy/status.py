@@ -72,7 +72,7 @@ def _doing(desk: Desk, seat: int) -> str:
         return "dropped"
     if now.is_complete(seat):
         return "complete"
-    return "uploads" if tail.end is not None else f"step {tail.step} of {len(tail.sizes)}"
+    return "uploads" if tail.end is not None else f"step {tail.step} of {tail.steps.count}"
 
 
 def _whole(low: int, high: int, num_units: int) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_messages import Batch, End, Gradient
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.kit import Kit
@@ -15,17 +16,6 @@ from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, most_after
 from hsfl.training.roles import Finished, Session
 from hsfl.training.step import Part, StepKey
-
-
-def batch_sizes(num_samples: int, batch_size: int, epochs: int) -> list[int]:
-    """The sizes of a client's batches in a round, in order. They are those of `training.batches.batch_positions`, but
-    no permutation is made: a client may claim to have very many samples."""
-    full = max(num_samples - 1, 0) // batch_size  # batches before the last
-    left = num_samples - full * batch_size
-    if left == 1 and full:  # a single sample joins the batch before it
-        full, left = full - 1, batch_size + 1
-    sizes = [batch_size] * full + [left]
-    return sizes * epochs
 
 
 def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
@@ -61,7 +51,7 @@ class Tail:
 
     def __post_init__(self) -> None:
         train = self.kit.config.train
-        self.sizes = batch_sizes(self.num_samples, train.batch_size, train.local_epochs)
+        self.steps = RoundSteps(self.num_samples, train.batch_size, train.local_epochs, self.round)
         self.restart()
 
     def restart(self) -> None:
@@ -97,19 +87,19 @@ class Tail:
         first, self.fresh_stream = self.fresh_stream, False
         if first and self.last and message.step == self.step - 1:
             return True
-        if message.step != self.step or self.step >= len(self.sizes) or self.end is not None:
+        if message.step != self.step or self.step >= self.steps.count or self.end is not None:
             raise WireError("order", f"step {message.step} where {self.step} comes next")
         return False
 
     def check(self, tensors: dict[str, Tensor]) -> None:
         """Refuse a batch whose shapes, types or values this step cannot have."""
-        check_batch(self.kit, self.cut, self.sizes[self.step], tensors)
+        check_batch(self.kit, self.cut, self.steps.size(self.step), tensors)
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The step itself, for the compute thread: the loss and the gradient of the smashed data."""
         assert self.part is not None
         self.check(tensors)
-        key = StepKey(self.kit.config.seed, self.seat, self.round, self.step)
+        key = StepKey(self.kit.config.seed, self.seat, *self.steps.place(self.step))
         loss, gradient = self.session.step(tensors["smashed"], tensors["labels"], key, need_gradient=self.cut > 0)
         if not bool(torch.isfinite(loss)):
             raise WireError("diverged", f"the loss of step {self.step} is no number; lower train.lr")
@@ -127,11 +117,12 @@ class Tail:
 
     def finish(self, message: End) -> None:
         """Take the client's word that all its batches are done, if the counts agree and the weights make sense."""
-        steps = len(self.sizes) if self.part is not None else 0
-        if self.step != steps or message.steps != len(self.sizes) or message.num_samples != sum(self.sizes):
+        due = self.steps.count
+        steps = due if self.part is not None else 0
+        if self.step != steps or message.steps != due or message.num_samples != self.steps.total_samples:
             raise WireError(
                 "order",
-                f"the end after {message.steps} steps, {self.step} of them here, where {len(self.sizes)} are due",
+                f"the end after {message.steps} steps, {self.step} of them here, where {due} are due",
             )
         try:
             check_growth(self.side.state, most_after(self.state))

@@ -234,7 +234,7 @@ def _settings_note(study: Study, scale: str) -> str:
         lines.append(
             f"- {name_of(data)}: {config.model.name} (norm {config.model.norm}), {size} of {side}, augmentation {config.data.augment}, "
             f"{config.data.partition} {config.data.alpha:g}, {config.fleet.num_clients} clients, batches of {train.batch_size}, "
-            f"{train.optimizer} {train.lr:g}, {train.local_epochs} local epoch{'s' if train.local_epochs > 1 else ''}, "
+            f"{train.optimizer} {train.lr:g}, {train.local_epochs:g} local epoch{'s' if train.local_epochs > 1 else ''}, "
             f"{len(trace.rounds)} rounds trained for the twins."
         )
     return (

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from hsfl.config import RunConfig
+from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning import choice
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
-from hsfl.training.batches import ClientData, Feed, no_observer
+from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
 from hsfl.training.goal import CLASSIFY, Goal
 from hsfl.training.link import LinkBytes
-from hsfl.training.step import Part, StepKey, learning_rate
+from hsfl.training.step import Part, learning_rate
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,22 @@ class Task:
         train = self.config.train
         return ClientData(self.feed, client, train.batch_size, train.local_epochs)
 
-    def key(self, client: int, round_index: int, step: int) -> StepKey:
-        return StepKey(self.config.seed, client, round_index, step)
-
     def lr(self, round_index: int) -> float:
         """The learning rate of a round (0, 1, ...)."""
         return learning_rate(self.config.train, round_index)
 
-    def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[np.ndarray]:
-        """A client's samples of each batch of a round: arrays of indices into the training samples."""
+    def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[PlannedBatch]:
+        """A client's batches of a round; `feed.batch` gives the samples and targets of each."""
         train = self.config.train
-        return self.feed.batch_indices(client, round_index, batch_size or train.batch_size, train.local_epochs)
+        return self.feed.plan(client, round_index, batch_size or train.batch_size, train.local_epochs)
+
+    def trained_samples(self, clients: Iterable[int], round_index: int) -> dict[int, int]:
+        """How many samples each of these clients trains in a round where a batch has `train.batch_size` samples."""
+        train = self.config.train
+        return {
+            k: RoundSteps(self.feed.num_samples(k), train.batch_size, train.local_epochs, round_index).total_samples
+            for k in clients
+        }
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
-from hsfl.training.step import client_backward
+from hsfl.training.step import StepKey, client_backward
 
 Tensors = dict[int, Tensor]  # by client
+Keys = dict[int, StepKey]  # by client
 
 
 @dataclass
@@ -114,23 +115,23 @@ class InStep(Base):
             smashed: Tensors = {}
             inputs: Tensors = {}
             labels: Tensors = {}
+            keys: Keys = {}
             for k in (k for k in clients if step < len(batches[k])):
-                inputs[k], labels[k] = self.task.feed.batch(batches[k][step], k, round_index, step)
-                forward = self.heads[k].forward(inputs[k], self.task.key(k, round_index, step))
-                smashed[k] = work.link.carry("client_main_up", forward)
-            gradients = self.serve(work, smashed, labels, step)
+                inputs[k], labels[k] = self.task.feed.batch(batches[k][step])
+                keys[k] = batches[k][step].key
+                smashed[k] = work.link.carry("client_main_up", self.heads[k].forward(inputs[k], keys[k]))
+            gradients = self.serve(work, smashed, labels, keys, step)
             if self.cuts[clients[0]] > 0:
                 gradients = {k: work.link.carry("client_main_down", gradient) for k, gradient in gradients.items()}
                 self.update_heads(work, clients, inputs, smashed, gradients)
 
-    def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
+    def serve(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensors:
         """One update of the server side on the concatenated batch; to each client the joint gradient times N/n_k."""
         joined = torch.cat([s.detach() for s in smashed.values()])
         joined.requires_grad_(joined.is_floating_point())  # raw tokens, at a cut of 0, have no gradient
         y = torch.cat(list(labels.values()))
-        key = self.task.key(next(iter(smashed)), work.round_index, step)
-        loss = self.tail.goal(self.tail.forward(joined, key), y)
-        (loss + self.extra_loss(smashed, labels, work.round_index, step)).backward()
+        loss = self.tail.goal(self.tail.forward(joined, keys[next(iter(smashed))]), y)
+        (loss + self.extra_loss(work, smashed, labels, keys, step)).backward()
         self.tail.update()
         work.losses.add(loss.detach(), len(y))
         if joined.grad is None:
@@ -138,7 +139,7 @@ class InStep(Base):
         parts = joined.grad.split([len(s) for s in smashed.values()])
         return {k: part * (len(y) / len(part)) for k, part in zip(smashed, parts)}
 
-    def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
+    def extra_loss(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensor | float:
         return 0.0
 
     def update_heads(
@@ -154,11 +155,10 @@ class InStep(Base):
 class SplitFedV2(InStep):
     """SplitFed V2: in every step the server makes an update for each client, in random order."""
 
-    def serve(self, work: Work, smashed: Tensors, labels: Tensors, step: int) -> Tensors:
+    def serve(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensors:
         order = stream(self.task.config.seed, "server order", work.round_index, step).permutation(list(smashed))
         session, gradients = Session(self.tail), {}
         for k in order.tolist():
-            key = self.task.key(k, work.round_index, step)
-            loss, gradients[k] = session.step(smashed[k], labels[k], key, need_gradient=True)
+            loss, gradients[k] = session.step(smashed[k], labels[k], keys[k], need_gradient=True)
             work.losses.add(loss, len(labels[k]))
         return gradients

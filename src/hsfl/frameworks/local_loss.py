@@ -7,6 +7,7 @@ small decoder of its own. Heads and decoders are averaged at the end of the roun
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.frameworks.base import RoundResult, State, Task
-from hsfl.frameworks.in_step import InStep, Tensors, Work
+from hsfl.frameworks.in_step import InStep, Keys, Tensors, Work
 from hsfl.models.cost import measure_module
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
@@ -68,11 +69,11 @@ class LocFedMix(InStep):
         """The decoder travels with the head."""
         return super().head_bytes(client, trained) + self.decoder_initial.num_bytes
 
-    def extra_loss(self, smashed: Tensors, labels: Tensors, round_index: int, step: int) -> Tensor | float:
+    def extra_loss(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensor | float:
         """The loss on mixtures of each client's smashed data with another client's, weighted by samples."""
         if len(smashed) < 2:
             return 0.0
-        rng = stream(self.task.config.seed, "mix", round_index, step)
+        rng = stream(self.task.config.seed, "mix", work.round_index, step)
         clients, num_samples = list(smashed), sum(len(y) for y in labels.values())
         alpha = self.task.config.options.locfedmix_sl.alpha
         mixed, targets, weights = [], [], []
@@ -83,8 +84,9 @@ class LocFedMix(InStep):
             mixed.append(lam * smashed[k].detach() + (1 - lam) * smashed[partner].detach()[rows])
             targets.append((labels[k], labels[partner][rows]))
             weights.append(lam)
-        key = self.task.key(clients[0] + self.task.num_clients, round_index, step)  # other masks than the clean pass
-        logits = self.tail.forward(torch.cat(mixed), key)
+        first = keys[clients[0]]
+        other_masks = replace(first, client=first.client + self.task.num_clients)  # than those of the clean pass
+        logits = self.tail.forward(torch.cat(mixed), other_masks)
         loss = logits.new_zeros(())
         for part, (mine, theirs), lam in zip(logits.split([len(m) for m in mixed]), targets, weights):
             loss = loss + lam * self.tail.goal.total(part, mine)

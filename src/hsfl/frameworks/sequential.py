@@ -61,9 +61,8 @@ class SL(Base):
         if not self.hands_optimizer:
             self.head.forget()
         session = Session(self.tail)
-        for step, indices in enumerate(self.task.batches(k, round_index)):
-            x, y = self.task.feed.batch(indices, k, round_index, step)
-            key = self.task.key(k, round_index, step)
+        for planned in self.task.batches(k, round_index):
+            (x, y), key = self.task.feed.batch(planned), planned.key
             smashed = link.carry("client_main_up", self.head.forward(x, key))
             loss, gradient = session.step(smashed, y, key, need_gradient=self.cut > 0)
             gradient = link.carry("client_main_down", gradient)

@@ -59,9 +59,9 @@ class CL(Base):
         link.count("client_main_up", self.raw_bytes if round_index == 0 else 0)
         self.part.begin(state.units["model"], task.lr(round_index))
         self.part.load_optimizer_state(state.tensors)
-        for step, indices in enumerate(task.batches(0, round_index)):
-            x, y = task.feed.batch(indices, 0, round_index, step)
-            losses.add(whole_step(self.part, x, y, task.key(0, round_index, step)), len(y))
+        for planned in task.batches(0, round_index):
+            x, y = task.feed.batch(planned)
+            losses.add(whole_step(self.part, x, y, planned.key), len(y))
         after = State({"model": self.part.state.clone()}, copied(self.part.optimizer_state()))
         return after, RoundResult(losses.mean, losses.num_samples, link.bytes)
 

@@ -24,11 +24,9 @@ def framework_cuts(name: str, cuts: Array, num_units: int) -> Array:
     return np.full_like(cuts, {"none": 0, "whole": num_units}[cut]) if cut != "any" else np.asarray(cuts)
 
 
-def psl_batches(num_samples: Array, batch_size: int, local_epochs: int = 1) -> tuple[Array, float]:
-    """PSL's batch size of each client, [K], in proportion to its samples, and the steps that all make. Both may be
-    fractional: the clock charges true samples."""
-    whole_batch = len(num_samples) * batch_size
-    return num_samples * (whole_batch / np.sum(num_samples)), local_epochs * float(np.sum(num_samples)) / whole_batch
+def psl_batch_sizes(num_samples: Array, batch_size: int) -> Array:
+    """PSL's batch size of each client, [K], in proportion to its samples. It may be fractional: the clock charges true samples."""
+    return num_samples * (len(num_samples) * batch_size / np.sum(num_samples))
 
 
 def even_phases(

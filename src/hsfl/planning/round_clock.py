@@ -13,7 +13,7 @@ from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
 from hsfl.network.even import even
-from hsfl.network.framework_phases import psl_batches
+from hsfl.network.framework_phases import psl_batch_sizes
 from hsfl.network.latency import Phases
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
@@ -42,6 +42,7 @@ class Dealt:
     started: Array  # [K] bool
     allotted: Allotment
     order: Array | None  # of the server's queue
+    job: Job  # the work of this round
 
 
 class RoundClock:
@@ -59,7 +60,7 @@ class RoundClock:
             config,
             replace(world, cost=replace(world.cost, model_bits=model_bits)),
             np.array(cuts),
-            *_batches(config, num_samples),
+            *clock_batches(config, num_samples),
             receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
             clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
         )
@@ -78,21 +79,25 @@ class RoundClock:
 
     def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
         started = self._started(chosen)
-        job = self.job_of(started)
+        job = self.job_of(round_index, started)
         draw = job.world.draw(round_index)
         allocator = self.allocator if started.any() else Even()
         order = None
         if self.method.timing.step == "queue":
             order = queue_order(job.config.seed, round_index, np.where(started, job.num_batches, 0.0))
-        return Dealt(draw, started, allocator.allocate(job, draw, started), order)
+        return Dealt(draw, started, allocator.allocate(job, draw, started), order, job)
 
-    def job_of(self, started: Array) -> Job:
-        """The work of a round in which these clients start, [K] bool: with `train.receivers = "chosen"` only they get the model."""
-        return replace(self.job, receives=started) if self.job.config.train.receivers == "chosen" else self.job
+    def job_of(self, round_index: int, started: Array) -> Job:
+        """The work of a round (0, 1, ...) in which these clients start, [K] bool: with `train.receivers = "chosen"` only they get the
+        model, and with a fraction of an epoch rounds differ by the last batches of passes."""
+        config, job = self.job.config, self.job
+        if not config.train.local_epochs.is_integer():
+            job = replace(job, num_batches=clock_batches(config, self.num_samples, round_index)[1])
+        return replace(job, receives=started) if config.train.receivers == "chosen" else job
 
     def line(self, dealt: Dealt, phases: Phases) -> Timeline:
         """The timeline of a round with these phases."""
-        job = self.job
+        job = dealt.job
         return timeline(
             job.config.framework,
             phases,
@@ -141,13 +146,14 @@ def _allocator(config: RunConfig) -> Allocator:
     return allocator(config)
 
 
-def _batches(config: RunConfig, num_samples: Array) -> tuple[Array | int, Array | float]:
-    """Batch size and number of batches, as the clock charges them."""
-    train, row = config.train, method(config.framework)
-    if row.timing.batches == "proportional":
-        batch_size, steps = psl_batches(num_samples, train.batch_size)
-        return batch_size, train.local_epochs * (float(np.ceil(steps)) if config.network.full_batches else steps)
+def clock_batches(
+    config: RunConfig, num_samples: Array, round_index: int | None = None
+) -> tuple[Array | int, Array | float]:
+    """Batch size and number of batches, as the clock charges them. round_index: as in `count_batches`."""
+    size, row, pooled = config.train.batch_size, method(config.framework), num_samples.sum()
+    if row.timing.batches == "proportional":  # everybody makes equally many steps
+        steps = count_batches(config, pooled, round_index, batch_size=len(num_samples) * size)
+        return psl_batch_sizes(num_samples, size), float(steps)
     if row.pools_data:  # batches of everyone's samples together
-        pooled = num_samples.sum()
-        return train.batch_size, count_batches(config, pooled) * (num_samples / pooled)
-    return train.batch_size, count_batches(config, num_samples)
+        return size, count_batches(config, pooled, round_index) * (num_samples / pooled)
+    return size, count_batches(config, num_samples, round_index)

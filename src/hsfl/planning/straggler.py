@@ -115,7 +115,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
     if line.straggler < 0 or clock.method.pools_data:
         return None
     dealt, job = clock.dealt(round_index, chosen), clock.job
-    seconds = _seconds(clock, line, dealt.allotted.phases)
+    seconds = _seconds(clock, line, dealt)
     together, k = _together(line), line.straggler
     held = Held.longest({name: float(values[k]) for name, values in seconds.items()}, _costs(clock, seconds, dealt, k))
     best = _best_other(clock, dealt, k)
@@ -151,12 +151,12 @@ def _how(clock: RoundClock, line: Timeline, k: int, together: bool) -> str:
     return "has the longest turn" if clock.method.timing.turns == "alone" else "ends last"
 
 
-def _seconds(clock: RoundClock, line: Timeline, times: Phases) -> dict[str, Array]:
+def _seconds(clock: RoundClock, line: Timeline, dealt: Dealt) -> dict[str, Array]:
     """The seconds of each phase over the round, [K]; a client that was dropped counts with all its work."""
     if clock.method.timing.step != "free" or clock.method.timeline is not None:
         spent = line.phase_s
         return {name: sum((spent[part] for part in parts), np.zeros(len(line.kept))) for name, parts in GROUPS.items()}
-    batches = np.broadcast_to(clock.job.num_batches, line.kept.shape)
+    batches, times = np.broadcast_to(dealt.job.num_batches, line.kept.shape), dealt.allotted.phases
     spent_s = {}
     for name, parts in GROUPS.items():
         once_s = sum(
@@ -252,7 +252,7 @@ def _at_cut(clock: RoundClock, dealt: Dealt, alike: Array, cut: int) -> Dealt:
     job = clock.job
     cuts = np.where(alike, cut, job.cuts)
     if _anew(clock, dealt):
-        allotted = clock.allocator.allocate(replace(clock.job_of(dealt.started), cuts=cuts), dealt.draw, dealt.started)
+        allotted = clock.allocator.allocate(replace(dealt.job, cuts=cuts), dealt.draw, dealt.started)
         return replace(dealt, allotted=allotted)
     changed = {}
     for name, column in COLUMNS.items():

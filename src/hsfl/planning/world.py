@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
+from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable, measure
 from hsfl.network import devices, history
@@ -115,13 +116,22 @@ def measured_cost(
     return measure(made, input_shape, batch_size, optimizer_states=states)
 
 
-def count_batches(config: RunConfig, num_samples: np.ndarray) -> np.ndarray:
+def count_batches(
+    config: RunConfig, num_samples: np.ndarray, round_index: int | None = None, batch_size: int | None = None
+) -> np.ndarray:
     """Mini-batches of each client in a round, [K], as the clock charges them: fractions for true samples, or full batches.
 
-    num_samples: [K].
+    num_samples: [K]. round_index: of the round (0, 1, ...), where `train.local_epochs` is a fraction, so that rounds differ by a
+    pass's smaller last batch; None gives the mean over rounds, on which plans are made. batch_size: by default the config's.
     """
-    batches = num_samples / config.train.batch_size
-    return config.train.local_epochs * (np.ceil(batches) if config.network.full_batches else batches)
+    size, epochs = batch_size or config.train.batch_size, config.train.local_epochs
+    batches = num_samples / size
+    if config.network.full_batches:
+        batches = np.ceil(batches)
+        return batches * (steps_of_round(num_samples, size, epochs) / batches_of_pass(num_samples, size))
+    if epochs.is_integer():
+        return epochs * batches
+    return samples_of_round(num_samples, size, epochs, round_index) / size
 
 
 def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:

@@ -39,10 +39,15 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
     clients = f"{count(config.fleet.num_clients, 'client')} with {samples} samples each"
     train = config.train
     work = f"A round of {config.model.name} on {data}, among {clients}, batches of {train.batch_size}"
-    work += f", {train.local_epochs} passes over the data" if train.local_epochs > 1 else ""
+    work += f", {passes(train.local_epochs)}" if train.local_epochs != 1 else ""
     network = config.network
     main_flops_per_s = network.main_hz * network.flops_per_cycle
     return [f"{work}.", f"{_devices(config)}.", _network(config, main_flops_per_s)]
+
+
+def passes(local_epochs: float) -> str:
+    """`2 passes over the data`, `0.2 of a pass over the data`."""
+    return f"{local_epochs:g} {'passes' if local_epochs > 1 else 'of a pass'} over the data"
 
 
 def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
@@ -67,7 +72,7 @@ def _training(config: RunConfig) -> str:
     words = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else count(train.rounds, "round")
     words += f" within {si(train.budget_s)}s of simulated time" if train.budget_s is not None else ""
     words += f", batches of {train.batch_size}"
-    words += f", {train.local_epochs} passes over the data a round" if train.local_epochs > 1 else ""
+    words += f", {passes(train.local_epochs)} a round" if train.local_epochs != 1 else ""
     words += f", {OPTIMIZERS[train.optimizer]} at a rate of {train.lr:g}"
     words += f" ({train.schedule} schedule)" if train.schedule != "constant" else ""
     words += f"; {train.clients_per_round} clients a round" if train.clients_per_round is not None else ""

@@ -129,7 +129,7 @@ def _round(
     kept = np.flatnonzero(line.kept).tolist()
     if not kept:
         observer.warns(_nobody(config, line, round_index))
-    num_samples = config.train.local_epochs * task.num_samples(kept)
+    num_samples = sum(task.trained_samples(kept, round_index).values())
     observer.round_starts(round_index + 1, kept, num_samples)
     after, result = checked_round(framework, framework.round(here.state, kept, round_index))
     quality = None

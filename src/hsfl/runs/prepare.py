@@ -5,7 +5,6 @@ Whoever needs less takes less: testing a model takes `read_data`, `make_images` 
 """
 
 import copy
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
 from hsfl.data.holdings import Holdings
+from hsfl.data.passes import steps_of_round
 from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count
@@ -241,7 +241,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
     train, row = config.train, method(config.framework)
     samples = indices.sizes.sum() if row.pools_data else float(np.median(indices.sizes))
     turns = {"alone": train.clients_per_round or len(indices), "clusters": config.options.cpsl.clusters}
-    steps = train.local_epochs * math.ceil(samples / train.batch_size) * turns.get(row.timing.turns, 1)
+    steps = int(steps_of_round(samples, train.batch_size, train.local_epochs)) * turns.get(row.timing.turns, 1)
     left = (1 - max(rates)) ** (steps * train.rounds)
     if left < MOST_LEFT:
         return []

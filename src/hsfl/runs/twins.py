@@ -128,20 +128,22 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         if row.test_loss is not None:
             recall = tuple(row.recall or ())
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, recall, row.metrics)
-        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, kept, chosen))
+        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, index, kept, chosen))
         record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
         records.append(replace(record, why=why_record(clock, index, chosen)))
         now_s = record.sim_time_s
     return records, "finished"
 
 
-def round_bytes(bench: Bench, cuts: Sequence[int], kept: Sequence[int], chosen: Sequence[int]) -> LinkBytes:
-    """The bytes of a round on each link, from sizes alone. cuts: [K]. kept: the clients that train. chosen: the clients
+def round_bytes(
+    bench: Bench, cuts: Sequence[int], round_index: int, kept: Sequence[int], chosen: Sequence[int]
+) -> LinkBytes:
+    """The bytes of a round (0, 1, ...) on each link, from sizes alone. cuts: [K]. kept: the clients that train. chosen: the clients
     that were to take part; either these or all clients receive the model (`train.receivers`)."""
     task, cost = bench.task, bench.world.cost
     receivers = chosen if task.config.train.receivers == "chosen" else range(len(cuts))
     heads = {cut: task.initial[0:cut].num_bytes for cut in set(cuts)}
-    samples = {k: task.config.train.local_epochs * task.feed.num_samples(k) for k in kept}
+    samples = task.trained_samples(kept, round_index)
     up = sum(number * cost.smashed_bits[cuts[k]] for k, number in samples.items()) / 8
     down = sum(number * cost.gradient_bits[cuts[k]] for k, number in samples.items()) / 8
     common = task.initial[min(cuts) : max(cuts)]  # units that both servers hold

@@ -1,6 +1,6 @@
-"""Every client's batches. They depend on (seed, client, round, step) and on nothing else.
+"""Every client's batches. They depend on (seed, client, pass over its samples, step of the pass) and on nothing else.
 
-So HSFL, FL and SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
+`hsfl.data.passes` says which batches of which passes belong to a round. So HSFL, FL and SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,24 +14,23 @@ from torch import Tensor
 
 from hsfl.data.augment import AUGMENTATIONS
 from hsfl.data.holdings import sizes_of
+from hsfl.data.passes import RoundSteps, batches_of_pass
 from hsfl.rng import stream
 from hsfl.training.step import StepKey
 
 
-def batch_positions(num_samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The positions 0 to num_samples - 1 in random order, epoch by epoch, as an array for each batch.
+def pass_positions(num_samples: int, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """One pass: the positions 0 to num_samples - 1 in random order, as an array for each batch (`passes.batches_of_pass`)."""
+    order = rng.permutation(num_samples)
+    return np.split(order, [batch_size * batch for batch in range(1, int(batches_of_pass(num_samples, batch_size)))])
 
-    A single sample that is left over joins the batch before it, since BatchNorm cannot train on one sample. A client with
-    fewer samples than a batch makes one smaller batch.
-    """
-    batches: list[np.ndarray] = []
-    for _ in range(epochs):
-        order = rng.permutation(num_samples)
-        ends = list(range(batch_size, num_samples, batch_size))
-        if ends and num_samples - ends[-1] == 1:
-            ends.pop()
-        batches += np.split(order, ends)
-    return batches
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """The samples of one batch, and the name of its step."""
+
+    indices: np.ndarray  # into the images
+    key: StepKey
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,27 @@ class Feed:
         """How many samples each client holds, [K]."""
         return sizes_of(self.indices)
 
-    def batch_indices(self, client: int, round_index: int, batch_size: int, epochs: int) -> list[np.ndarray]:
-        """A client's samples of each batch of a round, over all epochs: arrays of indices into the images."""
-        rng = stream(self.seed, "batches", client, round_index)
-        return [self.indices[client][b] for b in batch_positions(self.num_samples(client), batch_size, epochs, rng)]
+    def plan(self, client: int, round_index: int, batch_size: int, epochs: float) -> list[PlannedBatch]:
+        """A client's batches of a round (0, 1, ...), in order."""
+        steps = RoundSteps(self.num_samples(client), batch_size, epochs, round_index)
+        batches, passes = [], dict[int, list[np.ndarray]]()
+        for step in range(steps.count):
+            pass_index, step_of_pass = steps.place(step)
+            if pass_index not in passes:
+                rng = stream(self.seed, "batches", client, pass_index)
+                passes[pass_index] = pass_positions(steps.num_samples, batch_size, rng)
+            indices = self.indices[client][passes[pass_index][step_of_pass]]
+            batches.append(PlannedBatch(indices, StepKey(self.seed, client, pass_index, step_of_pass)))
+        return batches
 
-    def batch(self, indices: np.ndarray, client: int, round_index: int, step: int) -> tuple[Tensor, Tensor]:
-        """Normalised, augmented samples [b, ...] and their targets, as `Images` has them. indices: into the images."""
-        self.on_batch(client, len(indices))
-        where = torch.from_numpy(indices).to(self.images.y.device)
+    def batch(self, planned: PlannedBatch) -> tuple[Tensor, Tensor]:
+        """Normalised, augmented samples [b, ...] and their targets, as `Images` has them."""
+        key = planned.key
+        self.on_batch(key.client, len(planned.indices))
+        where = torch.from_numpy(planned.indices).to(self.images.y.device)
         x = self.images.x[where]
         if self.augment != "none":
-            x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", client, round_index, step))
+            x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", key.client, key.pass_index, key.step))
         return self.images.floats(x), self.images.y[where]
 
 
@@ -130,16 +138,13 @@ class ClientData:
     feed: Feed
     client: int
     batch_size: int
-    epochs: int
+    epochs: float  # passes over the samples in a round; may be a fraction
 
     @property
     def num_samples(self) -> int:
         return self.feed.num_samples(self.client)
 
-    def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Samples and targets for every step of a round. round_index: 0, 1, ..."""
-        for step, indices in enumerate(self.feed.batch_indices(self.client, round_index, self.batch_size, self.epochs)):
-            yield self.feed.batch(indices, self.client, round_index, step)
-
-    def key(self, round_index: int, step: int) -> StepKey:
-        return StepKey(self.feed.seed, self.client, round_index, step)
+    def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor, StepKey]]:
+        """Samples, targets and name of every step of a round. round_index: 0, 1, ..."""
+        for planned in self.feed.plan(self.client, round_index, self.batch_size, self.epochs):
+            yield *self.feed.batch(planned), planned.key

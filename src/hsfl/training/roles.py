@@ -140,8 +140,7 @@ class Client:
     def train(self, session: Steps, round_index: int, link: Link) -> tuple[UnitState, Losses]:
         """All batches of the round, stages 1 and 2 of the paper; returns the trained head and the losses."""
         losses, has_head, has_all = Losses(), self.part.stop > 0, self.part.stop == self.num_units
-        for step, (x, y) in enumerate(self.data.batches(round_index)):
-            key = self.data.key(round_index, step)
+        for x, y, key in self.data.batches(round_index):
             if has_all:
                 loss = whole_step(self.part, x, y, key)
             else:

@@ -36,11 +36,11 @@ class StepKey:
 
     seed: int
     client: int
-    round_index: int
-    step: int
+    pass_index: int  # the client's pass over its samples (0, 1, ...); with one epoch a round, the round
+    step: int  # within the pass
 
     def torch_seed(self, unit: int) -> int:
-        return torch_seed(self.seed, "dropout", self.client, self.round_index, self.step, unit)
+        return torch_seed(self.seed, "dropout", self.client, self.pass_index, self.step, unit)
 
 
 def learning_rate(train: TrainConfig, round_index: int) -> float:
