@@ -34,7 +34,7 @@ def made(kind: str, place: Path) -> tuple[Path, Callable[[], Any]]:
     """A whole file of this kind, and how it is read."""
     if kind == "trace":
         path = place / "trace.csv"
-        path.write_bytes((ROOT / "docs/results/mnist-fl-seed-1.csv").read_bytes())
+        path.write_bytes((ROOT / "docs/results/mnist-fl-quick-seed-1.csv").read_bytes())
         return path, lambda: read_trace(path)
     if kind == "cuts":
         path = write_cuts(place / "cuts.csv", [ANSWER])

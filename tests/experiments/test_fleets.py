@@ -12,7 +12,6 @@ from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, trace_config
 from hsfl.experiments.fleets import (
-    CUTS_FILE,
     GAINS_CUTS_FILE,
     cost_of,
     make_point,
@@ -151,7 +150,7 @@ def test_table_1_takes_the_cuts_that_the_gains_have_searched(answer, tmp_path: P
     """Both files of a folder of results count; where both know a column, Table 1's own file is taken."""
     gains = replace(answer, cuts={"rcls": [2] * 10, "hsfl": [3] * 10})
     write_cuts(tmp_path / GAINS_CUTS_FILE, [gains])
-    write_cuts(tmp_path / CUTS_FILE, [replace(answer, cuts={"hsfl": [1] * 10})])
+    write_cuts(tmp_path / "cuts-smoke.csv", [replace(answer, cuts={"hsfl": [1] * 10})])
     ((_, cuts),) = shipped_cuts(tmp_path).values()
     assert cuts == {"rcls": [2] * 10, "hsfl": [1] * 10}
     assert shipped_cuts(None) == {}
@@ -172,7 +171,7 @@ def test_cuts_of_other_settings_are_not_taken(answer, trace: Trace, tmp_path: Pa
 @pytest.mark.parametrize("data", DATASETS)
 def test_the_shipped_cuts_and_traces_are_of_todays_settings(data: str) -> None:
     """Else `hsfl reproduce` would search and train them again, for hours."""
-    trace = read_trace(RESULTS / file_name(data, "twins", SEED))
+    trace = read_trace(RESULTS / file_name(data, "twins", "quick", SEED))
     assert is_of(trace, trace_config(data, "quick", SEED, "twins"))
     point = make_point(data, "quick", SEED, FLEET, trace.num_samples, SEVEN)
     assert set(SEVEN) <= set(shipped_cuts(RESULTS)[*point.key, point.settings][1])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
+BESIDE = ("rates",)  # not in the paper, and not part of `all`
 
 
 @commands.command(
@@ -41,7 +42,12 @@ WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
 )
 def reproduce(
-    what: Annotated[str, typer.Argument(help="fig1, table1, gains, fig3, fig4, fig5, or all of them.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="fig1, table1, gains, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates."
+        ),
+    ],
     scale: Annotated[
         str,
         typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
@@ -93,7 +99,7 @@ def reproduce(
         from hsfl.report.figure import matplotlib
         from hsfl.runs.many import Told
 
-        chosen = WHAT if known("what", what, (*WHAT, "all")) == "all" else (what,)
+        chosen = WHAT if known("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
         known("--scale", scale, SCALES)
         load_plugins(plugin)
         matplotlib()  # before hours of work, not after
@@ -124,7 +130,7 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, table1
+    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, rates, table1
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -136,7 +142,7 @@ def _run(
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
         return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
-    return {"table1": table1, "gains": gains}[name].run(folder, scale, seeds, say, **watched)
+    return {"table1": table1, "gains": gains, "rates": rates}[name].run(folder, scale, seeds, say, **watched)
 
 
 def _fig3_data(datasets: tuple[str, ...]) -> str:

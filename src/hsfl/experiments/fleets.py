@@ -24,6 +24,7 @@ from hsfl.errors import InputError
 from hsfl.experiments.column_clock import rounds_s
 from hsfl.experiments.column_cuts import choose
 from hsfl.experiments.columns import COLUMNS, base_config
+from hsfl.experiments.learned_settings import clock_settings
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
@@ -41,8 +42,8 @@ STORAGES = {  # how max_cut comes about
     ),  # 50 to 300 MB, for training in batches of 256
 }
 PAPER_BATCH = 256  # the batch whose memory counts, also where a subset is trained in smaller batches
-CUTS_FILE = "cuts.csv"
-GAINS_CUTS_FILE = f"gains-{CUTS_FILE}"
+CUTS_FILES = "cuts-*.csv"  # of Table 1, by scale
+GAINS_CUTS_FILE = "gains-cuts.csv"
 CUTS_FIELDS = ("data", "seed", "fleet", "storage", "settings", "gap", "column", "cuts")
 
 
@@ -66,9 +67,8 @@ class Point:
     @property
     def settings(self) -> str:
         """A short hash of the settings and samples behind the cuts, so that those of another model or scale are not taken for them."""
-        tree = self.config.model_dump(mode="json", exclude_defaults=True)
-        tree.get("data", {}).pop("dir", None)
-        return hashlib.sha256(json.dumps([tree, self.num_samples], sort_keys=True).encode()).hexdigest()[:12]
+        settings = clock_settings(self.config)
+        return hashlib.sha256(json.dumps([settings, self.num_samples], sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def file(self) -> str:
@@ -105,10 +105,12 @@ def make_point(
     num_samples: Sequence[int],
     columns: Iterable[str],
     storage: str = "drawn",
+    changes: Sequence[str] = (),
 ) -> Point:
-    """A point of the study. `num_samples` [K] says how many samples each client of the training seed has."""
-    changes = [f"fleet.seed={fleet}", *STORAGES[storage]]
-    return Point(with_changes(base_config(data, scale, seed), changes), tuple(num_samples), tuple(columns), storage)
+    """A point of the study. `num_samples` [K] says how many samples each client of the training seed has. changes: to the scale's
+    settings."""
+    config = with_changes(base_config(data, scale, seed), [f"fleet.seed={fleet}", *STORAGES[storage], *changes])
+    return Point(config, tuple(num_samples), tuple(columns), storage)
 
 
 def solve_points(
@@ -155,7 +157,9 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     chosen = {name: list(cuts) for name, cuts in (known or {}).items() if name in point.columns}
     for name, cuts in chosen.items():
         if len(cuts) != len(num_samples) or not all(1 <= cut <= cost.num_units for cut in cuts):
-            raise InputError(f"{CUTS_FILE}: {name} has cuts {cuts} on fleet {point.fleet}; put the original file back")
+            raise InputError(
+                f"the known cuts: {name} has cuts {cuts} on fleet {point.fleet}; put the original file back"
+            )
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:
@@ -201,8 +205,9 @@ def shipped_cuts(folder: Path | None) -> dict[tuple[Any, ...], tuple[float, Cuts
     if folder is None:
         return {}
     found = dict(read_cuts(folder / GAINS_CUTS_FILE))
-    for key, (gap, cuts) in read_cuts(folder / CUTS_FILE).items():
-        found[key] = (gap, {**found.get(key, (gap, {}))[1], **cuts})
+    for path in sorted(folder.glob(CUTS_FILES)):
+        for key, (gap, cuts) in read_cuts(path).items():
+            found[key] = (gap, {**found.get(key, (gap, {}))[1], **cuts})
     return found
 
 

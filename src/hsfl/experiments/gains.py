@@ -44,6 +44,8 @@ from hsfl.runs.observer import Observer
 SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR
 CSV_FIELDS = ("data", "storage", "fleet", "column", "mean_round_s", "cuts", "plan_gap")
 
+WHOLE_EPOCHS = ("train.local_epochs=1",)  # of a round, at every scale: so is the paper's latency
+
 
 @dataclass(frozen=True)
 class Gains:
@@ -78,7 +80,7 @@ def run(
         data: client_samples(data, scale, data_dir, [out.parent / "table1" / "traces", shipped]) for data in datasets
     }
     points = [
-        make_point(data, scale, FIRST_SEED, fleet, samples[data], GAINS, storage)
+        make_point(data, scale, FIRST_SEED, fleet, samples[data], GAINS, storage, WHOLE_EPOCHS)
         for storage in STORAGES
         for data in datasets
         for fleet in fleets_of(scale)
@@ -91,7 +93,7 @@ def run(
 def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
     """How many samples each client of the first seed has: from a trace where there is one, else from the data."""
     for folder in folders:
-        path = folder / file_name(data, TWIN_TRACE, FIRST_SEED) if folder is not None else None
+        path = folder / file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
     from hsfl.runs.data import divide, read_data  # here, because torch takes seconds to load

@@ -20,7 +20,9 @@ class Reached:
 
     rounds: int  # made within the budget
     short: bool  # the trace ends before the budget: the column could have gone on
-    value: float | None  # of the quantity after the last round; None where no round fits
+    value: (
+        float | None
+    )  # of the quantity after the last of these rounds that was tested; None where no tested round fits
 
 
 def ends_s(round_s: Sequence[float], num_rounds: int) -> Array:
@@ -29,10 +31,12 @@ def ends_s(round_s: Sequence[float], num_rounds: int) -> Array:
 
 
 def at_budget(trace: Trace, round_s: Sequence[float], budget_s: float, quantity: str = "test_accuracy") -> Reached:
-    """The last round that ends within the budget (up to rounding), and the quantity after that round."""
+    """The last round that ends within the budget (up to rounding), and the quantity after that round, or after the last round
+    before it that was tested."""
     ends = ends_s(round_s, len(trace.rounds))
     rounds = int(np.searchsorted(ends, budget_s * (1 + 1e-9), side="right"))
-    value = trace.values(quantity)[rounds - 1] if rounds else None
+    tested = [value for value in trace.values(quantity)[:rounds] if value is not None]
+    value = tested[-1] if tested else None
     whole = rounds == len(ends)
     return Reached(rounds, whole and ends[-1] + round_s[min(rounds, len(round_s) - 1)] <= budget_s, value)
 

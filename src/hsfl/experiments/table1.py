@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
-from hsfl.experiments.fleets import CUTS_FILE, write_cuts
+from hsfl.experiments.fleets import write_cuts
 from hsfl.experiments.shared import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1_figure import learning_over_fleets
 from hsfl.experiments.table1_report import find_trends, markdown
@@ -86,7 +86,7 @@ def draw(
     files = [
         _write(out / "table1.csv", TableCell, found),
         _write(out / "times.csv", ColumnTiming, times),
-        write_cuts(out / CUTS_FILE, study.answers),
+        write_cuts(out / f"cuts-{scale}.csv", study.answers),
     ]
     for data in study.data_sets:
         files += save(learning_over_fleets(study, data), out / f"table1-{data}")

@@ -43,8 +43,12 @@ from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
 
 COLUMNS_WITH_TAU = (PROPOSED, PUBLISHED, "fl")
-TAU_FILE = "tau.csv"
 TAU_ROUNDS = 2.0  # tau, in median rounds of SplitFed V1 as published
+
+
+def tau_file(scale: str) -> str:
+    """The name of the file of these rows."""
+    return f"tau-{scale}.csv"
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def run(
     make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
 ) -> list[TauRow]:  # fmt: skip
     """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
-    known = read_rows(shipped / TAU_FILE) if shipped is not None else {}
+    known = read_rows(shipped / tau_file(scale)) if shipped is not None else {}
     found: list[TauRow | OwnTraining] = []
     for seed in seeds:
         missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
@@ -101,7 +105,7 @@ def run(
     _train([each for each in found if isinstance(each, OwnTraining)], out, together, say)
     rows = [each.trained() if isinstance(each, OwnTraining) else each for each in found]
     write_csv(
-        out / TAU_FILE,
+        out / tau_file(scale),
         [field.name for field in fields(TauRow)],
         (["" if v is None else v for v in astuple(r)] for r in rows),
     )

@@ -14,10 +14,12 @@ from typing import Any
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.experiments.columns import trace_config
+from hsfl.experiments.learned_settings import learned_settings
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import write_atomic
+from hsfl.methods import method
 from hsfl.runs.compare import has_ended, run_or_resume, run_piece
-from hsfl.runs.folder import RunFolder, check_same_run, path_name, run_path
+from hsfl.runs.folder import RunFolder, path_name, run_path
 from hsfl.runs.many import Piece, Show, run_all
 from hsfl.runs.observer import Observer
 from hsfl.runs.round_records import RoundRecord
@@ -66,9 +68,9 @@ class Trace:
         return [getattr(each, quantity) for each in self.rounds]
 
 
-def file_name(data: str, name: str, seed: int) -> str:
+def file_name(data: str, name: str, scale: str, seed: int) -> str:
     """The name of the file of a trace."""
-    return f"{data}-{path_name(name)}-seed-{seed}.csv"
+    return f"{data}-{path_name(name)}-{scale}-seed-{seed}.csv"
 
 
 def find_trace(
@@ -77,29 +79,30 @@ def find_trace(
 ) -> Trace:  # fmt: skip
     """The trace in `out`, else the one in `shipped` (a folder of results), else trained now."""
     config = trace_config(data, scale, seed, name, data_dir)
-    if (trace := _known(config, data, name, out, shipped)) is not None:
+    paths = _paths(data, name, scale, seed, out, shipped)
+    if (trace := _known(config, paths)) is not None:
         return trace
     words = f"{data}, {name}, seed {seed}"
-    for path in filter(Path.exists, _paths(config, data, name, out, shipped)):
+    for path in filter(Path.exists, paths):
         say(f"{words}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count")
     say(f"{words}: training {config.train.rounds} rounds")
     folder = run_path(out / "runs" / data, name, seed)
     run_or_resume(config, folder, make_observer(words))
-    return write_trace(out / "traces" / file_name(data, name, seed), folder, data, name)
+    return write_trace(out / "traces" / file_name(data, name, scale, seed), folder, data, name)
 
 
-def _known(config: RunConfig, data: str, name: str, out: Path, shipped: Path | None) -> Trace | None:
-    """The trace of these settings in `out` or in `shipped`; None if it must be trained."""
-    for path in _paths(config, data, name, out, shipped):
+def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
+    """The trace of these settings; None if it must be trained."""
+    for path in paths:
         if path.exists() and is_of(trace := read_trace(path), config):
             return trace
     return None
 
 
-def _paths(config: RunConfig, data: str, name: str, out: Path, shipped: Path | None) -> list[Path]:
+def _paths(data: str, name: str, scale: str, seed: int, out: Path, shipped: Path | None) -> list[Path]:
     """Where the trace may lie: in `out`, or in `shipped`."""
     folders = [out / "traces"] if shipped is None else [out / "traces", shipped]
-    return [folder / file_name(data, name, config.seed) for folder in folders]
+    return [folder / file_name(data, name, scale, seed) for folder in folders]
 
 
 def train_ahead(
@@ -112,19 +115,21 @@ def train_ahead(
     pieces = []
     for data, name, seed in wanted:
         config = trace_config(data, scale, seed, name, data_dir)
-        if _known(config, data, name, out, shipped) is None:
+        if _known(config, _paths(data, name, scale, seed, out, shipped)) is None:
             path = run_path(out / "runs" / data, name, seed)
             pieces.append(Piece(f"{data}, {name}, seed {seed}", f"{data}, {name}", config, path))
     run_all(pieces, run_piece, has_ended, together.jobs, together.show)
 
 
 def is_of(trace: Trace, config: RunConfig) -> bool:
-    """Whether a trace was trained with these settings, for at least as many rounds."""
-    try:
-        check_same_run(trace.config, config, Path(trace.name))
-    except InputError:
+    """Whether a trace learned with these settings, for at least as many rounds, and was tested at least as often."""
+    cuts_matter = not method(config.framework).copy_per_client
+    theirs, ours = (learned_settings(each, cuts_matter) for each in (trace.config, config))
+    rounds, every = config.train.rounds, config.train.eval_every
+    if theirs != ours or len(trace.rounds) < rounds:
         return False
-    return len(trace.rounds) >= config.train.rounds
+    tested = {each.round for each in trace.rounds if each.test_loss is not None}
+    return {*range(every, rounds + 1, every)} <= tested
 
 
 def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:

@@ -1,0 +1,187 @@
+"""Learning rates of Table 1's trainings: a small grid on training images that are held out from training.
+
+Every training of the table (the twins, SL, CL) is begun with each rate of the grid, seed 0, which the table does not report, and is
+tested on held-out *training* images; no test image is looked at. The rate with the best accuracy is chosen. A gate then trains
+CIFAR-10's twins on: a rate that does not pass it must be changed before hours are spent.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hsfl.config import RunConfig, with_changes
+from hsfl.data.datasets import Dataset
+from hsfl.experiments.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
+from hsfl.experiments.shared import Outcome, Say, Trend, claim, table, write_text
+from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
+from hsfl.files import write_csv
+from hsfl.rng import stream
+from hsfl.runs.compare import has_ended, run_or_resume
+from hsfl.runs.data import read_data
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.many import Piece, run_all
+from hsfl.runs.observer import Observer
+
+RATES = (0.0001, 0.0003, 0.001)
+GRID_SEED = 0  # not reported in the table
+HELD_OUT = 5000  # training images, or a fifth of them where there are few
+GRID_ROUNDS = {"cifar10": 10, "mnist": 5, "ham10000": 5}  # some 90,000, 55,000 and 32,000 samples at full scale
+FEW_ROUNDS = 2  # of other data sets and of the smoke scale
+GATE = ("cifar10", TWIN_TRACE)
+GATE_SAMPLES, GATE_ACCURACY = 600_000, 0.59
+
+
+@dataclass(frozen=True)
+class RateResult:
+    """How good a training is after the grid's rounds, on held-out training images."""
+
+    data: str
+    trace: str
+    lr: float
+    rounds: int
+    num_samples: int  # trained, each as often as it was trained
+    loss: float | None
+    accuracy: float | None
+    balanced_accuracy: float | None
+
+
+def held_out(dataset: Dataset, count: int = HELD_OUT) -> Dataset:
+    """The data set whose test side is a part of its training side, which is not trained on."""
+    count = min(count, len(dataset.train_y) // 5)
+    order = stream(GRID_SEED, "held out").permutation(len(dataset.train_y))
+    test, train = np.sort(order[:count]), np.sort(order[count:])
+    return replace(
+        dataset,
+        train_x=dataset.train_x[train],
+        train_y=dataset.train_y[train],
+        test_x=dataset.train_x[test],
+        test_y=dataset.train_y[test],
+    )
+
+
+def grid_config(data: str, scale: str, trace: str, lr: float, data_dir: Path | None = None) -> RunConfig:
+    """A training of the grid; the last round is tested."""
+    rounds = GRID_ROUNDS.get(data, FEW_ROUNDS) if scale != "smoke" else FEW_ROUNDS
+    changes = [f"train.lr={lr}", f"train.rounds={rounds}", f"train.eval_every={rounds}", "log.model_every=null"]
+    return with_changes(trace_config(data, scale, GRID_SEED, trace, data_dir), changes)
+
+
+def run(
+    out: Path,
+    scale: str,
+    num_seeds: int | None,
+    say: Say,
+    columns: Sequence[str] = SEVEN,
+    datasets: Sequence[str] = DATASETS,
+    data_dir: Path | None = None,
+    shipped: Path | None = None,
+    make_observer: MakeObserver = lambda name: Observer(),
+    together: Together = ONE_BY_ONE,
+) -> Outcome:
+    """Train the grid, choose, and pass the gate; what was trained before is not trained again."""
+    claim(out, {"scale": scale, "rates": list(RATES), "held_out": HELD_OUT})
+    results: list[RateResult] = []
+    trends: list[Trend] = []
+    for data in datasets:
+        dataset = held_out(read_data(trace_config(data, scale, GRID_SEED, TWIN_TRACE, data_dir)))
+        for trace in traces_of(columns):
+            pieces = [
+                Piece(f"{data}, {trace}, rate {lr:g}", trace, grid_config(data, scale, trace, lr, data_dir),
+                      out / "runs" / data / trace / f"lr-{lr:g}")
+                for lr in RATES
+            ]  # fmt: skip
+            _train(pieces, dataset, say, make_observer, together)
+            results += [_result(data, trace, piece) for piece in pieces]
+            _write(out, results)
+            if (data, trace) == GATE and scale != "smoke":
+                trends.append(_gate(out, scale, best_rate(results, *GATE), dataset, data_dir, say, make_observer))
+    return Outcome(
+        "rates", write_text(out / "rates.md", markdown(results, trends, scale)), [_write(out, results)], trends
+    )
+
+
+def _train(
+    pieces: Sequence[Piece], dataset: Dataset, say: Say, make_observer: MakeObserver, together: Together
+) -> None:
+    if together.jobs > 1:
+        run_all(pieces, partial(_run_piece, dataset=dataset), has_ended, together.jobs, together.show)
+        return
+    for piece in pieces:
+        if not has_ended(piece):
+            say(f"{piece.name}: training {piece.config.train.rounds} rounds")
+            _run_piece(piece, make_observer(piece.name), dataset)
+
+
+def _run_piece(piece: Piece, observer: Observer, dataset: Dataset) -> None:
+    run_or_resume(piece.config, piece.path, observer, dataset)
+
+
+def _result(data: str, trace: str, piece: Piece) -> RateResult:
+    rounds = RunFolder(piece.path).rounds()
+    last, num_samples = rounds[-1], sum(each.num_samples for each in rounds)
+    return RateResult(
+        data, trace, piece.config.train.lr, len(rounds), num_samples, last.test_loss, last.test_accuracy,
+        last.balanced_accuracy,
+    )  # fmt: skip
+
+
+def best_rate(results: Sequence[RateResult], data: str, trace: str) -> float:
+    """The rate with the best accuracy, and among equals the smallest loss."""
+    tried = [each for each in results if (each.data, each.trace) == (data, trace)]
+    return max(tried, key=lambda each: (each.accuracy or 0.0, -(each.loss or 0.0))).lr
+
+
+def _gate(
+    out: Path, scale: str, lr: float, dataset: Dataset, data_dir: Path | None, say: Say, make_observer: MakeObserver
+) -> Trend:
+    """Train the gate's training with the chosen rate for so many samples, tested every fifth round."""
+    data, trace = GATE
+    grid = grid_config(data, scale, trace, lr, data_dir)
+    samples_a_round = grid.train.local_epochs * len(dataset.train_y)
+    rounds = round(GATE_SAMPLES / samples_a_round)
+    config = with_changes(grid, [f"train.rounds={rounds}", "train.eval_every=5"])
+    folder = out / "runs" / data / trace / f"gate-lr-{lr:g}"
+    say(f"gate: {data}, {trace}, rate {lr:g}, {rounds} rounds")
+    run_or_resume(config, folder, make_observer("gate"), dataset)
+    accuracy = RunFolder(folder).rounds()[-1].test_accuracy or 0.0
+    write_text(out / "gate.json", json.dumps({"lr": lr, "rounds": rounds, "accuracy": accuracy}) + "\n")
+    return Trend(
+        f"(gate) {data}, {trace}: {GATE_ACCURACY:.0%} or more after {GATE_SAMPLES:,} samples",
+        f"{accuracy:.1%} with rate {lr:g} on {len(dataset.test_y):,} held-out training images",
+        accuracy >= GATE_ACCURACY,
+    )
+
+
+def _write(out: Path, results: Sequence[RateResult]) -> Path:
+    names = [field.name for field in fields(RateResult)]
+    rows = (["" if value is None else value for value in astuple(each)] for each in results)
+    return write_csv(out / "rates.csv", names, rows)
+
+
+def markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
+    """Accuracy by rate, the chosen rate in bold, and the gate."""
+    rows = []
+    for data, trace in dict.fromkeys((each.data, each.trace) for each in results):
+        tried = {each.lr: each for each in results if (each.data, each.trace) == (data, trace)}
+        best = best_rate(results, data, trace)
+        cells = [_cell(tried[lr], lr == best) if lr in tried else "-" for lr in RATES]
+        rows.append([f"{data}, {trace}, {next(iter(tried.values())).num_samples:,} samples", *cells])
+    gate = "".join(
+        f"\n{trend.paper}: {trend.ours}; {'passed' if trend.holds else '**not passed**'}.\n" for trend in trends
+    )
+    about = (
+        f"Scale {scale}, seed {GRID_SEED} (not reported in Table 1), Adam. Accuracy in % on training images that were held out "
+        f"({HELD_OUT:,}, or a fifth where there are few); the chosen rate in bold. n = 1 each.\n\n"
+    )
+    return "### Learning rates\n\n" + about + table(["", *(f"{lr:g}" for lr in RATES)], rows) + gate
+
+
+def _cell(result: RateResult, chosen: bool) -> str:
+    if result.accuracy is None:
+        return "-"
+    text = f"{100 * result.accuracy:.1f}"
+    return f"**{text}**" if chosen else text
