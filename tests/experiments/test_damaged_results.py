@@ -98,5 +98,5 @@ def test_the_answer_of_another_fleet_is_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cuts", [[2] * 9, [99] * 10, [-1] * 10])
 def test_known_cuts_that_cannot_be_are_named(cuts: list[int]) -> None:
-    with pytest.raises(InputError, match=r"cuts\.csv: hsfl has cuts"):
+    with pytest.raises(InputError, match=r"known cuts: hsfl has cuts"):
         solve(POINT, cost_of(POINT.config), {"hsfl": cuts}, 0.1)

@@ -202,7 +202,7 @@ def test_a_column_with_tau_goes_on_from_the_twins(
         row.column: row
         for row in tau_row.run(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
     }
-    assert tau_row.read_rows(out / "tau.csv") == {("digits", SEED, name): row for name, row in rows.items()}
+    assert tau_row.read_rows(out / "tau-smoke.csv") == {("digits", SEED, name): row for name, row in rows.items()}
     assert rows["splitfed_v1"].tau_s == rows["fl"].tau_s > 0
     point = make_point("digits", "smoke", SEED, SEED, trace.num_samples, tau_row.COLUMNS_WITH_TAU)
     clocks = read_answer(out / "fleets", point)

@@ -57,18 +57,18 @@ def test_a_folder_of_results_counts_as_trained(results: Path, tmp_path: Path) ->
     """Traces and cuts alone, without data or run folders, give the same tables."""
     shipped = tmp_path / "results"
     shutil.copytree(results / "table1" / "traces", shipped)
-    shutil.copy(results / "table1" / "cuts.csv", shipped)
+    shutil.copy(results / "table1" / "cuts-smoke.csv", shipped)
     words = ["--scale", "smoke", "--datasets", "digits", "--results", shipped, "--data-dir", tmp_path / "nothing"]
     answer = hsfl("reproduce", "table1", *words, "--out", tmp_path / "again", "--quiet")
     assert answer.code == 0, answer
     assert not (tmp_path / "again" / "table1" / "runs").exists()
-    for name in ("table1.csv", "times.csv", "cuts.csv", "table1.md"):
+    for name in ("table1.csv", "times.csv", "cuts-smoke.csv", "table1.md"):
         assert (tmp_path / "again" / "table1" / name).read_text() == (results / "table1" / name).read_text()
 
 
 def test_what_is_done_is_not_done_again(results: Path) -> None:
     kept = [*(results / "table1" / "traces").glob("*.csv"), *(results / "table1" / "fleets").rglob("*.json")]
-    lost = results / "table1" / "traces" / "digits-cl-seed-1.csv"
+    lost = results / "table1" / "traces" / "digits-cl-smoke-seed-1.csv"
     before, written = lost.read_text(), {path: path.stat().st_mtime_ns for path in kept if path != lost}
     lost.unlink()
     assert hsfl("reproduce", "table1", *FAST, "--out", results).code == 0

@@ -33,7 +33,9 @@ def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
             find_trace(data, "smoke", seed, trace, out, None, None, said.append, lambda words: Observer())
     assert sorted(seen.ended) == ["digits, sl, seed 1", "digits, twins, seed 1"]
     for key in WANTED:
-        apart, beside = (tmp_path / name / "traces" / file_name(*key) for name in ("apart", "beside"))
+        apart, beside = (
+            tmp_path / name / "traces" / file_name(*key[:2], "smoke", key[2]) for name in ("apart", "beside")
+        )
         assert apart.read_text() == beside.read_text()
     again = Seen()
     train_ahead(WANTED, "smoke", tmp_path / "beside", None, None, Together(2, again))

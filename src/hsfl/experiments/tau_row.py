@@ -214,8 +214,11 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
     for index, row in enumerate(trace.rounds[:num_shared]):
         line, says = clock.round(index, tuple(range(task.num_clients)))
         assert line.kept.all()
-        quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)  # type: ignore[arg-type]
-        result = RoundResult(row.train_loss, sum(trace.num_samples), LinkBytes())  # its bytes were not counted
+        quality = None
+        if row.test_loss is not None:
+            quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)
+        num_samples = sum(task.trained_samples(range(task.num_clients), index).values())
+        result = RoundResult(row.train_loss, num_samples, LinkBytes())  # its bytes were not counted
         record = make_record(framework, task, index, now_s, line, says, result, quality, wall_s=0.0)
         folder.append(record)
         now_s = record.sim_time_s
