@@ -1,6 +1,8 @@
 """HSFL with any cuts, SplitFed V1, FSL (`both`) and FL are one algorithm per round."""
 
 import copy
+import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,13 +10,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, load_state, read_state
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link
 from hsfl.training.roles import EdgeServer, MainServer, agree, swap
-from tests.laws.bench import assert_same, make_task, train, with_cuts
+from tests.laws.bench import assert_same, in_clusters, make_task, train, with_cuts
 
 COUNTS = [9, 3, 16, 5, 2]  # batches of 4: unequal numbers, a single sample left over (9, 5), less than a batch (3, 2)
 EVERYONE = [0, 1, 2, 3, 4]
@@ -169,3 +172,20 @@ def test_servers_hold_only_their_sides() -> None:
     _, _, state = train(task, "hsfl", [[0, 1, 2]])
     assert (state.units["edge"].start, state.units["edge"].stop) == (0, 4)
     assert (state.units["main"].start, state.units["main"].stop) == (2, 5)
+
+
+STATES = [*((name, "both") for name in METHODS), ("fsl", "server")]  # (framework, what FSL averages)
+
+
+@pytest.mark.parametrize(("framework", "average"), STATES)
+def test_holders_share_no_memory(framework: str, average: str) -> None:
+    """A framework that derives from ours may write to a state: the write reaches one holder, and neither the state before nor the
+    initial model."""
+    task = in_clusters(make_task([2, 3, 4], [4, 4, 4], options={"fsl": {"average": average}}), (0, 0, 1))
+    named = task.config.model_copy(update={"framework": framework})
+    algorithm = find_framework(framework)(dataclasses.replace(task, config=named))
+    first = algorithm.init()
+    after, _ = algorithm.round(first, [0, 1, 2], 0)
+    vectors = [units.floats for units in (task.initial, *first.units.values(), *after.units.values())]
+    spans = sorted((floats.data_ptr(), floats.data_ptr() + floats.nbytes) for floats in vectors if len(floats))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))

@@ -7,16 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hsfl import plugins
 from hsfl.allocation.policy_table import POLICIES
-from hsfl.config import read_config
+from hsfl.config import RunConfig, read_config
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError
+from hsfl.frameworks.base import State
+from hsfl.frameworks.parallel import HSFL
 from hsfl.methods import METHODS
+from hsfl.models.state import UnitState
 from hsfl.models.zoo import MODELS
 from hsfl.runs import loop
+from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.prepare import prepare
 from hsfl.tasks import TASKS
 from tests.plugins.files import BLOCKS, COMMANDS, twice, write
 from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, refused, tiny
@@ -66,6 +72,45 @@ def test_momentum_of_zero_is_hsfl(here: Path) -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert mine.bytes == plain.bytes
     assert [row["round_s"] for row in numbers(here / "a")] == [row["round_s"] for row in numbers(here / "b")]
+
+
+# --- the formula of the document's framework
+
+
+def by_the_formula(config: RunConfig, momentum: float) -> UnitState:
+    """The weights after the config's rounds: v = momentum v + (mean - w), w = w + v, over one vector of the whole model, where
+    mean is what a round of HSFL makes of w. Numbers that are no weights (BatchNorm's statistics) are the mean."""
+    task = prepare(config.model_copy(update={"framework": "hsfl"})).task
+    plain = HSFL(task)
+    whole, parameters = task.initial.clone(), [name for name, _ in task.model.named_parameters()]
+    velocity = {name: torch.zeros_like(whole.named()[name]) for name in parameters}
+    low, high = min(plain.cuts), max(plain.cuts)
+    for round_index in range(config.train.rounds):
+        start = State({"main": whole[low : task.num_units].clone(), "edge": whole[0:high].clone()})
+        (mean,) = plain.models(plain.round(start, range(task.num_clients), round_index)[0])
+        before, after = whole.named(), mean.named()
+        for name in parameters:
+            velocity[name] = momentum * velocity[name] + (after[name] - before[name])
+            after[name].copy_(before[name] + velocity[name])
+        whole = mean
+    return whole
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize("rounds_before", [1, 2, 3])
+def test_momentum_is_that_of_the_formula(norm: str, rounds_before: int, here: Path) -> None:
+    """Mixed cuts, so that both servers hold units 1 to 4, and plain SGD, which does not hide a step that is too long; in one
+    go, and across a resume."""
+    words = ["options.fedavgm.momentum=0.9", "train.optimizer=sgd", "train.lr=0.05", "train.rounds=3"]
+    config = read_config(here / "my.toml", [*words, f"model.norm={norm}"], ["my_method.py"])
+    config = config.model_copy(update={"framework": "fedavgm"})
+    first = config.model_copy(update={"train": config.train.model_copy(update={"rounds": rounds_before})})
+    loop.run(first, here / "a")
+    if rounds_before < config.train.rounds:
+        loop.run(config, here / "a", resume=True)
+    trained, expected = load_tensors(here / "a/model.safetensors")[0], by_the_formula(config, 0.9).named()
+    moved = max(float((expected[name] - tensor).abs().max()) for name, tensor in trained.items())
+    assert moved == 0
 
 
 # --- where names work
@@ -164,7 +209,7 @@ def test_an_installed_entry_point_is_loaded_for_its_name_alone(tmp_path: Path) -
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from hsfl.config import read_config
+from hsfl.config import RunConfig, read_config
 from hsfl.methods import METHODS
 read_config(None, ["framework=fl", "model.name=cnn"])
 read_config(sys.argv[1] + "/config.json")  # of a run folder: nothing is looked for

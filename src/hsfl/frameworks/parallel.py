@@ -84,14 +84,10 @@ class CopyPerClient(Base):
 
     def init(self) -> State:
         initial, cuts = self.task.initial, self.cuts
+        main = initial[self.min_cut : self.task.num_units].clone()
         if self.average_heads:
-            return State(self._held(initial))
-        main = initial[self.min_cut : self.task.num_units]
-        return State({"main": main} | {f"head{k}": initial[0:cut] for k, cut in enumerate(cuts)})
-
-    def _held(self, whole: UnitState) -> dict[str, UnitState]:
-        """What each server holds of a model; views, since no state is ever written to."""
-        return {"main": whole[self.min_cut : self.task.num_units], "edge": whole[0 : self.max_cut]}
+            return State({"main": main, "edge": initial[0 : self.max_cut].clone()})
+        return State({"main": main} | {f"head{k}": initial[0:cut].clone() for k, cut in enumerate(cuts)})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """Every kept client trains; then the servers swap sums and average."""
@@ -160,15 +156,23 @@ class CopyPerClient(Base):
         total, main = whole.total, state.units["main"]
         if self.average_heads:
             self._swap(total, link)
-            after = join(state.units["edge"], main)
-            total.write_mean(after)
-            units = self._held(after)
+            units = self._means(total, state)
             for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
-                link.count("client_edge_down", int(count) * after[0:cut].num_bytes)  # to dropped clients, too
+                link.count("client_edge_down", int(count) * units["edge"][0:cut].num_bytes)  # to dropped clients, too
         else:
             heads = {f"head{k}": head for k, head in whole.heads.items()}
             units = state.units | heads | {"main": total.mean(main)}
         return State(units), RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
+
+    def _means(self, total: PartialSum, state: State) -> dict[str, UnitState]:
+        """What each server holds after the round. Each has memory of its own, so that a framework that derives from this one may
+        write to a state; the common units are averaged once and copied."""
+        low, high = self.min_cut, self.max_cut
+        main, edge = total[low : self.task.num_units].mean(state.units["main"]), state.units["edge"].clone()
+        total[0:low].write_mean(edge)
+        if low < high:
+            edge[low:high].copy_(main[low:high])
+        return {"main": main, "edge": edge}
 
     def _swap(self, total: PartialSum, link: Link) -> None:
         """Each server sends the other its sum of the common units. Here both have counted into one sum, which is exact, so that
