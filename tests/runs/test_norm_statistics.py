@@ -3,18 +3,21 @@
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 from hsfl.frameworks import find_framework
 from hsfl.methods import METHODS
+from hsfl.network.estimation import estimation_s
+from hsfl.network.latency import Phases
 from hsfl.runs.export import evaluate_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.twins import take_over
-from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 ESTIMATED = ("train.norm_statistics=estimated", "train.norm_batches=2")
 SPARE = ("averaged", "estimation_s")
@@ -115,6 +118,7 @@ def test_frameworks_that_learn_alike_take_over_both_accuracies(tmp_path: Path) -
     run(alike, tmp_path / "alone")
     take_over(tmp_path / "trained", alike, tmp_path / "taken")
     taken, alone = (read_strictly(tmp_path / name / "rounds.jsonl") for name in ("taken", "alone"))
+    assert len(taken) == len(alone) == 2
     for left, right in zip(taken, alone):
         for name in ("bytes", "round_s", *SPARE):
             assert left[name] == pytest.approx(right[name], rel=1e-6), name
@@ -136,3 +140,50 @@ def test_what_cannot_estimate_is_refused(words: tuple[str, ...], reason: str, tm
 
 def test_a_number_of_batches_without_an_estimation_is_refused(tmp_path: Path) -> None:
     assert "has no effect" in refused("run", *tiny_words("train.norm_batches=2"), "--out", tmp_path / "run")
+
+
+RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}
+
+
+@pytest.mark.parametrize("label", [*METHODS, "cpsl,options.cpsl.clusters=1"])
+def test_what_one_client_sends_for_an_estimation_takes_its_seconds(label: str) -> None:
+    """With speeds so high that computing takes nothing, bits over rates are the seconds; training counts bytes, the clock bits."""
+    framework, *options = label.split(",")
+    words = ["network.kind=measured", *(f"network.{link}_bps={bps}" for link, bps in RATES.items())]
+    words += ["fleet.cpu_hz=[1e29, 1e29]", "network.main_hz=1e29", "fleet.num_clients=1", "fleet.cuts=2", *options]
+    bench = prepare(tiny(f"framework={framework}", *words, *ESTIMATED))
+    algorithm = find_framework(framework)(bench.task)
+    sent = algorithm.norm_moments(bench.task.initial, [0], 0).bytes
+    sent.merge(algorithm.norm_swapped())
+    assert sent.edge_main == sent.client_main_down == 0
+    bits_s = [8 * getattr(sent, f"client_{link}") / bps for link, bps in RATES.items()]
+    charged_s = make_clock(bench, algorithm).estimation_s(0, (0,))
+    assert charged_s == pytest.approx(sum(bits_s), rel=1e-6, abs=1e-12)
+    assert (charged_s > 1e-6) == (framework != "cl")
+
+
+def test_turns_add_up_and_a_whole_server_serves_one_after_another() -> None:
+    """Three clients, by hand: F + U = 1, 2, 3, S = 10, 20, 30, H = 0.1, 0.2, 0.3, M = 5, 6, 7, one batch each."""
+    of = np.array
+    none = np.zeros(3)
+    forward, server, up, down = of([0.5, 1, 1.5]), of([10.0, 20, 30]), of([1.0, 2, 3]), of([5.0, 6, 7])
+    phases = Phases(forward, forward, server, none, none, none, up, down)
+    part, kept, one = of([0.1, 0.1, 0.1]), np.arange(3), np.ones(3)
+
+    def seconds_of(name: str, clusters: np.ndarray | None = None, who: np.ndarray = kept) -> float:
+        return estimation_s(METHODS[name].timing, phases, one, part, who, clusters)
+
+    assert seconds_of("hsfl") == pytest.approx(33.3)
+    assert seconds_of("hsfl", who=of([0, 1])) == pytest.approx(22.2)
+    assert seconds_of("splitfed_v2") == pytest.approx(3 + 60 + 0.3)
+    assert seconds_of("sl") == pytest.approx(18 + 6 + 60 + 0.6)
+    assert seconds_of("cpsl", of([0, 1, 0])) == pytest.approx((7 + 3 + 40 + 0.3) + (6 + 2 + 20 + 0.2))
+    assert seconds_of("cl") == pytest.approx(60)
+    assert seconds_of("hsfl", who=np.empty(0, int)) == seconds_of("sl", who=np.empty(0, int)) == 0
+
+
+def test_nobody_kept_leaves_the_averaged_statistics(tmp_path: Path) -> None:
+    run(tiny(*ESTIMATED, "train.drop_rate=1", "train.rounds=1"), tmp_path / "nobody")
+    (record,) = read_strictly(tmp_path / "nobody" / "rounds.jsonl")
+    assert record["averaged"]["test_loss"] == record["test_loss"]
+    assert record["estimation_s"] == 0

@@ -111,9 +111,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
     """The clock that times the rounds of a framework in the bench's world."""
-    layers, extras = NormLayers.of(bench.task.model), framework.extras()
-    bits = tuple(8.0 * layers.num_bytes(0, cut) for cut in range(layers.num_units + 1))
-    extras = replace(extras, moment_bits=bits)
+    extras = replace(framework.extras(), moment_bits=NormLayers.of(bench.task.model).moment_bits)
     return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras)
 
 

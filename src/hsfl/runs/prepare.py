@@ -250,7 +250,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
     steps count.
     """
     rates = model.norm_rates
-    if not rates:
+    if not rates or config.train.norm_statistics == "estimated":
         return []
     train, row = config.train, method(config.framework)
     samples = indices.sizes.sum() if row.pools_data else float(np.median(indices.sizes))

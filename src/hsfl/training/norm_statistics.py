@@ -72,6 +72,11 @@ class NormLayers:
         num_channels = self.channels_before(stop) - self.channels_before(start)
         return NUM_BYTES * (4 * num_channels + 2 * (self.layers_before(stop) - self.layers_before(start)))
 
+    @property
+    def moment_bits(self) -> tuple[float, ...]:
+        """The bits of the moments of a head on a link, at each cut, [num_units + 1]."""
+        return tuple(8.0 * self.num_bytes(0, cut) for cut in range(self.num_units + 1))
+
 
 def _layers(unit: nn.Module, prefix: str) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
     for name, module in unit.named_modules():
