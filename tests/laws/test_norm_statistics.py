@@ -1,6 +1,7 @@
 """BatchNorm's statistics, estimated again, do not depend on the cuts, on the order of the clients or on who computes them, and a running
 statistic goes to the estimated one at the pace of its momentum."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -122,17 +123,22 @@ def test_estimating_writes_nothing_into_the_model() -> None:
 
 
 def test_pooled_statistics_are_those_of_all_values_together() -> None:
-    """Oracle: clients whose data fit into one batch each; the first layer sees its inputs as they are, so its statistics are those of the
-    concatenated inputs, weighted by the clients' samples: with one batch a client, plainly those of all."""
+    """Oracle: clients whose data fit into one batch each. A copy of the model in training mode, as torch has it, sees the two batches;
+    the statistics of a layer are those of its inputs over both batches."""
     task = estimating([2, 5], [4, 3], dtype=torch.float64)
-    after = estimate(task, "hsfl", task.initial, [0, 1])
-    name, bn = next((n, m) for n, m in task.model.named_modules() if isinstance(m, torch.nn.BatchNorm2d))
-    seen: list[torch.Tensor] = []
-    bn.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    task.model(task.feed.images.floats(task.feed.images.x))
-    values = seen[0].transpose(0, 1).flatten(1)
-    torch.testing.assert_close(after.named()[f"{name}.running_mean"], values.mean(1), rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(after.named()[f"{name}.running_var"], values.var(1), rtol=1e-9, atol=1e-10)
+    after = estimate(task, "hsfl", task.initial, [0, 1]).named()
+    model = copy.deepcopy(task.model).train()
+    norms = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.BatchNorm2d)}
+    inputs: dict[str, list[torch.Tensor]] = {name: [] for name in norms}
+    for name, layer in norms.items():
+        layer.register_forward_pre_hook(lambda _, given, name=name: inputs[name].append(given[0]))
+    for samples in (slice(0, 4), slice(4, 7)):
+        model(task.feed.images.floats(task.feed.images.x[samples]))
+    assert len(norms) > 2
+    for name, seen in inputs.items():
+        values = torch.cat(seen).transpose(0, 1).flatten(1)
+        torch.testing.assert_close(after[f"{name}.running_mean"], values.mean(1), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(after[f"{name}.running_var"], values.var(1), rtol=1e-9, atol=1e-10)
 
 
 def test_clients_weigh_what_they_hold_however_few_batches_they_send() -> None:
@@ -161,18 +167,17 @@ def one_norm() -> SplitModel:
 
 @pytest.mark.parametrize("num_batches", [1, 2])
 def test_a_running_statistic_goes_to_the_estimated_one_at_the_pace_of_its_momentum(num_batches: int) -> None:
-    """One client, a learning rate that changes no weight, no augmentation, batches of b, n = N b.
+    """One client, a learning rate that changes no weight, no augmentation, N equal batches of all samples in each round.
 
-    With momentum a and the mean m_j of batch j, a step gives r' = (1 - a) r + a m_j. Let E be the estimated mean over all n samples,
-    that is the mean of the N equal batches' means. With N = 1, m = E in every step, and r' - E = (1 - a) (r - E): after s steps
-    r_s - E = (1 - a)^s (r_0 - E), exactly.
+    Mean: with momentum a and the mean m_j of batch j, a step makes r' = (1 - a) r + a m_j. The estimated mean E is that of all samples, which
+    is the mean of the m_j. With one batch m = E, so r' - E = (1 - a) (r - E), and after s steps r - E is (1 - a)^s of its first value. With N
+    batches a round leaves (1 - a)^N (r - E) + a sum_j (1 - a)^(N - 1 - j) (m_j - E). The second term vanishes where every m_j = E,
+    which two batches of equal samples have, and not in general.
 
-    The running variance takes the unbiased variance of the batch, v = var_biased n' / (n' - 1) with n' values in the batch. The
-    estimated variance is unbiased over all values. With N = 1 they are one number, so the same law holds. With N > 1 the
-    variance within a batch lacks that between the batches' means: pooled = mean of biased variances + variance of the means; and a
-    pass of N batches gives r_N - E = (1 - a)^N (r_0 - E) + a sum_j (1 - a)^(N - 1 - j) (m_j - E), whose last term
-    vanishes where all m_j = E. So the law is stated for full batches, and for N = 2 where both halves hold the same samples: the
-    permutation divides pairs, so here all samples are equal in mean: each sample occurs so often that every batch has the mean E.
+    Variance: a step takes the unbiased variance of its batch, v n / (n - 1) for the biased v and n values in a channel. The estimated variance is
+    the unbiased one of all values. With one batch these are one number, and the law holds as it stands. With N batches the estimate
+    also holds the variance between the m_j, which no running variance sees. Where the batches have equal samples that variance is
+    0 and v is the same, so the running variance goes to E [n / (n - 1)] / [N n / (N n - 1)]: the law holds for this goal.
     """
     samples = 8
     model = one_norm()
