@@ -123,3 +123,8 @@ def test_a_client_that_is_refused_takes_no_seat(tmp_path: Path) -> None:
     assert [roster.seat(name) for name in ("bo", "ada")] == [0, 1]
     with pytest.raises(InputError, match=r"all 2 seats are taken; free one in seats.json"):
         roster.seat("cy")
+
+
+def test_statistics_that_are_estimated_again_are_refused() -> None:
+    with pytest.raises(InputError, match="norm_statistics is 'estimated', which real machines do not do yet"):
+        run_config(MainSettings(run={"train": {"norm_statistics": "estimated"}}))

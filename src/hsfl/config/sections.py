@@ -196,6 +196,10 @@ class TrainConfig(Section):
     receivers: Literal["all", "chosen"] = "all"  # who gets the model that a round makes: all, or who was to take part
     drop_rate: float = Field(0.0, ge=0, le=1)  # each client misses a round with this probability
     eval_every: int = Field(1, ge=1)  # the model is tested after every n-th round, and after the last
+    norm_statistics: Literal["averaged", "estimated"] = (
+        "averaged"  # with which BatchNorm is tested and exported; estimated: clients send batches through the new model, which is charged
+    )
+    norm_batches: int = Field(4, ge=1)  # that each client sends forward for it
     task: str | None = (
         None  # classification, multi_label, regression, next_token, or a name that a plugin registered; null: the data's
     )

@@ -126,6 +126,10 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             "run.train.choose is 'samples', which needs everybody's data; real machines take all that are there, leave it out"
         )
+    if config.train.norm_statistics != "averaged":
+        raise InputError(
+            f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
+        )
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:
         raise InputError(

@@ -1,6 +1,6 @@
 """What an engine does, and the engine that trains everything in this process."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Quality, Tally, batch_of, num_batches, quality, tally
 from hsfl.training.goal import CLASSIFY, Goal
+from hsfl.training.norm_statistics import NormShard
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Engine(Protocol):
 
     def evaluate(self, whole: UnitState) -> Quality: ...
 
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
+        """BatchNorm's moments, for which these clients of a round send batches forward through a model."""
+        ...
+
     def placed(self) -> list[Placed]:
         """Who trained which clients of the last round; empty where this process trained all."""
         ...
@@ -71,13 +76,16 @@ class Inline:
         self.num_threads = torch.get_num_threads()
 
     def attach(self, framework: Framework, exam: Exam) -> None:
-        self.exam = exam
+        self.framework, self.exam = framework, exam
         bind_state(exam.initial, exam.model)  # the model needs no weights of its own
 
     def evaluate(self, whole: UnitState) -> Quality:
         tallies = self.exam.tally(whole, range(self.exam.num_batches))
         bind_state(self.exam.initial, self.exam.model)  # else the model would keep the memory of `whole`
         return quality(tallies, self.exam.goal)
+
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
+        return self.framework.norm_moments(whole, clients, round_index)
 
     def placed(self) -> list[Placed]:
         return []

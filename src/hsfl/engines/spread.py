@@ -12,12 +12,13 @@ from typing import Generic, TypeVar
 
 from hsfl.engines.base import Exam, Placed
 from hsfl.engines.helper import Helper, Ordered
-from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Hand, Order, Setup, Train
+from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, Hand, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.base import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.evaluate import Quality, Tally, quality
+from hsfl.training.norm_statistics import NormShard, num_seen
 
 MOST_DEATHS = 3  # of workers in one place, between two rounds that were completed; a node takes many with it at once
 UNKNOWN = 0.5  # the part of a worker's share that it gets at once before all paces are known
@@ -105,6 +106,21 @@ class Spread(ABC, Generic[H]):
         for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some), None):
             tallies |= dict(answer.tallies)
         return quality([tallies[batch] for batch in batches], self.exam.goal)
+
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
+        """BatchNorm's moments of these clients, whom the workers divide among themselves."""
+        self._give_whole(whole)
+        feed, train = self.framework.task.feed, self.framework.task.config.train
+        total = self.framework.norm_moments(whole, (), round_index)
+
+        def size(client: int) -> int:
+            return num_seen(feed.num_samples(client), train.batch_size, train.norm_batches)
+
+        longest_first = sorted(clients, key=size, reverse=True)
+        for answer in self._deal(longest_first, size, lambda some, _: Forward(round_index, some), None):
+            assert answer.norms is not None
+            total.merge(answer.norms)
+        return total
 
     def _deal(
         self,

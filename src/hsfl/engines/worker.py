@@ -20,6 +20,7 @@ from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
 from hsfl.training.evaluate import Tally
+from hsfl.training.norm_statistics import NormShard
 from hsfl.training.speed import keep_freed_memory
 
 PROGRESS_S = 0.25  # between two messages about batches
@@ -56,7 +57,15 @@ class Assess:
     batches: tuple[int, ...]
 
 
-Order = Train | Hand | Assess
+@dataclass(frozen=True)
+class Forward:
+    """Let these clients of a round send batches forward through the model to be tested, for BatchNorm's moments."""
+
+    round_index: int
+    clients: tuple[int, ...]
+
+
+Order = Train | Hand | Assess | Forward
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,7 @@ class CarriedOut:
 
     shard: Shard | None = None
     tallies: tuple[tuple[int, Tally], ...] = ()  # (number of the batch, its tally)
+    norms: NormShard | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,8 @@ class Worker:
     def carry_out(self, order: Order) -> CarriedOut:
         if isinstance(order, Assess):
             return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
+        if isinstance(order, Forward):
+            return CarriedOut(norms=self.framework.norm_moments(self.whole, order.clients, order.round_index))
         if isinstance(order, Train):
             self.train(order)
             if not order.hand:

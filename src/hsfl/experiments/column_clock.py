@@ -4,6 +4,7 @@ Legend: K clients.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from hsfl.config import ModelConfig, RunConfig, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.experiments.columns import Column
 from hsfl.methods import method
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.round_clock import RoundClock, is_tested
 from hsfl.planning.world import Given, World
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def rounds_s(column: Column, base: RunConfig, world: World, cuts: Sequence[int],
     config = with_changes(column.config(base), [f"train.rounds={base.train.rounds}"])
     clock = column_clock(config, world, cuts, num_samples)
     everyone = tuple(range(len(num_samples)))
-    return [clock.round(index, everyone)[0].round_s for index in range(config.train.rounds)]
+    tests_s = [
+        clock.estimation_s(r, everyone) if is_tested(config.train, r) else 0.0 for r in range(config.train.rounds)
+    ]
+    return [clock.round(r, everyone)[0].round_s + test_s for r, test_s in enumerate(tests_s)]
 
 
 def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_samples: Array) -> RoundClock:
@@ -42,6 +46,7 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
     from hsfl.frameworks import find_framework
     from hsfl.frameworks.base import Task
     from hsfl.training.batches import Feed, Images
+    from hsfl.training.norm_statistics import NormLayers
 
     _, shape, num_classes = FACTS[config.data.name]
     shape, options = config.model.input or shape, config.options.of(config.model.name)
@@ -55,7 +60,8 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
     kind = find_framework(config.framework)
     arranged = kind.arrange(config, world, min(cuts), num_samples)
     made = kind(Task(config, model, layout, initial, feed, tuple(cuts), arranged))
-    return RoundClock(config, world, made.cuts, num_samples, made.extras())
+    extras = replace(made.extras(), moment_bits=NormLayers.of(model).moment_bits)
+    return RoundClock(config, world, made.cuts, num_samples, extras)
 
 
 @lru_cache(maxsize=2)

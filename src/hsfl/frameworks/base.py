@@ -21,7 +21,8 @@ from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
 from hsfl.training.goal import CLASSIFY, Goal
-from hsfl.training.link import LinkBytes
+from hsfl.training.link import Link, LinkBytes
+from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers, NormShard
 from hsfl.training.step import Part, learning_rate
 
 
@@ -151,6 +152,9 @@ class Base:
     """Defaults that most frameworks keep."""
 
     copy_per_client = False  # the main server keeps a copy of its side for each client and averages once a round
+    hands_on_heads = False  # clients take turns, so that a client must get the new head again to estimate statistics
+    task: Task
+    cuts: tuple[int, ...]
 
     @classmethod
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
@@ -160,6 +164,40 @@ class Base:
     def extras(self) -> Extras:
         """What the clock must know of a round besides the framework's row."""
         return Extras()
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        """Why BatchNorm's statistics cannot be estimated again in this framework; None where they can."""
+        return f"{config.framework} does not say how its clients would estimate them"
+
+    def batch_size(self, client: int) -> int:
+        return self.task.config.train.batch_size
+
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
+        """Some of a round's clients send batches forward through the new model: the head on the client, the tail at the main server.
+
+        The main server has the moments of the tail at once; the client sends those of its head to the edge server.
+        """
+        task, link, num_units = self.task, Link(), self.task.num_units
+        layers, weights, count = NormLayers.of(task.model), task.weights(round_index), task.config.train.norm_batches
+        moments = Moments.zero(layers)
+        with Estimator(task.model, task.initial, whole, moments) as estimator:
+            for k in clients:
+                cut = self.cuts[k]
+                for x, part in NormBatches(task.feed, k, round_index, self.batch_size(k), count):
+                    weight = part * float(weights[k])
+                    smashed = estimator.forward(x, 0, cut, weight)
+                    if cut < num_units:
+                        estimator.forward(link.carry("client_main_up", smashed), cut, num_units, weight)
+                link.bytes.merge(head_bytes(whole, layers, cut, self.hands_on_heads))
+        return NormShard(moments, link.bytes)
+
+    def norm_swapped(self) -> LinkBytes:
+        """The bytes that the servers swap when all clients have sent batches forward: each sends its moments of the common units. Where
+        heads are handed on, the servers first swap the units at which the cuts differ."""
+        low, high = min(self.cuts), max(self.cuts)
+        swapped = 2 * NormLayers.of(self.task.model).num_bytes(low, high)
+        return LinkBytes(edge_main=swapped + self.hands_on_heads * self.task.initial[low:high].num_bytes)
 
 
 class Framework(Protocol):
@@ -173,6 +211,13 @@ class Framework(Protocol):
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement: ...
 
     def extras(self) -> Extras: ...
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None: ...
+
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard: ...
+
+    def norm_swapped(self) -> LinkBytes: ...
 
     def init(self) -> State:
         """The state before the first round."""
@@ -215,6 +260,12 @@ def whole_models(framework: Framework, state: State) -> Iterator[UnitState]:
         yield model
     if count == 0:
         raise InputError(f"{what} gives no model; give one at least")
+
+
+def head_bytes(whole: UnitState, layers: NormLayers, cut: int, handed: bool) -> LinkBytes:
+    """The bytes between a client and the edge server for an estimation: the moments of the head, and the new head where it is handed on."""
+    down = whole[0:cut].num_bytes if handed else 0
+    return LinkBytes(client_edge_up=layers.num_bytes(0, cut), client_edge_down=down)
 
 
 def join(*parts: UnitState) -> UnitState:

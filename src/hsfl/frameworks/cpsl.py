@@ -23,6 +23,8 @@ class CPSL(InStep):
     """CPSL: clusters take turns. In a turn the clients go in step; at its end their heads are averaged and handed on to the
     next cluster, together with the server side."""
 
+    hands_on_heads = True
+
     def __init__(self, task: Task) -> None:
         self.clusters = clusters_of(task)
         super().__init__(task)

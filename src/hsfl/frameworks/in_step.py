@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hsfl.config import RunConfig
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.rng import stream
@@ -57,8 +58,9 @@ class InStep(Base):
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return (shared_cut(task),) * task.num_clients
 
-    def batch_size(self, client: int) -> int:
-        return self.task.config.train.batch_size
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return None
 
     def init(self) -> State:
         return State({"model": self.task.initial.clone()})

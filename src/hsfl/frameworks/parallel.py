@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.config import RunConfig
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
 from hsfl.models.packed import Packed
 from hsfl.models.state import UnitState
@@ -78,6 +79,10 @@ class CopyPerClient(Base):
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return None
 
     def extras(self) -> Extras:
         return Extras(heads_travel=self.average_heads, away=self.task.away)
@@ -237,3 +242,7 @@ class FSL(SplitFedV1):
     def __init__(self, task: Task) -> None:
         self.average_heads = task.config.options.fsl.average == "both"
         super().__init__(task)
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return None if config.options.fsl.average == "both" else "options.fsl.average is server, so clients keep heads"

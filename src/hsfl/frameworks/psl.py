@@ -5,6 +5,7 @@ Clients go in step (`in_step`), and the weight gradients of their heads are aver
 
 from collections.abc import Iterable, Sequence
 
+from hsfl.config import RunConfig
 from hsfl.frameworks.base import State, Task, join
 from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.state import UnitState
@@ -26,6 +27,10 @@ class PSL(InStep):
         counts = [task.feed.num_samples(k) for k in range(task.num_clients)]
         whole = task.num_clients * task.config.train.batch_size / sum(counts)
         self.batch_sizes = [max(2, round(whole * n)) for n in counts]  # BatchNorm needs two
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return "options.psl.cut_gradient is true, so clients keep heads" if config.options.psl.cut_gradient else None
 
     def extras(self) -> Extras:
         return Extras(heads_travel=not self.own_heads)

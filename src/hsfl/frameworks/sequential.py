@@ -7,6 +7,7 @@ With that option and one client this is centralised learning.
 
 from collections.abc import Iterable, Sequence
 
+from hsfl.config import RunConfig
 from hsfl.frameworks.base import Base, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
@@ -18,6 +19,8 @@ from hsfl.training.step import client_backward
 class SL(Base):
     """SL: one client after another trains with the one server side."""
 
+    hands_on_heads = True
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cut = shared_cut(task)
@@ -26,6 +29,10 @@ class SL(Base):
         self.hands_optimizer = task.config.options.sl.hand_optimizer
         self.head.begin(task.initial[0 : self.cut], task.lr(0))
         self.handed_bytes = self.head.optimizer_bytes if self.hands_optimizer else 0  # beside the weights, each way
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return None
 
     def extras(self) -> Extras:
         return Extras(head_bits=8.0 * self.handed_bytes)

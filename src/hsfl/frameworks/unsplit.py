@@ -16,7 +16,8 @@ from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, co
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
-from hsfl.training.link import Link, Losses
+from hsfl.training.link import Link, LinkBytes, Losses
+from hsfl.training.norm_statistics import NormShard
 from hsfl.training.step import whole_step
 
 
@@ -52,6 +53,17 @@ class CL(Base):
 
     def init(self) -> State:
         return State({"model": self.task.initial.clone()})
+
+    @classmethod
+    def why_averaged(cls, config: RunConfig) -> str | None:
+        return None
+
+    def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
+        """The server sends batches of the pooled data forward; nothing travels."""
+        return NormShard(super().norm_moments(whole, [0], round_index).moments)
+
+    def norm_swapped(self) -> LinkBytes:
+        return LinkBytes()
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
         """Train on the pooled data. Nobody can be dropped, since the data are on the server already."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.config import RunConfig
+from hsfl.config import RunConfig, TrainConfig
 from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
+from hsfl.network.estimation import estimation_s
 from hsfl.network.even import even
 from hsfl.network.framework_phases import psl_batch_sizes
 from hsfl.network.latency import Phases
@@ -32,6 +33,7 @@ class Extras:
     heads_travel: bool = True  # False if clients keep their heads
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
     away: tuple[int, ...] = ()  # clients that never take part: in FL, those that cannot hold the model
+    moment_bits: tuple[float, ...] = ()  # [num_units + 1] of BatchNorm's moments of a head, where they are estimated
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class RoundClock:
         self.allocator = _allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
         self.dealt = lru_cache(maxsize=4)(self._dealt)
+        self.estimation_s = lru_cache(maxsize=4)(self._estimation_s)
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
         """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the
@@ -118,8 +121,34 @@ class RoundClock:
         return choose_clients(config, round_index, held)
 
     def rounds_s(self, count: int) -> list[float]:
-        """The seconds of the first rounds."""
-        return [self.round(index, self.chosen(index))[0].round_s for index in range(count)]
+        """The seconds of the first rounds, with those of their tests."""
+        train = self.job.config.train
+        return [self.full_s(index) if is_tested(train, index) else self.plain_s(index) for index in range(count)]
+
+    def plain_s(self, round_index: int) -> float:
+        """The seconds of a round that is not tested."""
+        return self.round(round_index, self.chosen(round_index))[0].round_s
+
+    def full_s(self, round_index: int) -> float:
+        """The seconds of a round that is tested: clients may have to estimate BatchNorm's statistics for a test."""
+        return self.plain_s(round_index) + self.estimation_s(round_index, self.chosen(round_index))
+
+    def _estimation_s(self, round_index: int, chosen: tuple[int, ...]) -> float:
+        """The seconds in which the clients that a round kept estimate BatchNorm's statistics for the new model, after its distribution and
+        with the round's own allocation; 0 where the statistics are averaged."""
+        config, job, dealt = self.job.config, self.job, self.dealt(round_index, chosen)
+        if config.train.norm_statistics == "averaged":
+            return 0.0
+        kept = np.flatnonzero(self.round(round_index, chosen)[0].kept)
+        held = self.num_samples.sum() if self.method.pools_data else self.num_samples
+        batches = held / job.batch_size
+        batches = np.minimum(np.ceil(batches) if config.network.full_batches else batches, config.train.norm_batches)
+        if self.method.pools_data:
+            batches = batches * (self.num_samples / self.num_samples.sum())
+        moments_bits = np.array(self.extras.moment_bits or np.zeros(job.world.cost.num_units + 1))[job.cuts]
+        head_bits = job.world.cost.model_bits[job.cuts]
+        part = np.divide(moments_bits, head_bits, out=np.zeros(len(job.cuts)), where=head_bits > 0)
+        return estimation_s(self.method.timing, dealt.allotted.phases, batches, part, kept, job.clusters)
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:
@@ -133,6 +162,11 @@ class RoundClock:
         world = self.job.world
         rates = even(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(self.method.name, world.cost, self.num_samples, rates)
+
+
+def is_tested(train: TrainConfig, round_index: int) -> bool:
+    """Whether the settings have the model tested after a round (0, 1, ...); the last round within a budget is tested, too."""
+    return (round_index + 1) % train.eval_every == 0 or round_index + 1 == train.rounds
 
 
 def _allocator(config: RunConfig) -> Allocator:

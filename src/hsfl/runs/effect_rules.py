@@ -48,6 +48,16 @@ RULES = (
         "all clients take part in every round; set train.clients_per_round, or leave it out",
     ),
     Rule(
+        names("train", "norm_statistics"),
+        lambda c: c.model.name == OWN_MODEL or (find_recipe(c.model.name).has_norm and c.model.norm == "batch"),
+        "this model has no BatchNorm; leave it out",
+    ),
+    Rule(
+        names("train", "norm_batches"),
+        lambda c: c.train.norm_statistics == "estimated",
+        "BatchNorm's statistics are averaged; set train.norm_statistics=estimated, or leave it out",
+    ),
+    Rule(
         names("data", "alpha"),
         lambda c: c.data.partition in ("dirichlet", "quantity_skew"),
         "it is for data.partition = dirichlet or quantity_skew; set one of them, or leave it out",

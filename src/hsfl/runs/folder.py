@@ -51,7 +51,7 @@ from hsfl.runs.records import (
     RunEnd,
     TaskRecord,
 )
-from hsfl.runs.round_records import CheckedRound, RoundRecord
+from hsfl.runs.round_records import WHERE_ESTIMATED, CheckedRound, RoundRecord
 from hsfl.tasks import DEFAULT, TASKS, LearningTask, Metric
 
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
@@ -262,7 +262,8 @@ def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str)
 
 def record_line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
-    return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
+    row = {name: value for name, value in asdict(record).items() if value is not None or name not in WHERE_ESTIMATED}
+    return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:

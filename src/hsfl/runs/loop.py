@@ -15,14 +15,15 @@ from hsfl.engines.start import start
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, State, checked_round
+from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.round_clock import RoundClock, is_tested
 from hsfl.planning.straggler import why_record
 from hsfl.runs.beginning import begin, goes_on, settled
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.interrupt import Interruptible
-from hsfl.runs.joined import assess
+from hsfl.runs.joined import assess, assess_estimated
 from hsfl.runs.keeping import finish, write_round
 from hsfl.runs.observer import Observer
 from hsfl.runs.parts import Parts, Position
@@ -31,6 +32,7 @@ from hsfl.runs.record import Summary, TensorBoard, make_record
 from hsfl.runs.records import CutsRecord, advance
 from hsfl.runs.round_records import RoundRecord
 from hsfl.training.aggregate import Diverged
+from hsfl.training.norm_statistics import NormLayers
 
 
 def run(
@@ -76,19 +78,22 @@ def _train(parts: Parts, going_on: bool) -> Summary:
         try:
             for round_index in range(here.standing.rounds_done, config.train.rounds):
                 line, says = clock.round(round_index, clock.chosen(round_index))
-                if here.now_s + line.round_s > (config.train.budget_s or math.inf):
+                if here.now_s + clock.full_s(round_index) > (config.train.budget_s or math.inf):
                     if round_index == 0:
-                        observer.warns(_too_short(config, line))
+                        observer.warns(_too_short(config, clock))
                     status = "budget"
                     break
                 if says.get("status") == "time_limit" and not stopped:
                     stopped = True
                     observer.warns(_stopped(config, round_index, says))
                 with interruptible():
-                    after, record = _round(parts, here, round_index, line, says)
+                    after, record, estimated = _round(parts, here, round_index, line, says)
                     record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
                 here = Position(
-                    after, advance(here.standing, record, parts.bench.task.goal.row.metric), record.sim_time_s
+                    after,
+                    advance(here.standing, record, parts.bench.task.goal.row.metric),
+                    record.sim_time_s,
+                    estimated,
                 )
                 write_round(parts, here, record)
                 if log is not None:
@@ -106,25 +111,27 @@ def _train(parts: Parts, going_on: bool) -> Summary:
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
     """The clock that times the rounds of a framework in the bench's world."""
-    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, framework.extras())
+    extras = replace(framework.extras(), moment_bits=NormLayers.of(bench.task.model).moment_bits)
+    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras)
 
 
 def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
-    """Whether this round, which ends at `now_s`, is the last: no round is left, or the next one would exceed the budget."""
+    """Whether this round, which begins at `now_s`, is the last: no round is left, or the next one and its test would exceed the budget."""
     if round_index + 1 == config.train.rounds:
         return True
     if config.train.budget_s is None:
         return False
-    following, _ = clock.round(round_index + 1, clock.chosen(round_index + 1))
-    return now_s + following.round_s > config.train.budget_s
+    this_s = clock.full_s(round_index) if is_tested(config.train, round_index) else clock.plain_s(round_index)
+    return now_s + this_s + clock.full_s(round_index + 1) > config.train.budget_s
 
 
 def _round(
     parts: Parts, here: Position, round_index: int, line: Timeline, says: dict[str, Any]
-) -> tuple[State, RoundRecord]:
-    """Train one round with the clients that the clock keeps, and look how good the model is now."""
+) -> tuple[State, RoundRecord, UnitState | None]:
+    """Train one round with the clients that the clock keeps, and look how good the model is now. The last value is the model with
+    estimated statistics, where it was tested with them."""
     config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
-    last = _is_last(config, parts.clock, round_index, here.now_s + line.round_s)
+    last = _is_last(config, parts.clock, round_index, here.now_s)
     began = time.perf_counter()
     kept = np.flatnonzero(line.kept).tolist()
     if not kept:
@@ -132,16 +139,27 @@ def _round(
     num_samples = sum(task.trained_samples(kept, round_index).values())
     observer.round_starts(round_index + 1, kept, num_samples)
     after, result = checked_round(framework, framework.round(here.state, kept, round_index))
-    quality = None
-    if last or (round_index + 1) % config.train.eval_every == 0:
+    quality, estimated, estimation_s = None, None, 0.0
+    if last or is_tested(config.train, round_index):
         observer.evaluation_starts()
-        quality = assess(parts.engine, framework, after)
+        if config.train.norm_statistics == "averaged":
+            quality = assess(parts.engine, framework, after)
+        else:
+            estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
+            quality, estimation_s = (
+                estimated.quality,
+                parts.clock.estimation_s(round_index, parts.clock.chosen(round_index)),
+            )
+            result.bytes.merge(estimated.bytes)
     wall_s = time.perf_counter() - began
-    record = make_record(framework, task, round_index, here.now_s, line, says, result, quality, wall_s)
+    record = make_record(
+        framework, task, round_index, here.now_s, line, says, result, quality, wall_s,
+        averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+    )  # fmt: skip
     losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
-    return after, record
+    return after, record, estimated.whole if estimated else None
 
 
 def _stopped(config: RunConfig, round_index: int, says: dict[str, Any]) -> str:
@@ -151,10 +169,8 @@ def _stopped(config: RunConfig, round_index: int, says: dict[str, Any]) -> str:
     )
 
 
-def _too_short(config: RunConfig, line: Timeline) -> str:
-    return (
-        f"round 1 takes {seconds(line.round_s, 4)} but train.budget_s is {config.train.budget_s:g}; nothing is trained"
-    )
+def _too_short(config: RunConfig, clock: RoundClock) -> str:
+    return f"round 1 takes {seconds(clock.full_s(0), 4)} but train.budget_s is {config.train.budget_s:g}; nothing is trained"
 
 
 def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hsfl.config import RunConfig
 from hsfl.engines.base import Engine
 from hsfl.frameworks.base import Framework, State
+from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.observer import Observer
@@ -35,3 +36,6 @@ class Position:
     state: State
     standing: RunStanding
     now_s: float  # simulated seconds since the run began
+    estimated: UnitState | None = (
+        None  # the joined model with estimated statistics, where the last round estimated them
+    )

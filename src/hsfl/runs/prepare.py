@@ -21,7 +21,7 @@ from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Task
+from hsfl.frameworks.base import Base, Task
 from hsfl.methods import copy_per_client_names, method
 from hsfl.models.fit import check_fits, check_weights
 from hsfl.models.module_split import ModuleSplit
@@ -39,6 +39,7 @@ from hsfl.runs.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
+from hsfl.training.norm_statistics import NormLayers
 
 MOST_LEFT = 0.1  # the part of BatchNorm's first statistics that may be left without a warning
 
@@ -90,6 +91,7 @@ def prepare(
     check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets)
     _check_loss(goal, fitted, train)
     _check_smallest_batch(config, fitted, train, indices)
+    _check_norm(config, fitted)
     split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
     world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
@@ -229,6 +231,18 @@ def _check_settings(config: RunConfig) -> None:
         )
 
 
+def _check_norm(config: RunConfig, model: SplitModel) -> None:
+    """Refuse to estimate BatchNorm's statistics where the model has none, or where the framework cannot."""
+    if config.train.norm_statistics == "averaged":
+        return
+    kind = find_framework(config.framework)
+    why = kind.why_averaged(config) if hasattr(kind, "why_averaged") else Base.why_averaged(config)
+    if why is None and not NormLayers.of(model).num_layers:
+        why = "no unit of the model has a layer of BatchNorm"
+    if why is not None:
+        raise InputError(f"train.norm_statistics is {config.train.norm_statistics!r} but {why}; set it to averaged")
+
+
 def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list[str]:
     """Whether so few steps leave BatchNorm's running statistics near their first values, which spoils every test.
 
@@ -236,7 +250,7 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
     steps count.
     """
     rates = model.norm_rates
-    if not rates:
+    if not rates or config.train.norm_statistics == "estimated":
         return []
     train, row = config.train, method(config.framework)
     samples = indices.sizes.sum() if row.pools_data else float(np.median(indices.sizes))

@@ -18,7 +18,7 @@ from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.runs.records import ClientsRecord
-from hsfl.runs.round_records import RoundRecord, Says, Times, best_round
+from hsfl.runs.round_records import Averaged, RoundRecord, Says, Times, best_round
 from hsfl.training.evaluate import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
@@ -88,18 +88,21 @@ def make_record(
     result: RoundResult,
     quality: Quality | None,
     wall_s: float,
+    averaged: Quality | None = None,
+    estimation_s: float = 0.0,
 ) -> RoundRecord:
     """The record of a round.
 
     now_s: simulated seconds at which the round began. says: what the policy says of its allocation. quality: None where
-    the model was not tested. wall_s: real seconds that the round took.
+    the model was not tested. wall_s: real seconds that the round took. averaged: where BatchNorm's statistics were estimated, how
+    good the model is with the averaged ones. estimation_s: how long the estimation took, simulated.
     """
     many = is_many(len(line.kept))
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
-        sim_time_s=now_s + line.round_s,
-        round_s=line.round_s,
+        sim_time_s=now_s + (line.round_s + estimation_s),
+        round_s=line.round_s + estimation_s,
         wall_s=wall_s,
         num_samples=result.num_samples,
         train_loss=result.train_loss,
@@ -119,7 +122,17 @@ def make_record(
         bytes=asdict(result.bytes),
         metrics=dict(quality.metrics) if quality else {},
         crowd=round_crowd(line, framework.cuts) if many else None,
+        averaged=_averaged(averaged) if averaged else None,
+        estimation_s=estimation_s if averaged else None,
     )
+
+
+def _averaged(quality: Quality) -> Averaged:
+    return {
+        "test_loss": quality.loss,
+        "test_accuracy": quality.accuracy,
+        "balanced_accuracy": quality.balanced_accuracy,
+    }
 
 
 def phase_times(line: Timeline) -> dict[str, Times]:

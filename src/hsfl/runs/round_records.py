@@ -41,6 +41,14 @@ class Says(TypedDict, total=False):
     owner: list[int]  # [I] -1: nobody
 
 
+class Averaged(TypedDict):
+    """How good a model is with BatchNorm's averaged statistics, where it was tested with estimated ones."""
+
+    test_loss: Number
+    test_accuracy: Fraction | None
+    balanced_accuracy: Fraction | None
+
+
 class RoundCrowd(TypedDict):
     """A round of a large fleet. Quantiles are over the clients that took part."""
 
@@ -102,6 +110,9 @@ class RoundRecord:
         None  # on real machines: seconds of each phase that clients took, [K], None where a client did not finish; `phases` is the model's
     )
 
+    averaged: Averaged | None = None  # None where BatchNorm's statistics were not estimated
+    estimation_s: Positive | None = None  # simulated, of the estimation at the end of the round; a part of round_s
+
     @property
     def num_clients(self) -> int:
         return len(self.cuts) if self.crowd is None else self.crowd["num_clients"]
@@ -120,6 +131,10 @@ class RoundRecord:
         return found
 
 
+WHERE_ESTIMATED = (
+    "averaged",
+    "estimation_s",
+)  # fields that a line has only where BatchNorm's statistics were estimated
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
 
 

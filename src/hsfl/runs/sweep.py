@@ -14,6 +14,7 @@ from hsfl.config import RunConfig, flatten, parse_config, with_changes
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.planning.round_clock import is_tested
 from hsfl.runs.compare import run_piece, with_one_fleet
 from hsfl.runs.contenders import contender
 from hsfl.runs.environment import check_inputs, input_digests
@@ -159,11 +160,12 @@ def time_piece(piece: Piece, observer: Observer) -> None:
     observer.run_starts(config, framework.cuts, 0)
     for r in range(config.train.rounds):
         line, says = clock.round(r, clock.chosen(r))
-        now_s += line.round_s
-        if config.train.budget_s is not None and now_s > config.train.budget_s:
+        begun_s, this_s = now_s, clock.full_s(r) if is_tested(config.train, r) else line.round_s
+        now_s += this_s
+        if config.train.budget_s is not None and begun_s + clock.full_s(r) > config.train.budget_s:
             status = "budget"
             break
-        rounds["round_s"].append(line.round_s)
+        rounds["round_s"].append(this_s)
         rounds["gap"].append(says.get("gap"))
         for name, who in (("kept", line.kept), ("dropped", line.dropped), ("left_out", ~line.started)):
             rounds[name].append(int(np.count_nonzero(who)))

@@ -12,6 +12,7 @@ ROUND_FIELDS = (
     *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
 )
 MORE_ROUND_FIELDS = ("round_s", "wall_s", "num_samples", "lr", "straggler")
+AVERAGED = ("test_loss", "test_accuracy", "balanced_accuracy")  # fields of `round_records.Averaged`
 PHASE_FIELDS = (
     "round",
     "client",
@@ -43,13 +44,21 @@ def round_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:
     """A row for each round, with the bytes of every link."""
     links = dict.fromkeys(link for record in records for link in record.bytes)
     blank: dict[str, Any] = dict.fromkeys((*ROUND_FIELDS, *metric_names(records)))
+    compared = any(record.averaged is not None for record in records)
     return [
         blank
         | round_row(record)
         | {name: getattr(record, name) for name in MORE_ROUND_FIELDS}
         | {f"bytes_{link}": record.bytes.get(link, 0) for link in links}
+        | (_averaged_row(record) if compared else {})
         for record in records
     ]
+
+
+def _averaged_row(record: RoundRecord) -> dict[str, Any]:
+    """What BatchNorm's averaged statistics would have given, and the seconds of estimating others."""
+    values: dict[str, Any] = dict(record.averaged or {})
+    return {f"averaged_{name}": values.get(name) for name in AVERAGED} | {"estimation_s": record.estimation_s}
 
 
 def phase_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:

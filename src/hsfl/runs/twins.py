@@ -29,10 +29,11 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.record import clients_record, make_record, summarise
 from hsfl.runs.records import CutsRecord
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.round_records import Averaged, RoundRecord
 from hsfl.runs.tables import write_tables
 from hsfl.training.evaluate import Quality
 from hsfl.training.link import LinkBytes
+from hsfl.training.norm_statistics import NormLayers, num_seen
 
 TRACE = "trace.json"  # says whose training a run took over
 TIMED = (
@@ -68,9 +69,9 @@ def rounds_within_budget(bench: Bench) -> int | None:
     framework = find_framework(config.framework)(bench.task)
     if not framework.extras().heads_travel or framework.extras().away:
         return None
-    rounds_s = make_clock(bench, framework).rounds_s(config.train.rounds)
-    ends_s, budget_s = accumulate(rounds_s), config.train.budget_s or math.inf
-    return sum(1 for end_s in ends_s if end_s <= budget_s)
+    clock, budget_s = make_clock(bench, framework), config.train.budget_s or math.inf
+    begins_s = accumulate(clock.rounds_s(config.train.rounds - 1), initial=0.0)
+    return sum(1 for index, begin_s in enumerate(begins_s) if begin_s + clock.full_s(index) <= budget_s)
 
 
 def take_over(
@@ -116,7 +117,8 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
     for index in range(config.train.rounds):
         chosen = clock.chosen(index)
         line, says = clock.round(index, chosen)
-        if config.train.budget_s is not None and now_s + line.round_s > config.train.budget_s:
+        full_s = clock.full_s(index)
+        if config.train.budget_s is not None and now_s + full_s > config.train.budget_s:
             return records, "budget"
         if index == len(learned):
             return records, source.ended().status
@@ -128,11 +130,33 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         if row.test_loss is not None:
             recall = tuple(row.recall or ())
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, recall, row.metrics)
-        result = RoundResult(row.train_loss, row.num_samples, round_bytes(bench, framework.cuts, index, kept, chosen))
-        record = make_record(framework, bench.task, index, now_s, line, says, result, quality, row.wall_s)
+        num_bytes, averaged, estimation_s = round_bytes(bench, framework.cuts, index, kept, chosen), None, 0.0
+        if row.averaged is not None:
+            averaged, estimation_s = _averaged_quality(row.averaged), clock.estimation_s(index, chosen)
+            num_bytes.merge(estimation_bytes(bench, framework, kept))
+        result = RoundResult(row.train_loss, row.num_samples, num_bytes)
+        record = make_record(
+            framework, bench.task, index, now_s, line, says, result, quality, row.wall_s,
+            averaged=averaged, estimation_s=estimation_s,
+        )  # fmt: skip
         records.append(replace(record, why=why_record(clock, index, chosen)))
         now_s = record.sim_time_s
     return records, "finished"
+
+
+def _averaged_quality(row: Averaged) -> Quality:
+    return Quality(row["test_loss"], row["test_accuracy"], row["balanced_accuracy"], ())
+
+
+def estimation_bytes(bench: Bench, framework: Framework, kept: Sequence[int]) -> LinkBytes:
+    """The bytes of an estimation of BatchNorm's statistics by these clients, from sizes alone."""
+    task, total, train = bench.task, framework.norm_swapped(), bench.task.config.train
+    layers = NormLayers.of(task.model)
+    for k in kept:
+        cut, seen = framework.cuts[k], num_seen(task.feed.num_samples(k), train.batch_size, train.norm_batches)
+        up = round(seen * float(bench.world.cost.smashed_bits[cut]) / 8)
+        total.merge(LinkBytes(client_main_up=up, client_edge_up=layers.num_bytes(0, cut)))
+    return total
 
 
 def round_bytes(
