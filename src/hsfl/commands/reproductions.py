@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
+WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
 
 
 @commands.command(
@@ -38,10 +38,11 @@ WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
     "- `hsfl reproduce table1 --seeds 3` tabulates the trainings in docs/results again, in about a minute\n"
     "- `hsfl reproduce table1 --results none --data-dir DATA --out results` trains everything itself\n"
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
-    "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
+    "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training\n"
+    "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place"
 )
 def reproduce(
-    what: Annotated[str, typer.Argument(help="fig1, table1, gains, fig3, fig4, fig5, or all of them.")],
+    what: Annotated[str, typer.Argument(help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them.")],
     scale: Annotated[
         str,
         typer.Option(help="smoke (a minute or two), quick (2 cores, about an hour) or full (the paper's size)."),
@@ -55,7 +56,8 @@ def reproduce(
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Repeat every training with so many seeds; figures 4 and 5 take at least so many fleets."
+            min=1,
+            help="Repeat every training with so many seeds; figures 4 and 5 and `when` take at least so many fleets.",
         ),
     ] = None,
     columns: Annotated[
@@ -124,7 +126,7 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, table1
+    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, table1, when
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -133,6 +135,8 @@ def _run(
 
     if name in ("fig1", "fig4", "fig5"):
         return {"fig1": fig1, "fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
+    if name == "when":
+        return when.run(folder, scale, seeds, say, words["together"].jobs)
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
         return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
