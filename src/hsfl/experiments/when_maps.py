@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ CSV_FIELDS = (
     *("single_cut", "own_cuts", "verdict"),
 )
 VERDICTS = (AT_LEAST, UNDECIDED, BELOW)
-DARK = 0.55  # of the colour scale: from here on, words in a cell are white
+DARK = 0.4  # of the colour scale: from here on, words in a cell are white
 
 
 def ratio_at(answers: Sequence[FleetAnswer]) -> Ratio:
@@ -177,14 +177,14 @@ def maps(wanted: WhenStudy, answers: Answers) -> "Figure":
     return figure
 
 
-def _map(panel: "Axes", wanted: WhenStudy, answers: Answers, spread: str, heterogeneity: float, norm: object) -> object:
-    """One map, noise [rows] by bits [columns]; returns what the colour bar needs."""
+def _map(panel: "Axes", wanted: WhenStudy, answers: Answers, spread: str, heterogeneity: float, norm: Any) -> Any:
+    """One map, noise [rows] by bits [columns], in colours from `norm`; returns what the colour bar needs."""
     places = [[Place(spread, heterogeneity, noise, bits) for bits in wanted.bits] for noise in wanted.noises]
     values = np.array([[ratio_at(answers[place]).mean for place in of_noise] for of_noise in places])
-    image = panel.imshow(np.maximum(values, 1.0), cmap="viridis_r", norm=norm, aspect="auto", origin="lower")  # type: ignore[arg-type]
+    image = panel.imshow(np.maximum(values, 1.0), cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
     for y, of_noise in enumerate(places):
         for x, place in enumerate(of_noise):
-            colour = "white" if image.norm(max(values[y, x], 1.0)) > DARK else INK
+            colour = "white" if norm(max(values[y, x], 1.0)) > DARK else INK
             panel.text(x, y + 0.13, f"{values[y, x]:.2f}", ha="center", va="center", color=colour, fontsize=10)
             counts = " / ".join(map(str, counts_at(answers[place])))
             panel.text(x, y - 0.25, counts, ha="center", va="center", color=colour, fontsize=7)
