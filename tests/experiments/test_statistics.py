@@ -13,11 +13,11 @@ from hsfl.experiments.statistics import (
     NO,
     UNDECIDED,
     YES,
-    half_width,
     holm,
     mean_squares,
     over_fleets_and_seeds,
     p_value,
+    two_way_half_width,
     verdicts,
 )
 
@@ -34,7 +34,7 @@ def test_mean_squares_by_hand() -> None:
 def test_the_interval_by_hand() -> None:
     """t(1) for fleets, t(2) for seeds, and t(1 x 2) for the rest, in squares over F S = 6."""
     squared = (24 * T1**2 + 18 * T2**2 - 2 * T2**2) / 6
-    assert half_width(SMALL) == pytest.approx(math.sqrt(squared), rel=1e-4)
+    assert two_way_half_width(SMALL) == pytest.approx(math.sqrt(squared), rel=1e-4)
     found = over_fleets_and_seeds(SMALL)
     assert (found.mean, found.num) == (5.0, 3)
     assert found.low == pytest.approx(5 - math.sqrt(squared), rel=1e-4)
@@ -45,26 +45,28 @@ def test_the_interval_is_never_narrower_than_that_of_fleets_or_seeds_alone() -> 
     rng = np.random.default_rng(1)
     for num_fleets, num_seeds, _ in product((2, 5, 30), (2, 3, 5), range(20)):
         values = rng.normal(size=(num_fleets, num_seeds))
-        half = half_width(values)
+        half = two_way_half_width(values)
         for means in (values.mean(axis=0), values.mean(axis=1)):
-            assert half >= half_width(means[None]) * (1 - 1e-12)
+            assert half >= two_way_half_width(means[None]) * (1 - 1e-12)
     values = np.array([[0.0, 1.0, -1.0], [1.0, 0.0, 2.0], [2.0, 2.0, 2.0]])  # seeds have one mean, 1
-    assert half_width(values) == pytest.approx(half_width(values.mean(axis=1)[:, None]))
+    assert two_way_half_width(values) == pytest.approx(two_way_half_width(values.mean(axis=1)[:, None]))
 
 
 def test_one_seed_or_one_fleet_is_students_t() -> None:
     values = np.array([1.0, 2.0, 6.0])
     by_hand = T2 * math.sqrt(7.0) / math.sqrt(3)  # variance (4 + 1 + 9) / 2
-    assert half_width(values[None]) == pytest.approx(by_hand, rel=1e-4)
-    assert half_width(values[:, None]) == pytest.approx(by_hand, rel=1e-4)
-    assert np.isnan(half_width(np.ones((1, 1))))
+    assert two_way_half_width(values[None]) == pytest.approx(by_hand, rel=1e-4)
+    assert two_way_half_width(values[:, None]) == pytest.approx(by_hand, rel=1e-4)
+    assert np.isnan(two_way_half_width(np.ones((1, 1))))
     assert over_fleets_and_seeds(np.ones((1, 1))).low is None
 
 
 def test_several_places_at_once() -> None:
     """A band of a figure is the interval of each of its places."""
     values = np.random.default_rng(2).normal(size=(4, 3, 5))
-    assert half_width(values) == pytest.approx([float(half_width(values[:, :, place])) for place in range(5)])
+    assert two_way_half_width(values) == pytest.approx(
+        [float(two_way_half_width(values[:, :, place])) for place in range(5)]
+    )
 
 
 def test_a_selection_has_no_interval() -> None:
@@ -77,7 +79,7 @@ def test_a_selection_has_no_interval() -> None:
 def test_p_values_and_intervals_say_the_same(shift: float) -> None:
     values = np.random.default_rng(3).normal(size=(30, 3)) + shift
     p = p_value(values)
-    assert half_width(values, p) == pytest.approx(abs(values.mean()), rel=1e-3)
+    assert two_way_half_width(values, p) == pytest.approx(abs(values.mean()), rel=1e-3)
     found = over_fleets_and_seeds(values)
     assert found.low is not None
     assert (p < LEVEL) == (found.low > 0)
@@ -103,7 +105,7 @@ def coverage(fleet: float, seed: float, rest: float, level: float = LEVEL, trial
         + seed * rng.normal(size=(1, 3, trials))
         + rest * rng.normal(size=(30, 3, trials))
     )
-    return float(np.mean(np.abs(values.mean(axis=(0, 1))) <= half_width(values, level)))
+    return float(np.mean(np.abs(values.mean(axis=(0, 1))) <= two_way_half_width(values, level)))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_seeds_alone_would_not_cover_fleets() -> None:
     rng = np.random.default_rng(7)
     values = rng.normal(size=(30, 1, 2000)) + 0.1 * rng.normal(size=(1, 3, 2000)) + 0.3 * rng.normal(size=(30, 3, 2000))
     means = values.mean(axis=0)  # [S, trials]
-    inside = np.abs(means.mean(axis=0)) <= half_width(means[None])
+    inside = np.abs(means.mean(axis=0)) <= two_way_half_width(means[None])
     assert inside.mean() < 0.8
 
 

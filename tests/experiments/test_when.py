@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from hsfl.config import with_changes
-from hsfl.experiments import when
-from hsfl.experiments.when import (
+from hsfl.experiments.statistics import UNDECIDED
+from hsfl.experiments.when_maps import counts_at, difference_from_preset, find_trends, place_table
+from hsfl.experiments.when_study import (
     AT_LEAST,
     BELOW,
     PRESET,
     SPREADS,
-    UNDECIDED,
     FleetAnswer,
     Place,
     cuts_verdict,
@@ -24,7 +24,6 @@ from hsfl.experiments.when import (
     tasks,
     with_bits,
 )
-from hsfl.experiments.when_maps import counts_at, difference_from_preset, find_trends, place_table
 from hsfl.models.cost import CostTable
 from tests.small_runs import hsfl
 
@@ -147,7 +146,7 @@ def test_what_is_solved_is_not_solved_again(results: Path) -> None:
     before, written = lost.read_text(), {path: path.stat().st_mtime_ns for path in files if path != lost}
     lost.unlink()
     told: list[str] = []
-    solve_tasks(when.study("smoke"), results, told.append)
+    solve_tasks(study("smoke"), results, told.append)
     assert len(told) == 1
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in written.items())
     assert lost.read_text().split('"seconds"')[0] == before.split('"seconds"')[0]

@@ -60,7 +60,7 @@ def bootstrap(values: Array, resamples: int = RESAMPLES) -> tuple[float, float]:
 # ---- fleets and seeds
 
 
-def half_width(values: Array, level: float = LEVEL) -> Array:
+def two_way_half_width(values: Array, level: float = LEVEL) -> Array:
     """Half of the interval of the mean of values [F, S, ...] over both fleets and seeds; NaN where there is one value alone.
 
     The variance of the mean is (MS_fleet + MS_seed - MS_rest) / (F S). Each mean square is multiplied by the squared t quantile of its
@@ -110,7 +110,7 @@ def over_fleets_and_seeds(values: Array) -> Estimate:
     known = values[np.isfinite(values)]
     if not len(known):
         return Estimate(None, None, None, 0)
-    mean, half, num_seeds = float(known.mean()), float(half_width(values)), values.shape[1]
+    mean, half, num_seeds = float(known.mean()), float(two_way_half_width(values)), values.shape[1]
     if not np.isfinite(half):
         return Estimate(mean, None, None, num_seeds)
     return Estimate(mean, mean - half, mean + half, num_seeds)
@@ -119,12 +119,12 @@ def over_fleets_and_seeds(values: Array) -> Estimate:
 def p_value(values: Array) -> float:
     """The level at which the interval of the mean of values [F, S] just reaches zero."""
     mean = abs(float(values.mean()))
-    if mean == 0.0 or half_width(values, LEAST_P) <= mean:
+    if mean == 0.0 or two_way_half_width(values, LEAST_P) <= mean:
         return 1.0 if mean == 0.0 else LEAST_P
     low, high = np.log(LEAST_P), 0.0
     while high - low > 1e-6:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if half_width(values, float(np.exp(middle))) > mean else (low, middle)
+        low, high = (middle, high) if two_way_half_width(values, float(np.exp(middle))) > mean else (low, middle)
     return float(np.exp(high))
 
 

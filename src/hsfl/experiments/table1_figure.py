@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.experiments.columns import BUILT_IN, COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
-from hsfl.experiments.statistics import half_width
+from hsfl.experiments.statistics import two_way_half_width
 from hsfl.experiments.table1_study import Study
 from hsfl.methods import FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
@@ -104,7 +104,7 @@ def _draw(axes: "Axes", x: Array, values: Array, look: Style, label: str) -> Non
     colour, marker, dashes = look
     mean = values.mean(axis=(0, 1))
     if values.shape[0] * values.shape[1] > 1:
-        half = half_width(values)
+        half = two_way_half_width(values)
         axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.10, linewidth=0, zorder=1)
     axes.plot(
         x, mean, color=colour, linestyle=dashes, marker=marker, markevery=max(1, len(x) // 8), markersize=5,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.experiments.shared import Outcome, Trend, machine, table, write_text
-from hsfl.experiments.statistics import Ratio, ratio_over_fleets
-from hsfl.experiments.when import AT_LEAST, BELOW, PRESET, UNDECIDED, FleetAnswer, Place, WhenStudy
+from hsfl.experiments.statistics import UNDECIDED, Ratio, ratio_over_fleets
+from hsfl.experiments.when_study import AT_LEAST, BELOW, PRESET, FleetAnswer, Place, WhenStudy
 from hsfl.files import write_csv
 from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, save
 
