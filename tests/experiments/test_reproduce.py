@@ -101,7 +101,7 @@ def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
     answer = hsfl("reproduce", "all", *words)
     assert answer.code == 0, answer
     found = answer.json()
-    assert list(found) == ["fig1", "table1", "gains", "fig3", "fig4", "fig5"]
+    assert list(found) == ["fig1", "table1", "gains", "when", "fig3", "fig4", "fig5"]
     assert found["table1"]["trends"][-1]["paper"].startswith("(not in the paper)")
     assert found["table1"]["trends"][-1]["holds"] is True  # on all three data sets
     assert "HAM10000, balanced" in Path(found["table1"]["markdown"]).read_text()

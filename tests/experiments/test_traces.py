@@ -10,6 +10,8 @@ from hsfl.experiments import learned_settings, traces
 from hsfl.experiments.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
 from hsfl.experiments.reclock import at_budget
 from hsfl.experiments.traces import Trace, TraceRound, file_name, find_trace, is_of, read_trace
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.loop import run
 from hsfl.runs.observer import Observer
 from tests.small_runs import hsfl
 
@@ -117,3 +119,16 @@ def test_full_scale_charges_what_it_trains(data: str, samples: int, epochs: int)
     assert base.train.rounds * base.train.local_epochs * num_train == pytest.approx(samples)
     sl = trace_config(data, "full", 1, "sl").train
     assert sl.rounds * sl.local_epochs == pytest.approx(epochs)
+
+
+def test_both_accuracies_stand_in_a_trace_of_estimated_statistics(tmp_path: Path) -> None:
+    changes = ["train.norm_statistics=estimated", "model.norm=batch", "train.eval_every=2"]
+    run(with_changes(trace_config("digits", "smoke", 1, "twins"), changes), tmp_path / "run")
+    trace = traces.write_trace(tmp_path / "trace.csv", tmp_path / "run", "digits", "twins")
+    records = RunFolder(tmp_path / "run").rounds()
+    assert [row.test_accuracy is None for row in trace.rounds] == [True, False, True, False]
+    for row, record in zip(trace.rounds, records):
+        if record.averaged is not None:
+            assert row.averaged_accuracy == pytest.approx(record.averaged["test_accuracy"], abs=1e-6)
+            assert row.averaged_loss == pytest.approx(record.averaged["test_loss"], rel=1e-5)
+    assert trace.rounds[-1].averaged_loss != trace.rounds[-1].test_loss

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-WHAT = ("fig1", "table1", "gains", "fig3", "fig4", "fig5")
+WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
 BESIDE = ("rates",)  # not in the paper, and not part of `all`
 
 
@@ -39,13 +39,14 @@ BESIDE = ("rates",)  # not in the paper, and not part of `all`
     "- `hsfl reproduce table1 --seeds 3` tabulates the trainings in docs/results again, in about a minute\n"
     "- `hsfl reproduce table1 --results none --data-dir DATA --out results` trains everything itself\n"
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
-    "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training"
+    "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training\n"
+    "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place"
 )
 def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="fig1, table1, gains, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates."
+            help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates."
         ),
     ],
     scale: Annotated[
@@ -61,7 +62,8 @@ def reproduce(
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Repeat every training with so many seeds; figures 4 and 5 take at least so many fleets."
+            min=1,
+            help="Repeat every training with so many seeds; figures 4 and 5 and `when` take at least so many fleets.",
         ),
     ] = None,
     columns: Annotated[
@@ -130,7 +132,7 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, rates, table1
+    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, rates, table1, when
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -139,10 +141,14 @@ def _run(
 
     if name in ("fig1", "fig4", "fig5"):
         return {"fig1": fig1, "fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
+    if name == "when":
+        return when.run(folder, scale, seeds, say, words["together"].jobs)
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
         return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
-    return {"table1": table1, "gains": gains, "rates": rates}[name].run(folder, scale, seeds, say, **watched)
+    return {"table1": table1, "gains": gains, "when": when, "rates": rates}[name].run(
+        folder, scale, seeds, say, **watched
+    )
 
 
 def _fig3_data(datasets: tuple[str, ...]) -> str:

@@ -91,7 +91,11 @@ SMOKE = ("model.name=cnn", "model.norm=none", "data.limit=160", "data.limit_test
 SMALL_BATCHES = ("train.batch_size=32", "train.lr=0.0003")
 # All samples, each charged as often as it is trained. With a fifth of an epoch between two averages CIFAR-10's and MNIST's clients
 # drift less apart; tests, which the clock does not charge, take as long as a tenth of the training every fifth round.
-FULL = ("train.batch_size=32", "train.eval_every=5", "network.full_batches=false")
+# BatchNorm's statistics are estimated for the tests; what averaged ones would give stands beside.
+FULL = (
+    *("train.batch_size=32", "train.eval_every=5", "network.full_batches=false"),
+    "train.norm_statistics=estimated",
+)
 SIZES: dict[
     str, dict[str, tuple[str, ...]]
 ] = {  # what a scale changes; a subset affects training alone, the clock charges the whole set

@@ -16,16 +16,17 @@ from hsfl.experiments.shared import (
     trend_table,
     write_text,
 )
-from hsfl.experiments.statistics import verdict
+from hsfl.experiments.statistics import over_fleets_and_seeds, verdicts
 from hsfl.experiments.table1_figure import learning_over_fleets
+from hsfl.experiments.table1_report import HOLDS, say_p, verdict_note
 from hsfl.experiments.table1_study import Study, make_study, values_at
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.methods import PROPOSED
-from hsfl.report.curves import estimate
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
 
+Array = np.ndarray
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)
 LOSSES = ("train_loss", "test_loss")
 SLOWER = ("splitfed_v1", "fl", "sl")  # the paper's claim names these
@@ -71,10 +72,15 @@ def draw(out: Path, study: Study, data: str) -> Outcome:
     text = (
         f"### Fig. 3: convergence on {data}\n\n![training loss](fig3-train-loss.png)\n\n"
         + trend_table(trends, undecided=True)
-        + f"\nn = {len(study.seeds)} training seeds on {len(study.answers) // len(study.seeds)} fleets. The trainings and their "
+        + f"\n{verdict_note(_num_tested(trends), len(study.answers) // len(study.seeds), len(study.seeds))} The trainings and their "
         f"settings are Table 1's. {machine()}\n\n" + loss_table(study, data)
     )
     return Outcome("fig3", write_text(out / "fig3.md", text), files, trends)
+
+
+def _num_tested(trends: Sequence[Trend]) -> int:
+    """How many claims are verdicts: all but that on CL, whose closeness is no test."""
+    return sum(trend.paper.startswith("HSFL converges") for trend in trends)
 
 
 def _losses(study: Study, data: str, column: str, seed: int, fraction: float) -> list[float | None]:
@@ -87,35 +93,42 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
+def losses_at(study: Study, data: str, column: str, fraction: float) -> Array:
+    """Training losses on every fleet with every training seed when a fraction of the budget is spent, [F, S]; NaN where no round fits."""
+    by_seed = [values_at(study, data, column, seed, fraction, LOSSES[0]) for seed in study.seeds]
+    return np.array(by_seed, float).T
+
+
 def loss_table(study: Study, data: str) -> str:
     """Training loss at fractions of the budget, mean over fleets and seeds."""
     rows = []
     for column in study.columns:
-        found = ([_losses(study, data, column, seed, part)[0] for seed in study.seeds] for part in FRACTIONS)
+        found = (losses_at(study, data, column, part) for part in FRACTIONS)
         rows.append([COLUMNS[column].title, *map(_say_losses, found)])
     return table(["training loss at", *(f"{part:g} of the budget" for part in FRACTIONS)], rows)
 
 
-def _say_losses(losses: Sequence[float | None]) -> str:
-    """The mean over seeds with its interval, and of how many seeds it is where some have no loss on some fleet."""
-    known = sum(loss is not None for loss in losses)
-    part = f" ({known} of {len(losses)} seeds)" if 0 < known < len(losses) else ""
-    return say_mean(estimate(losses), digits=3) + part
+def _say_losses(losses: Array) -> str:
+    """The mean over fleets and seeds with its interval; where some fleets have no loss, the mean of the others, and how many they are."""
+    known = np.isfinite(losses).mean()
+    part = f" ({100 * known:.0f} % of fleets have a round)" if 0 < known < 1 else ""
+    return say_mean(over_fleets_and_seeds(losses), digits=3) + part
 
 
 def find_trends(study: Study, data: str) -> list[Trend]:
     """Whether HSFL's training loss is below the other distributed frameworks' at half of the budget, and how near CL is."""
-    half = {c: [_losses(study, data, c, seed, 0.5)[0] for seed in study.seeds] for c in study.columns}
+    half = {column: losses_at(study, data, column, 0.5) for column in study.columns}
+    half = {column: losses for column, losses in half.items() if np.isfinite(losses).all()}
+    if PROPOSED not in half:
+        return []
+    others = [name for name in SLOWER if name in half]
     trends = []
-    for other in (name for name in SLOWER if name in half):
-        if None in half[PROPOSED] or None in half[other]:
-            continue
-        found = verdict([theirs - ours for ours, theirs in zip(half[PROPOSED], half[other])])  # type: ignore[operator]
-        said = f"training loss at half of the budget lower by {say_mean(found.difference, digits=3)}: {found.answer}"
-        claim = f"HSFL converges faster than {COLUMNS[other].title}"
-        trends.append(Trend(claim, said, {"yes": True, "no": False}.get(found.answer)))
-    if CENTRAL in half and None not in half[CENTRAL] and None not in half[PROPOSED]:
-        ours, central = (float(np.mean(np.array(half[name], float))) for name in (PROPOSED, CENTRAL))
+    for other, found in zip(others, verdicts([half[other] - half[PROPOSED] for other in others])):
+        p_words = "n = 1 seed" if found.corrected_p is None else say_p(found.corrected_p)
+        words = f"training loss at half of the budget lower by {say_mean(found.difference, digits=3)} ({p_words}): {found.answer}"
+        trends.append(Trend(f"HSFL converges faster than {COLUMNS[other].title}", words, HOLDS[found.answer]))
+    if CENTRAL in half:
+        ours, central = (float(half[name].mean()) for name in (PROPOSED, CENTRAL))
         said = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget (close would be within 10 % of CL's)"
         trends.append(Trend("HSFL's convergence is close to CL's", said, abs(ours - central) <= 0.1 * central))
     return trends

@@ -18,6 +18,7 @@ LEARNED = (  # by every framework
     *("data.text_split", "data.normalise", "data.sha256"),
     *("fleet.num_clients", "train.batch_size", "train.local_epochs", "train.optimizer", "train.lr", "train.momentum"),
     *("train.weight_decay", "train.schedule", "train.step_rounds", "train.step_factor", "train.proximal_mu"),
+    *("train.norm_statistics", "train.norm_batches"),  # what is tested, not what is trained on
     *("train.clients_per_round", "train.choose", "train.drop_rate", "train.tau_s", "train.task", "train.loss"),
 )
 CUTS = (  # decide the cuts, which change what a framework learns unless it keeps a copy of the server side for each client
@@ -45,7 +46,7 @@ CLOCK = (  # decide seconds, and with them the best cuts
 )
 NEITHER = (  # where and for how long a run is made, and what it writes
     *("device", "data.dir", "train.rounds", "train.budget_s", "train.eval_every", "allocation.time_limit_s"),
-    *("allocation.plan_time_limit_s", "log.", "engine.", "train.norm_statistics", "train.norm_batches"),
+    *("allocation.plan_time_limit_s", "log.", "engine."),
 )
 
 

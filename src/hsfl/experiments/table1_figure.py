@@ -1,4 +1,7 @@
-"""Learning over simulated time, averaged over fleets, and over rounds."""
+"""Learning over simulated time, averaged over fleets, and over rounds.
+
+Legend: F fleets, S training seeds, G places on the x-axis.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,9 +10,9 @@ import numpy as np
 
 from hsfl.experiments.columns import BUILT_IN, COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
+from hsfl.experiments.statistics import two_way_half_width
 from hsfl.experiments.table1_study import Study
 from hsfl.methods import FREE_STYLES, METHODS, PROPOSED, Style
-from hsfl.report.curves import half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
 from hsfl.report.plots import Y_LABELS
 
@@ -47,13 +50,15 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         left, right = figure.subplots(1, 2, sharey=True)
         x = np.linspace(0.0, study.budget_rounds(data), GRID)
         for column in study.columns:
-            values = scale * np.array([_over_time(study, data, column, seed, x, quantity) for seed in study.seeds])
+            values = scale * np.stack([_over_time(study, data, column, seed, x, quantity) for seed in study.seeds], 1)
             _draw(left, x, values, looks[column], plain(COLUMNS[column].title))
         for trace in dict.fromkeys(COLUMNS[column].trace for column in study.columns):
-            values = scale * np.array([_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds], float)
+            values = scale * np.array(
+                [[_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds]], float
+            )
             title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else plain(COLUMNS[trace].title)
             look = looks[PROPOSED] if trace == TWIN_TRACE else looks[trace]
-            _draw(right, np.arange(1.0, values.shape[1] + 1), values, look, title)
+            _draw(right, np.arange(1.0, values.shape[2] + 1), values, look, title)
         left.set(xlabel="simulated time (rounds of SplitFed V1 as published)", ylabel=Y_LABELS[quantity])
         right.set_xlabel("round")
         right.tick_params(labelleft=True)
@@ -70,14 +75,16 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         right.legend(frameon=False, fontsize=8.5, handlelength=3.4)
         fleets, seeds = len({a.fleet for a in study.answers if a.data == data}), len(study.seeds)
         note = f"mean over {fleets} fleets and {seeds} training seed{'s' if seeds > 1 else ''}" + (
-            "; band: 95 % t interval over seeds" if seeds > 1 else ""
+            "; band: 95 % interval over fleets and seeds (right: over seeds)"
+            if seeds > 1
+            else "; band: 95 % interval over fleets"
         )
         figure.supxlabel(note + "; over time drawn from where every fleet has made a round", fontsize=8, color=FAINT)
     return figure
 
 
 def _over_time(study: Study, data: str, column: str, seed: int, x: Array, quantity: str) -> Array:
-    """The fleet-averaged value at times x, [G]; NaN where a fleet has made no round yet."""
+    """The values at times x on every fleet, [F, G]; NaN where a fleet has made no round yet."""
     curves = []
     for answer in (a for a in study.answers if (a.data, a.seed) == (data, seed)):
         trace = study.trace(answer, column)
@@ -85,7 +92,7 @@ def _over_time(study: Study, data: str, column: str, seed: int, x: Array, quanti
         step = np.searchsorted(ends, x * (1 + 1e-9), side="right") - 1
         values = np.array(trace.values(quantity), float)
         curves.append(np.where(step >= 0, values[np.maximum(step, 0)], np.nan))
-    return np.mean(curves, axis=0)
+    return np.array(curves)
 
 
 def _over_rounds(study: Study, data: str, trace: str, seed: int, quantity: str) -> Sequence[float | None]:
@@ -93,11 +100,11 @@ def _over_rounds(study: Study, data: str, trace: str, seed: int, quantity: str) 
 
 
 def _draw(axes: "Axes", x: Array, values: Array, look: Style, label: str) -> None:
-    """The mean over seeds [S, G] with its interval."""
+    """The mean over fleets and seeds, values [F, S, G], with its interval; the rounds of a training know no fleet, F = 1."""
     colour, marker, dashes = look
-    mean = values.mean(axis=0)
-    if len(values) > 1:
-        half = half_width(values)
+    mean = values.mean(axis=(0, 1))
+    if values.shape[0] * values.shape[1] > 1:
+        half = two_way_half_width(values)
         axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.10, linewidth=0, zorder=1)
     axes.plot(
         x, mean, color=colour, linestyle=dashes, marker=marker, markevery=max(1, len(x) // 8), markersize=5,

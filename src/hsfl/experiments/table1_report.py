@@ -1,4 +1,7 @@
-"""Table 1 in words: ratios of seconds over fleets, accuracies at a budget, verdicts over training seeds."""
+"""Table 1 in words: ratios of seconds over fleets, accuracies at a budget, verdicts over fleets and training seeds.
+
+Legend: F fleets, S training seeds.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,7 +9,15 @@ import numpy as np
 
 from hsfl.experiments.columns import COLUMNS, PUBLISHED
 from hsfl.experiments.shared import Trend, machine, say_mean, table, trend_table
-from hsfl.experiments.statistics import NO, UNDECIDED, YES, Verdict, ratio_over_fleets, verdict
+from hsfl.experiments.statistics import (
+    NO,
+    UNDECIDED,
+    YES,
+    Verdict,
+    over_fleets_and_seeds,
+    ratio_over_fleets,
+    verdicts,
+)
 from hsfl.experiments.table1_study import FRACTIONS, ColumnTiming, Study, TableCell
 from hsfl.experiments.tau_row import TauRow
 from hsfl.methods import COMPARED, PROPOSED
@@ -19,6 +30,9 @@ PAPER = {  # per cent
 }
 DATA_NAMES = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "mnist": "MNIST"}
 REFERENCE = PROPOSED
+SINGLE = "single_proposed"  # what HSFL is without cuts of each client's own
+NO_ROUND = "no round fits on some fleet"
+Array = np.ndarray
 HOLDS = {YES: True, NO: False, UNDECIDED: None}
 
 
@@ -31,43 +45,76 @@ def name_of(data: str) -> str:
 
 
 def find_trends(cells: Sequence[TableCell]) -> list[Trend]:
-    """The paper's order of HSFL and each other framework, data set by data set, at the whole budget."""
-    trends = []
-    for data in dict.fromkeys(cell.data for cell in cells):
-        for other in COMPARED[1:]:
-            if data not in PAPER or not {REFERENCE, other} <= {cell.column for cell in cells}:
-                continue
-            paper = PAPER[data][REFERENCE] - PAPER[data][other]
-            found = _signed(difference(cells, data, REFERENCE, other), np.sign(paper))
-            high, low = (REFERENCE, other) if paper > 0 else (other, REFERENCE)
-            words = f"{name_of(data)}: {COLUMNS[high].title} is more accurate than {COLUMNS[low].title} ({abs(paper):.2f} points)"
-            said = "no round fits on some fleet" if found is None else _say_points(found)
-            trends.append(Trend(words, said, None if found is None else HOLDS[found.answer]))
-    return trends
-
-
-def difference(cells: Sequence[TableCell], data: str, high: str, low: str, fraction: float = 1.0) -> list[float] | None:
-    """For each training seed, the difference of two columns' accuracies averaged over fleets; None where a fleet has none."""
-    own = [cell for cell in cells if (cell.data, cell.fraction) == (data, fraction)]
-    values = {(cell.column, cell.seed, cell.fleet): cell.accuracy for cell in own if cell.column in (high, low)}
-    if None in values.values():
-        return None
-    seeds, fleets = (sorted({getattr(cell, name) for cell in own}) for name in ("seed", "fleet"))
+    """The paper's order of HSFL and each other framework, data set by data set, at the whole budget; and what own cuts alone do, of which
+    the paper says nothing. All verdicts are corrected together."""
+    claims = _claims(cells)
+    tested = iter(verdicts([values for _, values in claims if values is not None]))
+    answers = [None if values is None else next(tested) for _, values in claims]
     return [
-        float(np.mean([values[high, seed, fleet] - values[low, seed, fleet] for fleet in fleets]))  # type: ignore[operator]
-        for seed in seeds
+        Trend(words, NO_ROUND if found is None else say_points(found), None if found is None else HOLDS[found.answer])
+        for (words, _), found in zip(claims, answers)
     ]
 
 
-def _signed(differences: list[float] | None, sign: float) -> Verdict | None:
-    return None if differences is None else verdict([float(sign * each) for each in differences])
+def _claims(cells: Sequence[TableCell]) -> list[tuple[str, Array | None]]:
+    """Every claim in words, with the difference [F, S] that is above zero if the claim is right; None where it cannot be tested."""
+    columns, claims = {cell.column for cell in cells}, []
+    for data in dict.fromkeys(cell.data for cell in cells if cell.data in PAPER):
+        for other in (name for name in (*COMPARED[1:], SINGLE) if {REFERENCE, name} <= columns):
+            paper = PAPER[data][REFERENCE] - PAPER[data].get(other, 0.0)
+            values = difference(cells, data, REFERENCE, other)
+            claims.append((_claim(data, other, paper), None if values is None else np.sign(paper) * values))
+    return claims
 
 
-def _say_points(found: Verdict) -> str:
+def _claim(data: str, other: str, paper: float) -> str:
+    """The paper's order of HSFL and another column, in words. paper: HSFL's accuracy less the other's, in points."""
+    high, low = (REFERENCE, other) if paper > 0 else (other, REFERENCE)
+    words = f"{name_of(data)}: {COLUMNS[high].title} is more accurate than {COLUMNS[low].title}"
+    return f"(not in the paper) {words}" if other == SINGLE else f"{words} ({abs(paper):.2f} points)"
+
+
+def difference(cells: Sequence[TableCell], data: str, high: str, low: str, fraction: float = 1.0) -> Array | None:
+    """The difference of two columns' accuracies, [F, S]; None where a fleet has made no round."""
+    above, below = (grid(cells, data, column, fraction) for column in (high, low))
+    return None if np.isnan(above - below).any() else above - below
+
+
+def grid(
+    cells: Sequence[TableCell], data: str, column: str, fraction: float,
+    value: Callable[[TableCell], float | None] = lambda cell: cell.accuracy,
+) -> Array:  # fmt: skip
+    """A column's values on every fleet with every training seed, [F, S]; NaN where no round fits into the budget."""
+    own = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
+    values = {(cell.fleet, cell.seed): value(cell) for cell in own}
+    fleets, seeds = (sorted({key[place] for key in values}) for place in (0, 1))
+    return np.array([[values[fleet, seed] for seed in seeds] for fleet in fleets], float)
+
+
+def say_points(found: Verdict) -> str:
+    """A difference in points with its interval and its verdict."""
     value = found.difference
-    if value.low is None or value.high is None:
-        return f"{100 * (value.mean or 0.0):+.2f} points (n = {value.num}, which decides nothing)"
-    return f"{100 * (value.mean or 0.0):+.2f} points [{100 * value.low:+.2f}, {100 * value.high:+.2f}], {found.answer}"
+    words = f"{100 * (value.mean or 0.0):+.2f} points"
+    if value.low is not None and value.high is not None:
+        words += f" [{100 * value.low:+.2f}, {100 * value.high:+.2f}]"
+    if found.corrected_p is None:
+        return f"{words} over fleets alone (n = 1 seed, which decides nothing)"
+    return f"{words}, {say_p(found.corrected_p)}, {found.answer}"
+
+
+def say_p(corrected_p: float) -> str:
+    """A corrected p value as a phrase."""
+    return "p < 0.001" if corrected_p < 0.001 else f"p = {corrected_p:.2g}"
+
+
+def verdict_note(num_verdicts: int, num_fleets: int, num_seeds: int) -> str:
+    """How intervals and verdicts come about, as a sentence or two."""
+    if num_seeds == 1:
+        return f"Intervals are over {num_fleets} fleets alone, for this one training (n = 1 seed), so that nothing is decided."
+    return (
+        f"Intervals are 95 % each, with fleets and training seeds both random (n = {num_fleets} x {num_seeds}); verdicts are by Holm's correction over "
+        f"all {num_verdicts} of them (5 % together), whose p values are given."
+    )
 
 
 # ---- Markdown
@@ -83,6 +130,7 @@ def markdown(
 ) -> str:
     """The page of Table 1: accuracies, seconds, trends and the row with tau, with the settings behind them."""
     num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
+    num_tested = sum(values is not None for _, values in _claims(cells))
     over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
     parts = [
         "### Table 1: accuracy and seconds of the frameworks\n",
@@ -91,11 +139,12 @@ def markdown(
         "Round time over HSFL's:\n\n" + _round_ratios(study),
         "Seconds to a test accuracy, over HSFL's (an interval where every seed reaches it; `never`: in no seed's rounds):\n\n"
         + _target_ratios(study, timings),
-        f"Test accuracy in % when a budget is spent, mean over fleets ± half of the 95 % t interval over {num_seeds} training seeds"
-        f"{' (one seed: no interval)' if num_seeds == 1 else ''}; the last model, and in brackets the mean number of rounds. "
+        "Test accuracy in % when a budget is spent, mean ± half of the 95 % interval over "
+        f"{'fleets alone (n = 1 seed)' if num_seeds == 1 else f'fleets and {num_seeds} training seeds, both random'} (none where a fleet has made no "
+        "round); the last model, and in brackets the mean number of rounds. "
         f"The budget of a fleet is what SplitFed V1 as published needs there for R rounds ({_budgets(study)}).\n",
         *(f"{_fraction_name(fraction)}:\n\n" + _accuracies(study, cells, fraction) for fraction in reversed(FRACTIONS)),
-        "Verdicts at the whole budget, by the t interval over training seeds of the fleet-averaged difference:\n\n"
+        f"Verdicts at the whole budget. {verdict_note(num_tested, num_fleets, num_seeds)}\n\n"
         + trend_table(trends, undecided=True),
         _tau_table(tau_rows),
         _settings_note(study, scale),
@@ -185,9 +234,10 @@ def _accuracy(
     trained = [cell for cell in own if value(cell) is not None]
     if not trained:
         return "no round"
-    seeds = sorted({cell.seed for cell in trained})
-    means = [float(np.mean([value(cell) for cell in trained if cell.seed == seed])) for seed in seeds]
-    words = say_mean(estimate(means), 100) + f" [{np.mean([cell.rounds for cell in own]):.0f}]"
+    words = (
+        say_mean(over_fleets_and_seeds(grid(cells, data, column, fraction, value)), 100)
+        + f" [{np.mean([cell.rounds for cell in own]):.0f}]"
+    )
     if len(trained) < len(own):
         words += f" ({100 * len(trained) / len(own):.0f} % of fleets have a round)"
     short = np.mean([cell.short for cell in own])

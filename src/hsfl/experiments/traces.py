@@ -25,6 +25,11 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.round_records import RoundRecord
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
+AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others are of estimated ones
+    "averaged_loss": "test_loss",
+    "averaged_accuracy": "test_accuracy",
+    "averaged_balanced_accuracy": "balanced_accuracy",
+}
 MakeObserver = Callable[[str], Observer]
 
 
@@ -49,6 +54,11 @@ class TraceRound:
     test_accuracy: float | None
     balanced_accuracy: float | None
     recall: tuple[float | None, ...]  # by class
+    averaged_loss: float | None = (
+        None  # these three with averaged statistics of BatchNorm, where the others are of estimated ones
+    )
+    averaged_accuracy: float | None = None
+    averaged_balanced_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -142,15 +152,19 @@ def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
     tree = config.model_dump(mode="json")
     tree["data"]["dir"] = None  # a folder of this machine, which no reader needs
     about = {"data": data, "trace": name, "num_samples": clients.num_samples, "environment": environment}
-    lines = [f"# {json.dumps(about | {'config': tree})}", ",".join(FIELDS)]
-    lines += [",".join(_cells(record)) for record in folder.rounds()]
+    records = folder.rounds()
+    averaged = tuple(AVERAGED) if any(record.averaged for record in records) else ()
+    lines = [f"# {json.dumps(about | {'config': tree})}", ",".join((*FIELDS, *averaged))]
+    lines += [",".join(_cells(record, averaged)) for record in records]
     write_atomic(path, lambda scratch: scratch.write_text("\n".join(lines) + "\n"))
     return read_trace(path)
 
 
-def _cells(record: RoundRecord) -> list[str]:
+def _cells(record: RoundRecord, averaged: Iterable[str]) -> list[str]:
     numbers = [record.train_loss, record.test_loss, record.test_accuracy, record.balanced_accuracy]
-    return [str(record.round), *map(_number, numbers), " ".join(map(_number, record.recall or []))]
+    beside: dict[str, Any] = dict(record.averaged or {})
+    cells = [str(record.round), *map(_number, numbers), " ".join(map(_number, record.recall or []))]
+    return [*cells, *(_number(beside.get(AVERAGED[name])) for name in averaged)]
 
 
 def _number(value: float | None) -> str:
@@ -177,10 +191,12 @@ def read_trace(path: Path) -> Trace:
 
 
 def _round(row: dict[str, str]) -> TraceRound:
-    numbers = {name: _value(row[name]) for name in FIELDS[1:5]}
+    numbers = {name: _value(row[name]) for name in (*FIELDS[1:5], *(name for name in AVERAGED if name in row))}
     recall = tuple(_value(each) for each in row["recall"].split())
     if wrong := [
-        part for part in (numbers["test_accuracy"], numbers["balanced_accuracy"], *recall) if not 0 <= (part or 0) <= 1
+        part
+        for part in (*(value for name, value in numbers.items() if name.endswith("accuracy")), *recall)
+        if not 0 <= (part or 0) <= 1
     ]:
         raise ValueError(f"round {row['round']} has {wrong[0]:g} where a fraction is expected")
     return TraceRound(round=int(row["round"]), recall=recall, **numbers)
