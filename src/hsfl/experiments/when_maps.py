@@ -109,9 +109,9 @@ def settings_note(wanted: WhenStudy) -> str:
 
 
 def cost_note(answers: Answers) -> str:
-    """How long a fleet takes to solve, as a sentence."""
+    """How long a fleet takes to solve, as a sentence; beside other work on the machine it is longer."""
     seconds = [answer.seconds for of_place in answers.values() for answer in of_place]
-    return f"A fleet takes {np.median(seconds):.2f} s of one core in the median, all {len(seconds)} took {sum(seconds) / 60:.0f} minutes."
+    return f"A fleet takes one process {np.median(seconds):.2f} s in the median, all {len(seconds)} took {sum(seconds) / 60:.0f} minutes."
 
 
 def counts_note(answers: Answers) -> str:
