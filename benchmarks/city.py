@@ -2,7 +2,8 @@
 
     python benchmarks/city.py [--quick] [--repeats 3] [--clients K] [--cells N] [--chosen n] [--gap 0.02]
 
-Wanted on two cores: fleet, cuts over sampled participants and one round's allocation with a proven gap of at most 2 % in 60 s and 2 GB;
+Wanted on two cores: fleet, cuts over sampled participants and one round's allocation with a proven gap of at most 2 % in 60 s and 2 GB.
+The bound is for the planned cuts: no allocation with them beats it, other cuts might. All seconds are of round 0, the even ones, too;
 the clock of a round (everything but the allocation: draw, even phases, timeline) in 0.5 s. Compilation is not counted.
 """
 
@@ -66,7 +67,7 @@ def compile_all() -> None:
 
 
 def city(config: RunConfig, quiet: bool = False) -> dict[str, float]:
-    """Seconds of each step, and the proven gap."""
+    """Seconds of each step, and the proven gap of the first round, for the planned cuts."""
     from hsfl.planning.cuts import planned_cuts  # here, because numba takes seconds to load
 
     seconds, began, spent = {}, time.perf_counter(), time.process_time()
@@ -96,17 +97,16 @@ def city(config: RunConfig, quiet: bool = False) -> dict[str, float]:
     step("one round, allocated")
     even = config.model_copy(update={"allocation": config.allocation.model_copy(update={"policy": "even"})})
     pace = RoundClock(even, world, cuts, num_samples)
-    pace.round(0, chosen)
+    even_line, _ = pace.round(0, chosen)
     step("the clock of a round, first")
-    later = pace.round(1, pace.chosen(1))[0]
+    pace.round(1, pace.chosen(1))
     step("the clock of a round")
     if not quiet:
         print(f"  cuts chosen: {dict(zip(*np.unique(np.array(cuts), return_counts=True)))}")
         print(
-            f"  allocated {line.round_s:.4g} s, bound {says['lower_bound_s']:.4g} s, gap {says['gap']:.2%}, {says['status']};",
-            end="",
+            f"  round 0 with these cuts: allocated {line.round_s:.4g} s, no allocation below {says['lower_bound_s']:.4g} s, "
+            f"gap {says['gap']:.2%}, {says['status']}; even {even_line.round_s:.4g} s"
         )
-        print(f" even {later.round_s:.4g} s")
     return seconds | {"gap": says["gap"]}
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     n = f"(median of {len(totals)}, {min(totals):.1f} to {max(totals):.1f})"
     verdict(f"seconds of fleet, cuts and one round {n}", statistics.median(totals), at_most=60)
     verdict("MB at the peak", peak_mb(), at_most=2048)
-    verdict("largest proven gap", max(gaps), at_most=arguments.gap * (1 + 1e-6))
+    verdict("largest proven gap, for the planned cuts,", max(gaps), at_most=arguments.gap * (1 + 1e-6))
     verdict(f"seconds of the clock of a round (median of {len(clocks)})", statistics.median(clocks), at_most=0.5)
 
 

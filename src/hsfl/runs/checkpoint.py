@@ -75,7 +75,7 @@ def save_checkpoint(path: Path, state: State, standing: RunStanding, config: Run
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors without overlaps, which safetensors refuses: servers hold views of one model."""
+    """The tensors without overlaps, which safetensors refuses: a plugin's holders may be views of one model."""
     seen: set[int] = set()
     for name, tensor in tensors.items():
         place = tensor.untyped_storage().data_ptr()
