@@ -222,7 +222,7 @@ def out(tmp_path):
         ("model.init_weights=/nowhere.pth", "is a pickle, which can run code"),
         (
             "framework=sl train.proximal_mu=0.1",
-            "train.proximal_mu = 0.1 has no effect: the framework does not train a copy per client",
+            "train.proximal_mu = 0.1 has no effect: sl does not train a copy per client",
         ),
         ("train.proximal_mu=1e300", "config train.proximal_mu is 1e+300"),
         ("train.clients_per_round=4", "train.clients_per_round is 4 but there are 3 clients"),

@@ -11,7 +11,7 @@ import pytest
 
 from hsfl.config import read_config
 from hsfl.config.document import document
-from hsfl.runs.effects import check_effects
+from hsfl.runs.unused_settings import refuse_unused
 from tests.small_runs import hsfl
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def test_use_it_has_what_people_need_first() -> None:
 
 def test_the_config_of_the_readme_has_no_setting_without_effect(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(CONFIG)
-    check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
+    refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
 
 
 def test_the_list_of_settings_is_current() -> None:

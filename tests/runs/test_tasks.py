@@ -19,9 +19,9 @@ from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.report.comparing import read_comparison
 from hsfl.report.gained import gained
-from hsfl.runs.effects import check_effects
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.unused_settings import refuse_unused
 
 TEXT = [
     *("model.name=gpt", "options.gpt.width=8", "options.gpt.depth=1", "options.gpt.heads=2", "data.name=pydoc"),
@@ -199,7 +199,7 @@ def test_wrong_settings_are_one_line(tmp_path):
     with pytest.raises(InputError, match="next_token is for simulated fleets yet; real machines train classification"):
         make_kit(read_config(None, TEXT), (8,), 256)
     with pytest.raises(InputError, match="options of the model gpt but the model is resnet18"):
-        check_effects(None, ["options.gpt.width=8"], [read_config(None, ["options.gpt.width=8"])])
+        refuse_unused(None, ["options.gpt.width=8"], [read_config(None, ["options.gpt.width=8"])])
 
 
 def test_a_model_that_gives_too_few_numbers(tmp_path):

@@ -15,7 +15,7 @@ from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, wi
 from hsfl.data.datasets import Dataset
 from hsfl.data.given import digest
 from hsfl.errors import InputError
-from hsfl.runs.effects import check_contenders_effects, check_effects
+from hsfl.runs.unused_settings import refuse_unused, refuse_unused_by_contenders
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
@@ -35,11 +35,11 @@ class Chosen:
 
     def check(self, planning: bool = False) -> None:
         """Refuse settings that do nothing in the config."""
-        check_effects(self.source, self.words, [self.config], planning)
+        refuse_unused(self.source, self.words, [self.config], planning)
 
     def check_contenders(self, labels: Sequence[str]) -> None:
         """Refuse settings that do nothing for any of the contenders, and those of a contender that do nothing for itself."""
-        check_contenders_effects(self.source, self.words, [self.config], labels)
+        refuse_unused_by_contenders(self.source, self.words, [self.config], labels)
 
 
 def choose(

@@ -82,13 +82,13 @@ def compare(
         from hsfl.report.gained import gained
         from hsfl.runs.contenders import contender
         from hsfl.runs.data import expected_task
-        from hsfl.runs.effects import check_contenders_effects
+        from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         labels = frameworks or list(COMPARED)
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, words, plugin or ())
         check_target(target, expected_task(base).metric)
-        check_contenders_effects(config, words, [base], labels)
+        refuse_unused_by_contenders(config, words, [base], labels)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures

@@ -91,11 +91,11 @@ def plan(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.planning.world import world_of
-        from hsfl.runs.effects import check_effects
+        from hsfl.runs.unused_settings import refuse_unused
 
         words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else [])]
         settings = read_config(config, words, plugin or ())
-        check_effects(config, words, [settings], planning=True)
+        refuse_unused(config, words, [settings], planning=True)
         need_plan_extra()
         wanted = read_device(device) if device is not None else None
         if wanted is not None and out is not None:

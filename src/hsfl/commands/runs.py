@@ -99,8 +99,8 @@ def _settings(
 ) -> "RunConfig":
     """The config of a run. going_on: the folder of the run to go on with."""
     from hsfl.config import read_config
-    from hsfl.runs.effects import check_effects
     from hsfl.runs.planned import as_planned, read_plan
+    from hsfl.runs.unused_settings import refuse_unused
 
     if resume and going_on is None:
         raise InputError("--resume needs --out, the folder of the run to go on with")
@@ -111,7 +111,7 @@ def _settings(
         if config is None and made.config is None:
             raise InputError(f"{plan} holds no config; give CONFIG, or a plan.json that hsfl plan --out wrote")
         settings = as_planned(read_config(config or made.config, words, plugins), made, words)
-        check_effects(config, words, [settings])
+        refuse_unused(config, words, [settings])
         return settings
     if going_on is not None and config is None:
         return read_config(going_on / "config.json", words, plugins)
@@ -119,7 +119,7 @@ def _settings(
         err_console.print("no config is given, so this is the demo; see hsfl run --help", highlight=False)
         config = "demo"
     settings = read_config(config, words, plugins)
-    check_effects(config, words, [settings])
+    refuse_unused(config, words, [settings])
     return settings
 
 

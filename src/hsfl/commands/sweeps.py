@@ -90,8 +90,8 @@ def sweep(
         from hsfl.report.sweep_figure import write_sweep_figures
         from hsfl.runs.contenders import contender
         from hsfl.runs.data import expected_task
-        from hsfl.runs.effects import check_contenders_effects
         from hsfl.runs.grid import check_contenders, read_grid
+        from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
         settings = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
@@ -104,8 +104,8 @@ def sweep(
         grid = read_grid(base, fields)
         check_contenders(grid, labels)
         points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
-        check_contenders_effects(source, settings, points, labels, plan_only)
-        check_contenders_effects(None, varied, points, labels, plan_only)
+        refuse_unused_by_contenders(source, settings, points, labels, plan_only)
+        refuse_unused_by_contenders(None, varied, points, labels, plan_only)
         matplotlib()
         from hsfl.runs.many import Told  # here, because torch takes seconds to load, and a typo should not wait for it
         from hsfl.runs.sweep import sweep as make_sweep

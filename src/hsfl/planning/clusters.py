@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hsfl.allocation.policy_table import PolicyRow, policy_row
 from hsfl.config import RunConfig
 from hsfl.methods import method
 from hsfl.network.clock import timeline
@@ -37,6 +38,11 @@ def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Arra
 def own_policy(name: str, framework: str) -> str:
     """The name of a policy, where `own` is replaced by the framework's own policy."""
     return method(framework).own_policy if name == "own" else name
+
+
+def policy_of(config: RunConfig) -> PolicyRow:
+    """The row of the config's policy, where `own` is replaced by the framework's own policy."""
+    return policy_row(own_policy(config.allocation.policy, config.framework), config.options)
 
 
 def takes_turns(config: RunConfig) -> bool:

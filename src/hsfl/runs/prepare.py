@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hsfl.allocation.policy_table import policy_row
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.datasets import Dataset
@@ -22,7 +21,7 @@ from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Base, Task
-from hsfl.methods import copy_per_client_names, method
+from hsfl.methods import method
 from hsfl.models.fit import check_fits, check_weights
 from hsfl.models.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state
@@ -30,12 +29,14 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
+from hsfl.planning.clusters import policy_of
 from hsfl.planning.cuts import check_cuts, choose_one_cut, run_cuts
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
 from hsfl.runs.holders import client_names
 from hsfl.runs.records import CutsRecord
+from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.goal import Goal
@@ -211,23 +212,13 @@ def find_device(name: str) -> torch.device:
 def _check_settings(config: RunConfig) -> None:
     """Refuse settings that are wrong whatever the data and the model are."""
     find_device(config.device)
-    train, num_clients = config.train, config.fleet.num_clients
     _check_policy(config)
-    if train.proximal_mu and not method(config.framework).copy_per_client:
+    refuse_wherever_given(config)
+    clients_per_round, num_clients = config.train.clients_per_round, config.fleet.num_clients
+    if clients_per_round is not None and clients_per_round > num_clients:
         raise InputError(
-            f"train.proximal_mu is {train.proximal_mu} but {config.framework} does not train a copy per client; "
-            f"set it to 0 or choose {', '.join(copy_per_client_names())}"
-        )
-    for name in ("choose", "receivers"):
-        if getattr(train, name) not in ("uniform", "all") and not method(config.framework).copy_per_client:
-            raise InputError(
-                f"train.{name}={getattr(train, name)} is for frameworks that train a copy per client, not {config.framework}; "
-                f"leave it out or choose {', '.join(copy_per_client_names())}"
-            )
-    if (train.clients_per_round or 0) > num_clients:
-        raise InputError(
-            f"train.clients_per_round is {train.clients_per_round} but there are {num_clients} clients; lower it, or "
-            "leave it out for all"
+            f"train.clients_per_round is {clients_per_round} but there are {num_clients} clients; lower it, or leave it "
+            "out for all"
         )
 
 
@@ -288,7 +279,7 @@ def _check_policy(config: RunConfig) -> None:
     if config.allocation.policy == "own" or not method(config.framework).own_cuts:
         return
     name, cuts = config.allocation.policy, config.fleet.cuts
-    if policy_row(name, config.options).chooses_cuts and cuts != "planned":
+    if policy_of(config).chooses_cuts and cuts != "planned":
         raise InputError(
             f"allocation.policy={name} chooses cuts but fleet.cuts is {cuts!r}; set fleet.cuts=planned, or take a policy "
             "without a rule for cuts"

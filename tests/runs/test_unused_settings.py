@@ -11,28 +11,25 @@ from torch import nn
 import hsfl
 from hsfl.config import RunConfig, flatten, read_config
 from hsfl.errors import InputError
-from hsfl.runs.effect_rules import RULES
-from hsfl.runs.effects import check_effects
+from hsfl.runs.prepare import prepare
+from hsfl.runs.unused_settings import refuse_unused
+from hsfl.runs.unused_settings_rules import UNUSED
 
 MEASURED = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
 PLANNED = ["fleet.cuts=planned", "allocation.policy=proposed"]
-SILENT = [  # a setting, what it stands beside, and a part of the reason
+SILENT = [  # a setting, what it stands beside, and what the reason names
     ("train.momentum=0.5", [], "train.optimizer=momentum"),
     ("train.step_rounds=3", [], "train.schedule=step"),
-    ("network.main_up_bps=5e6", [], 'network.kind="measured"'),
-    (
-        "network.noise_w=1e-4",
-        ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"],
-        "radio",
-    ),
+    ("network.main_up_bps=5e6", [], "network.kind=measured"),
+    ("network.noise_w=1e-4", MEASURED, "network.kind=ofdma"),
     ("network.path_loss_exponent=2", [], "network.radius_m"),
-    ("network.radius_m=50", ["network.positions_m=[[1,1],[2,2],[3,3]]"], "leave one of the two out"),
+    ("network.radius_m=50", ["network.positions_m=[[1,1],[2,2],[3,3]]"], "network.positions_m"),
     ("allocation.samples=5", ["allocation.policy=proposed"], "fleet.cuts=planned"),
     ("allocation.gap=0.01", [], "allocation.policy=proposed"),
-    ("fleet.storage_bits=[1e8,1e9]", ["fleet.max_cut=5"], "leave one of the two out"),
+    ("fleet.storage_bits=[1e8,1e9]", ["fleet.max_cut=5"], "fleet.max_cut"),
     ("fleet.storage=parameters", [], "fleet.storage_bits"),
     ("fleet.one_cut=2", [], "one cut for all"),
-    ("train.tau_s=5", ["framework=sl"], "drops nobody"),
+    ("train.tau_s=5", ["framework=sl"], "sl drops nobody"),
     ("train.drop_rate=0.5", ["framework=cl"], "no client can be away"),
     ("train.clients_per_round=2", ["framework=cl"], "no client can be away"),
     ("options.cpsl.clusters=3", [], "options of cpsl"),
@@ -41,13 +38,13 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
     ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
     ("data.split=image", [], "ham10000"),
     ("model.stem=cifar", [], "stem"),
-    ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "no BatchNorm to exchange"),
-    ("fleet.cuts=1", ["framework=fl"], "does not cut the model"),
+    ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "mlp has no BatchNorm"),
+    ("fleet.cuts=1", ["framework=fl"], "fl does not cut the model"),
     ("train={momentum=0.5}", [], "train.optimizer=momentum"),
     ("engine.workers=2", [], "engine.name=workers"),
     ("train.choose=samples", [], "train.clients_per_round"),
     ("train.receivers=chosen", [], "train.clients_per_round"),
-    ("network.cells=2", ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"], "radio"),
+    ("network.cells=2", MEASURED, "network.kind=ofdma"),
     ("network.cells_m=[[0,0],[9,9]]", ["network.cells=2"], "network.radius_m"),
     ("network.main_m=[0,5]", ["network.cells=2", "network.radius_m=50"], "network.cells_m"),
     (
@@ -55,33 +52,29 @@ SILENT = [  # a setting, what it stands beside, and a part of the reason
         ["allocation.policy=proposed", "fleet.cuts=planned", "network.cells=2"],
         "answer to prices",
     ),
-    ("fleet.max_power_w=[1,2]", MEASURED, "measured links need no power"),
-    ("fleet.cpu_floor_hz=1e9", ["fleet.cpu_hz=[1e9,2e9]"], "taken at its word"),
-    ("fleet.cpu_hz=[1e9,2e9]", ["network.history=past.csv"], "network.history has the speeds"),
-    (
-        "fleet.heterogeneity=0.5",
-        [*MEASURED[:1], "network.history=past.csv"],
-        "network.history has the speeds and rates",
-    ),
-    ("fleet.cpu_hz=[1e9,2e9]", ["framework=cl"], "trains on the server alone"),
-    ("network.speed_std=0.2", ["framework=cl"], "trains on the server alone"),
-    ("network.edge_power_w=5", ["framework=cl"], "up to the main server and nothing else"),
-    ("network.main_hz=1e10", ["framework=fl"], "no main server"),
-    ("network.main_up_bps=2e6", ["framework=fl", *MEASURED, "network.edge_up_bps=1e6"], "no main server"),
+    ("fleet.max_power_w=[1,2]", MEASURED, "network.kind=ofdma"),
+    ("fleet.cpu_floor_hz=1e9", ["fleet.cpu_hz=[1e9,2e9]"], "fleet.cpu_hz"),
+    ("fleet.cpu_hz=[1e9,2e9]", ["network.history=past.csv"], "network.history"),
+    ("fleet.heterogeneity=0.5", [*MEASURED[:1], "network.history=past.csv"], "network.history"),
+    ("fleet.cpu_hz=[1e9,2e9]", ["framework=cl"], "cl trains on the server alone"),
+    ("network.speed_std=0.2", ["framework=cl"], "cl trains on the server alone"),
+    ("network.edge_power_w=5", ["framework=cl"], "cl trains on the server alone"),
+    ("network.main_hz=1e10", ["framework=fl"], "fl has no main server"),
+    ("network.main_up_bps=2e6", ["framework=fl", *MEASURED, "network.edge_up_bps=1e6"], "fl has no main server"),
     ("fleet.max_cut=5", ["framework=fl"], "options.fl.needs_storage"),
-    ("fleet.min_cut=2", ["framework=fl"], "does not cut the model"),
-    ("fleet.cuts=planned", ["framework=splitfed_v1"], "set fleet.one_cut"),
-    ("fleet.cuts=fastest", ["framework=cpsl"], "set fleet.one_cut"),
-    ("fleet.cuts=2", ["framework=sl", "fleet.one_cut=3"], "fleet.one_cut gives it"),
-    ("allocation.policy=proposed", ["framework=sl"], "keeps the even allocation"),
-    ("allocation.gap=0.1", ["framework=psl", "allocation.policy=proposed"], "keeps the even allocation"),
+    ("fleet.min_cut=2", ["framework=fl"], "fl does not cut the model"),
+    ("fleet.cuts=planned", ["framework=splitfed_v1"], "fleet.one_cut"),
+    ("fleet.cuts=fastest", ["framework=cpsl"], "fleet.one_cut"),
+    ("fleet.cuts=2", ["framework=sl", "fleet.one_cut=3"], "fleet.one_cut"),
+    ("allocation.policy=proposed", ["framework=sl"], "sl keeps the even allocation"),
+    ("allocation.gap=0.1", ["framework=psl", "allocation.policy=proposed"], "psl keeps the even allocation"),
     ("allocation.gap=0.1", ["framework=cpsl", "allocation.policy=cpsl"], "CPSL deals subchannels"),
-    ("allocation.time_limit_s=5", [*MEASURED, "allocation.policy=proposed"], "no radio to divide"),
+    ("allocation.time_limit_s=5", [*MEASURED, "allocation.policy=proposed"], "network.kind=ofdma"),
     ("allocation.patience=3", ["fleet.cuts=planned", "allocation.policy=scls"], "has a rule for cuts"),
     ("allocation.samples=3", ["fleet.cuts=planned", "allocation.policy=scls"], "looks at no rounds"),
     ("allocation.samples=3", [*PLANNED, "framework=splitfed_v1"], "no cuts are searched"),
-    ("train.proximal_mu=0.1", ["framework=sl"], "does not train a copy per client"),
-    ("engine.name=workers", ["framework=sl"], "in turn or in step"),
+    ("train.proximal_mu=0.1", ["framework=sl"], "sl does not train a copy per client"),
+    ("engine.name=workers", ["framework=sl"], "sl trains clients in turn"),
 ]
 USED = [  # a setting and what it stands beside, where it looks idle and is not
     ("fleet.cuts=planned", ["framework=cpsl", "options.cpsl.cut=cluster"]),
@@ -112,7 +105,7 @@ ALWAYS = {  # settings that do something in every run, or where the data, the mo
 def test_a_setting_without_effect_is_refused(setting: str, beside: list[str], reason: str) -> None:
     config = tiny(*beside, setting)
     with pytest.raises(InputError, match="has no effect") as error:
-        check_effects(None, [*beside, setting], [config])
+        refuse_unused(None, [*beside, setting], [config])
     assert reason in str(error.value)
 
 
@@ -122,38 +115,41 @@ def test_the_devices_of_a_file(tmp_path: Path) -> None:
     for setting in ("fleet.cpu_hz=[1e9,2e9]", "fleet.flops_per_cycle=4"):
         said = refused("run", *words, "--set", setting, "--out", tmp_path / "run")
         assert f"{setting.split('=')[0]} = " in said
-        assert "has no effect: the devices are those of fleet.file" in said
+        assert "has no effect: fleet.file" in said
 
 
 def test_storage_beside_a_fleet_file(tmp_path: Path) -> None:
     device = '[[device]]\nname = "a"\ncpu = "1GHz"\npower = "1W"\n'
     words = [f"fleet.file={tmp_path / 'fleet.toml'}", "fleet.storage=parameters"]
     (tmp_path / "fleet.toml").write_text(device + 'memory = "1GiB"\n')
-    check_effects(None, words, [read_config(None, words)])
+    refuse_unused(None, words, [read_config(None, words)])
     (tmp_path / "fleet.toml").write_text(device)
     with pytest.raises(InputError, match=r"fleet.storage = 'parameters' has no effect"):
-        check_effects(None, words, [read_config(None, words)])
+        refuse_unused(None, words, [read_config(None, words)])
 
 
 @pytest.mark.parametrize(("setting", "beside"), USED, ids=[" ".join([setting, *beside]) for setting, beside in USED])
 def test_a_setting_that_is_used_is_not_refused(setting: str, beside: list[str]) -> None:
-    check_effects(None, [setting], [tiny(*beside, setting)])
+    refuse_unused(None, [setting], [tiny(*beside, setting)])
 
 
 def test_every_setting_has_a_rule_or_always_does_something() -> None:
     """A new setting belongs into the table, or into ALWAYS once somebody has thought about it."""
     fields = {name for name in flatten(RunConfig().model_dump()) if not name.startswith("options.")}
-    ruled = {name for rule in RULES for name in rule.names}
-    assert ruled | ALWAYS == fields
-    assert not ruled & ALWAYS
+    assert UNUSED.keys() | ALWAYS == fields
+    assert not UNUSED.keys() & ALWAYS
+
+
+def test_the_table_stands_in_the_order_of_the_config() -> None:
+    assert list(UNUSED) == [name for name in flatten(RunConfig().model_dump()) if name in UNUSED]
 
 
 @pytest.mark.parametrize(("field", "word"), [("fleet.cuts", "max_cut"), ("fleet.one_cut", "fastest")])
 def test_the_way_out_of_an_impossible_cut_is_one(field: str, word: str) -> None:
     framework = "framework=sl" if field == "fleet.one_cut" else "framework=hsfl"
     with pytest.raises(InputError, match=f"the model has 5 units; choose up to 5, or set {field}={word}"):
-        check_effects(None, [], [tiny(framework, f"{field}=50")])
-    check_effects(None, [], [tiny(framework, f"{field}={word}")])
+        refuse_unused(None, [], [tiny(framework, f"{field}=50")])
+    refuse_unused(None, [], [tiny(framework, f"{field}={word}")])
 
 
 def test_a_framework_beside_contenders(tmp_path: Path) -> None:
@@ -171,31 +167,31 @@ def test_settings_of_what_a_plan_does_not_look_at(tmp_path: Path) -> None:
 
 def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_path: Path) -> None:
     words = ["data.partition=iid"]  # the demo's alpha then does nothing, and nobody typed it
-    check_effects("demo", words, [read_config("demo", words)])
+    refuse_unused("demo", words, [read_config("demo", words)])
     (tmp_path / "my.toml").write_text('[data]\npartition = "dirichlet"\nalpha = 0.1\n')
-    check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
+    refuse_unused(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
     (tmp_path / "my.toml").write_text("[data]\nalpha = 0.1\n")
     with pytest.raises(InputError, match=r"data.alpha = 0.1 has no effect"):
-        check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
+        refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
     words = ["data.partition=dirichlet"]  # the file alone would not do, but with this it does
-    check_effects(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
+    refuse_unused(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
 
 
 def test_cuts_in_a_file_serve_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('framework = "fl"\n[fleet]\ncuts = 1\n[allocation]\nsamples = 3\n')
     config = read_config(tmp_path / "my.toml")
-    check_effects(tmp_path / "my.toml", [], [config], planning=True)  # the plan says what it leaves aside
-    with pytest.raises(InputError, match=r"fleet.cuts = 1 has no effect: the framework does not cut the model"):
-        check_effects(tmp_path / "my.toml", [], [config])
+    refuse_unused(tmp_path / "my.toml", [], [config], planning=True)  # the plan says what it leaves aside
+    with pytest.raises(InputError, match=r"fleet.cuts = 1 has no effect: fl does not cut"):
+        refuse_unused(tmp_path / "my.toml", [], [config])
 
 
 def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> None:
     words = ["allocation.samples=2"]
     plain, planned = tiny(*words), tiny(*words, "allocation.policy=proposed", "fleet.cuts=planned")
-    check_effects(None, words, [plain, planned])
+    refuse_unused(None, words, [plain, planned])
     with pytest.raises(InputError, match=r"allocation.samples = 2 has no effect"):
-        check_effects(None, words, [plain])
-    check_effects(None, words, [plain], planning=True)
+        refuse_unused(None, words, [plain])
+    refuse_unused(None, words, [plain], planning=True)
     assert "train.momentum" in refused(
         "compare", *tiny_words("train.momentum=0.1"), "-f", "hsfl", "--out", tmp_path / "c"
     )
@@ -210,14 +206,22 @@ def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> Non
 def test_a_plan_of_cells_samples_rounds_and_searches_no_cuts() -> None:
     words = ["allocation.samples=3", "allocation.patience=3"]
     config = tiny("network.cells=2", *words)
-    check_effects(None, words[:1], [config], planning=True)
+    refuse_unused(None, words[:1], [config], planning=True)
     with pytest.raises(InputError, match=r"allocation.patience = 3 has no effect: .* answer to prices"):
-        check_effects(None, words, [config], planning=True)
+        refuse_unused(None, words, [config], planning=True)
 
 
-def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given(tmp_path: Path) -> None:
-    said = refused("run", *tiny_words("allocation.policy=scls"), "--out", tmp_path / "run")
-    assert "allocation.policy=scls chooses cuts but fleet.cuts is (1, 2, 5); set fleet.cuts=planned" in said
+def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given() -> None:
+    with pytest.raises(InputError, match=r"allocation.policy=scls chooses cuts but fleet.cuts is \(1, 2, 5\)"):
+        prepare(tiny("allocation.policy=scls"))
+
+
+@pytest.mark.parametrize("setting", ["train.proximal_mu=0.1", "train.choose=samples", "train.receivers=chosen"])
+def test_what_would_pass_for_a_part_of_the_experiment_is_refused_wherever_it_was_given(setting: str) -> None:
+    """A run folder, a preset, or one contender among others may have given it; nobody typed it for this run."""
+    name = setting.partition("=")[0]
+    with pytest.raises(InputError, match=rf"{name} = .* has no effect: sl does not train a copy per client"):
+        prepare(tiny("framework=sl", "fleet.cuts=1", "train.clients_per_round=2", setting))
 
 
 def test_from_python() -> None:
@@ -274,7 +278,7 @@ def test_a_sweep_over_the_default_is_no_excuse_and_contenders_answer_for_their_o
 def test_an_older_spelling_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("[options]\ncpsl_clusters = 3\n")
     with pytest.raises(InputError, match=r"options.cpsl.clusters = 3 has no effect"):
-        check_effects(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
+        refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
 
 
 @pytest.mark.parametrize("setting", ["model.norm=group", "model.dropout=0.3", "model.init_weights=w.safetensors"])
