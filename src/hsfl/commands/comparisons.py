@@ -113,6 +113,6 @@ def compare(
         return
     out_console.print(comparison.to_rich())
     for line in lines:
-        out_console.print(line, soft_wrap=True, highlight=False)
-    out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+        out_console.print(line, soft_wrap=True)
+    out_console.print(f"tables and figures are in {out}", soft_wrap=True)
     say_page(page)

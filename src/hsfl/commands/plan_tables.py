@@ -13,7 +13,7 @@ def show_plan(answer: Any) -> None:
         policy_row,
     )  # here: importlib.metadata, which plugins need, is slow
 
-    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
+    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
     out_console.print()
     if answer.crowd is None:
         _show_clients(answer)
@@ -34,10 +34,9 @@ def show_plan(answer: Any) -> None:
         f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "
         f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); cuts chosen in {took(answer.seconds)}",
         soft_wrap=True,
-        highlight=False,
     )
     for note in answer.notes:
-        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+        out_console.print(f"note: {note}", soft_wrap=True)
 
 
 def _show_crowd(answer: Any) -> None:
@@ -49,7 +48,6 @@ def _show_crowd(answer: Any) -> None:
     out_console.print(
         f"{crowd.num_clients:,} clients{cells}, of whom {chosen:,} take part in a round: {cuts}",
         soft_wrap=True,
-        highlight=False,
     )
     if crowd.cell_hz:
         least, middle, most = (giga(crowd.cell_hz[crowd.quantiles.index(per_cent)]) for per_cent in (0, 50, 100))
@@ -58,13 +56,12 @@ def _show_crowd(answer: Any) -> None:
         "seconds of the last sampled round (under 5%: five per cent of its clients take at most so long); end: when "
         "training and upload are over",
         soft_wrap=True,
-        highlight=False,
     )
     rows = [(name.replace("_", " "), values) for name, values in {**crowd.seconds, "end": crowd.finish_s}.items()]
     shown = [(name, *(significant(value, 3) for value in values)) for name, values in rows]
     show_table(out_console, ("phase", *map(_quantile_head, crowd.quantiles)), shown)
     if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
+        out_console.print(answer.why["words"], soft_wrap=True)
 
 
 def _quantile_head(per_cent: int) -> str:
@@ -80,7 +77,6 @@ def _show_clients(answer: Any) -> None:
     out_console.print(
         f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
         "and upload",
-        highlight=False,
     )
     rows = []
     for client in answer.clients:
@@ -100,7 +96,7 @@ def _show_clients(answer: Any) -> None:
             "part of a second"
         )
     if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
+        out_console.print(answer.why["words"], soft_wrap=True)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:
