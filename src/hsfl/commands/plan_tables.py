@@ -12,6 +12,7 @@ def show_plan(answer: Any) -> None:
     from hsfl.allocation.policy_table import (
         policy_row,
     )  # here: importlib.metadata, which plugins need, is slow
+    from hsfl.report.page_words import plan_sentence
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
     out_console.print()
@@ -21,6 +22,8 @@ def show_plan(answer: Any) -> None:
     else:
         _show_crowd(answer)
         rounds, cuts = f"{answer.num_samples} sampled rounds", "no allocation with these cuts"
+    if (held := plan_sentence(answer)) is not None:
+        out_console.print(held, soft_wrap=True)
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
@@ -60,8 +63,6 @@ def _show_crowd(answer: Any) -> None:
     rows = [(name.replace("_", " "), values) for name, values in {**crowd.seconds, "end": crowd.finish_s}.items()]
     shown = [(name, *(significant(value, 3) for value in values)) for name, values in rows]
     show_table(out_console, ("phase", *map(_quantile_head, crowd.quantiles)), shown)
-    if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True)
 
 
 def _quantile_head(per_cent: int) -> str:
@@ -95,8 +96,6 @@ def _show_clients(answer: Any) -> None:
             "weight: how much of the round hangs on the client; a second less for the client saves this "
             "part of a second"
         )
-    if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:

@@ -16,8 +16,9 @@ from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, r
 from hsfl.report.page_slots import slots
 from hsfl.report.page_sources import PageRun, Sources
 from hsfl.report.page_sweep import sweep_part
-from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
+from hsfl.report.page_words import describe, plan_sentence, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
+from hsfl.report.records import PlanRecord
 from hsfl.report.runs import Run, display_name
 from hsfl.runs.records import ClientsRecord
 from hsfl.runs.round_records import best_round
@@ -51,12 +52,14 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
-        "plans": [
-            {"folder": folder} | asdict(plan) | {"words": " ".join(plan.assumed) or plan.words}
-            for folder, plan in sources.plans
-        ],
+        "plans": [_plan_part(folder, plan) for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
+
+
+def _plan_part(folder: str, plan: PlanRecord) -> dict[str, Any]:
+    words = {"words": " ".join(plan.assumed) or plan.words, "why_words": plan_sentence(plan)}
+    return {"folder": folder} | asdict(plan) | words
 
 
 def _metrics(runs: list[Run]) -> list[dict[str, Any]]:
@@ -147,7 +150,9 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "quantiles": QUANTILES,
         "counts": client_counts(records),
         "gantt_every": every,
-        "rounds": round_columns(records, list(run.bytes), every, run.pools_data),
+        "rounds": round_columns(
+            records, list(run.bytes), every, run.pools_data, one.clients.names if one.clients else None
+        ),
     }
 
 

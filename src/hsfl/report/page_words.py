@@ -4,10 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hsfl.config import NetworkConfig, RunConfig, flatten
-from hsfl.formats import count, si
+from hsfl.formats import count, seconds, si
+from hsfl.network.clock import Why
 from hsfl.report.runs import Look, built_in, display_name
 
 MOST_VALUES = 200  # of one setting, that are shown
+HELD_BY = {  # a client's longest phase, as people say it
+    "client": "its own computing",
+    "smashed": "sending smashed data",
+    "server": "the main server's work for it",
+    "gradient": "receiving gradients",
+    "model_up": "sending its model",
+}
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
@@ -48,6 +56,28 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
 def passes(local_epochs: float) -> str:
     """`2 passes over the data`, `0.2 of a pass over the data`."""
     return f"{local_epochs:g} {'passes' if local_epochs > 1 else 'of a pass'} over the data"
+
+
+def straggler_sentence(held: Why, who: str) -> str:
+    """What holds a client up. who: the client, such as `client 3 (cut 2)`."""
+    amount, rate = ("FLOP", "FLOP/s") if held.phase in ("client", "server") else ("B", "bit/s")
+    return (
+        f"The longest phase of {who} is {HELD_BY[held.phase]}: {seconds(held.seconds, 4)} of its {seconds(held.own_s, 4)}, "
+        f"{si(held.amount)}{amount} at {si(held.per_second)}{rate}."
+    )
+
+
+def plan_sentence(plan: Any) -> str | None:
+    """What holds up the client on which the round of a plan hangs most. plan: an answer of `hsfl plan`, or its record."""
+    if plan.why is None:
+        return None
+    one = next((client for client in plan.clients if client.client == plan.why.client), None)
+    who = f"client {plan.why.client}" if one is None else f"{one.name} (cut {one.cut})"
+    held = straggler_sentence(plan.why, f"{who}, on which the round hangs most,")
+    if plan.other_cut is None:
+        return held
+    instead = f"{seconds(plan.other_round_s, 4)} instead of {seconds(plan.round_s, 4)}"
+    return f"{held} With its best other cut, {plan.other_cut}, the mean round would take {instead}."
 
 
 def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
