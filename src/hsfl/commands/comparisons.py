@@ -78,8 +78,7 @@ def compare(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
-        from hsfl.report.comparing import check_target, read_comparison
-        from hsfl.report.gained import gained
+        from hsfl.report.comparing import check_target, gained, read_comparison
         from hsfl.runs.contenders import contender
         from hsfl.runs.data import expected_task
         from hsfl.runs.effects import check_contenders_effects

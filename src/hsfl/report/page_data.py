@@ -8,10 +8,9 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.formats import QUANTILES
-from hsfl.report.comparing import compare
+from hsfl.report.comparing import compare, gained
 from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
-from hsfl.report.gained import gained
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_slots import slots
 from hsfl.report.page_sources import PageRun, Sources
@@ -49,7 +48,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
             for label, slot, style in slots(labels, foreign_styles(runs))
         ],
         "tables": _tables(sources),
-        "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
+        "sharing": sharing([(one.run.name, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
         "plans": [_plan_part(folder, plan) for folder, plan in sources.plans],
