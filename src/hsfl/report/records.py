@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.network.clock import Why
 from hsfl.runs.numbers import Count, Index, Number
+from hsfl.runs.round_records import Held
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PlanRecord:
     notes: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     words: str = ""  # what older versions had instead of the sentences of `assumed`
-    why: Why | None = None
+    why: Held | None = None
     other_cut: Index | None = None
     other_round_s: Number | None = None
     config: dict[str, Any] | None = None

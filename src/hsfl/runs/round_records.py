@@ -5,6 +5,7 @@ Where a fleet is large, lists over clients are empty, and a `crowd` holds quanti
 Legend: K clients, C classes, I subchannels, Q quantiles.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -66,6 +67,15 @@ class RoundCrowd(TypedDict):
 PER_CLIENT = ("server_hz", "share", "up_power_w", "down_power_w")  # fields of Says
 
 
+def _finite(why: Why) -> Why:
+    if not all(map(math.isfinite, (why.seconds, why.own_s, why.amount, why.per_second))):
+        raise ValueError("one of its numbers is infinite or NaN")
+    return why
+
+
+Held = Annotated[Why, AfterValidator(_finite)]
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """A line of rounds.jsonl."""
@@ -91,7 +101,7 @@ class RoundRecord:
     phases: dict[str, Times]  # of each phase that takes time
     allocation: Says  # what the policy says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, Count]  # by link
-    why: Why | None = None  # what held the straggler up; None if no client trained, and on real machines
+    why: Held | None = None  # what held the straggler up; None if no client trained, and on real machines
     metrics: dict[str, Number] = field(
         default_factory=dict
     )  # of tasks other than classification, and of plugins, by name
