@@ -156,7 +156,7 @@ def test_words_with_brackets_and_colons_are_printed_as_they_are(tmp_path):
 
 
 def test_bars_on_a_terminal_and_lines_elsewhere(tmp_path):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120, highlight=False)
     assert type(observer(Console(file=io.StringIO()))) is Lines
     assert type(observer(screen, quiet=True)) is Warnings
     bars = observer(screen)
@@ -168,7 +168,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(tmp_path):
 
 
 def test_bars_show_the_client_and_how_far_the_run_is():
-    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120, highlight=False)
     bars = Bars(screen)
     bars.run_starts(tiny(), [1, 2, 5], rounds_done=1)
     bars.round_starts(2, [0, 2], num_samples=40)

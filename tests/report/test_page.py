@@ -200,11 +200,11 @@ def test_the_same_folder_gives_the_same_page(finished, tmp_path):
 
 
 def test_words_say_how_the_data_were_divided():
-    assert " dealt out evenly among 3 clients" in describe(tiny())[0]
+    assert " divided evenly among 3 clients" in describe(tiny())[0]
     assert " divided by class (2 classes each) among" in describe(tiny("data.partition=shards"))[0]
-    assert " drawn evenly and with replacement among" in describe(tiny(), redrawn=True)[0]
+    assert " drawn with replacement evenly among" in describe(tiny(), redrawn=True)[0]
     assert (
-        " drawn by class (2 classes each) and with replacement among"
+        " drawn with replacement by class (2 classes each) among"
         in describe(tiny("data.partition=shards"), redrawn=True)[0]
     )
 

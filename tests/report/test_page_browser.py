@@ -235,7 +235,7 @@ def test_notes_on_sharing_and_on_a_subset_are_shown(open_page, tmp_path):
         folder = write_run(tmp_path / "c", label, 0, records([0.5]), "finished", "network.sample_scale=10")
     (folder.path / "trace.json").write_text('{"trained_as": "hsfl", "from": "seed-0"}')
     tab = open_page(write_page([tmp_path / "c"], tmp_path / "page.html"))
-    assert "FL took its training from a run of HSFL" in tab.locator("#words").inner_text()
+    assert "FL took the training of a run of HSFL" in tab.locator("#words").inner_text()
     for place in ("#headline", "#bytes"):
         assert "10 times as much; models would not" in tab.locator(place).inner_text()
 

@@ -103,8 +103,8 @@ def test_a_training_shared_with_another_run_is_said_to_be_so(tmp_path):
         if trained_as is not None:
             write_json(folder.path / "trace.json", {"trained_as": trained_as, "from": "seed-0"})
     assert page_data(read_sources([tmp_path]))["sharing"] == [
-        "SplitFed V1 and FL took their training from a run of HSFL; only the clock is their own.",
-        "CL took its training from another run of the same framework; only the clock is its own.",
+        "SplitFed V1 and FL took the training of a run of HSFL; only the clock differs.",
+        "CL took the training of a run of CL; only the clock differs.",
     ]
     assert page_data(read_sources([tmp_path / "hsfl" / "seed-0"]))["sharing"] == []
 

@@ -8,9 +8,8 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.methods import METHODS
 from hsfl.report import plots
-from hsfl.report.coincide import lies_on
 from hsfl.report.comparing import read_comparison
-from hsfl.report.figure import file_name
+from hsfl.report.figure import file_name, lies_on
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 
 pytest.importorskip("matplotlib")

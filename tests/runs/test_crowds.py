@@ -79,7 +79,7 @@ def test_the_page_is_small_and_shows_quantiles(folder: RunFolder, tmp_path: Path
     assert len(text) < 300_000
     assert "too many for a row each" in text
     assert f'"num_clients":{MANY}' in text.replace(": ", ":")
-    assert f"on digits (60 images of it), drawn evenly and with replacement among {MANY:,} clients" in text
+    assert f"on digits (60 images of it), drawn with replacement evenly among {MANY:,} clients" in text
 
 
 def test_damaged_crowds_are_told(folder: RunFolder, tmp_path: Path) -> None:

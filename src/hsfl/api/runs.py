@@ -124,7 +124,7 @@ def compare(
         labels,
         folder,
         seeds,
-        show=Told(Console(stderr=True, markup=False, emoji=False), quiet=not progress),
+        show=Told(_console(), quiet=not progress),
         dataset=chosen.data,
         model=chosen.model,
         train_once=train_once,
@@ -144,10 +144,14 @@ def new_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.framework}-{data}"
 
 
+def _console() -> Console:
+    return Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
 def _observer(own: Observer | None, shown: bool, name: str | None = None) -> Observer:
     if own is not None and shown:
         raise InputError("progress=True shows what your observer is told; leave one of them out")
-    return own or progress.observer(Console(stderr=True, markup=False, emoji=False), not shown, name)
+    return own or progress.observer(_console(), not shown, name)
 
 
 def _page(folder: Path, observer: Observer) -> Path | None:

@@ -69,14 +69,13 @@ def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None
             f"nobody can finish within tau_s = {scenario.tau_s:g} s, so everyone sits out and only the model's "
             f"distribution is left, {seconds(answer.round_s, 6)} (solved in {took(answer.seconds)}); raise tau_s or choose other cuts"
         )
-    console.print(text, highlight=False)
+    console.print(text)
     if answer.cuts_lower_bound_s is not None and answer.kept.any():
-        console.print(f"no cuts can beat {seconds(answer.cuts_lower_bound_s, 6)}", highlight=False)
+        console.print(f"no cuts can beat {seconds(answer.cuts_lower_bound_s, 6)}")
     band = "channels" if answer.owner is not None else "bands"
     console.print(
         "\nseconds of the round: own, smashed, server and gradient over all mini-batches of a client (--json gives one "
         "mini-batch), the model once; the main server's cycles in G/s",
-        highlight=False,
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
     names = enumerate(answer.phases.values())  # in the answer's order: four phases of a batch, two of a model

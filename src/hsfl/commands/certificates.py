@@ -138,4 +138,4 @@ def _date(moment: datetime) -> str:
 
 
 def _say(line: str) -> None:
-    out_console.print(line, soft_wrap=True, highlight=False)
+    out_console.print(line, soft_wrap=True)

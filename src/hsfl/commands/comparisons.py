@@ -78,8 +78,7 @@ def compare(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.methods import COMPARED
-        from hsfl.report.comparing import check_target, read_comparison
-        from hsfl.report.gained import gained
+        from hsfl.report.comparing import check_target, gained, read_comparison
         from hsfl.runs.contenders import contender
         from hsfl.runs.data import expected_task
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
@@ -113,6 +112,6 @@ def compare(
         return
     out_console.print(comparison.to_rich())
     for line in lines:
-        out_console.print(line, soft_wrap=True, highlight=False)
-    out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+        out_console.print(line, soft_wrap=True)
+    out_console.print(f"tables and figures are in {out}", soft_wrap=True)
     say_page(page)

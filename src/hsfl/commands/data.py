@@ -126,4 +126,4 @@ def data_fetch(
         from hsfl.data.fetch import fetch
 
         path = fetch(name, data_dir, base_url)
-    out_console.print(f"{name} is in {path}", soft_wrap=True, highlight=False)
+    out_console.print(f"{name} is in {path}", soft_wrap=True)

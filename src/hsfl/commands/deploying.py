@@ -46,7 +46,7 @@ def _say_end(log: "Log", json_log: bool, words: str, **fields: Any) -> None:
     """Say how a process ended: in the last line of its log, and on the terminal where the log is for people."""
     log.event("ended", **fields)
     if not json_log:
-        out_console.print(words, highlight=False)
+        out_console.print(words)
 
 
 @serving.command(epilog="Example: `hsfl serve main main.toml`")
@@ -116,7 +116,7 @@ def _show_status(report: dict[str, Any]) -> None:
     going = "between rounds" if report["open_round"] is None else f"round {report['open_round']} is under way"
     going = going if wanted is None else f"waits for {wanted} clients, {here} are here"
     accuracy = "" if report["test_accuracy"] is None else f", test accuracy {percent(report['test_accuracy'])}"
-    out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {going}{accuracy}", highlight=False)
+    out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {going}{accuracy}")
     phases = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
     rows = [
         (
@@ -130,11 +130,11 @@ def _show_status(report: dict[str, Any]) -> None:
         for client in report["clients"]
     ]
     show_table(out_console, ("name", "here", "cut", "doing", *phases, "drops"), rows, [None] * len(rows))
-    out_console.print("phases are measured seconds of the last round", highlight=False)
+    out_console.print("phases are measured seconds of the last round")
     (low, high), (_, edge_high) = report["main_units"], report["edge_units"]
-    out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}", highlight=False)
+    out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}")
     for server in report["holds_whole_model"]:
-        out_console.print(f"the {server} server holds the whole model", highlight=False)
+        out_console.print(f"the {server} server holds the whole model")
 
 
 def _seconds(took_s: float | None) -> str:
@@ -169,18 +169,16 @@ def deploy_demo(
         how = "plaintext" if insecure else "mutual TLS"
         out_console.print(
             f"starting a main server, an edge server and {len(CLIENTS)} clients, {how}; logs are in {out}",
-            highlight=False,
         )
         asks = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
         out_console.print(
             f"look on from another terminal: {asks}, or hsfl report --watch {demo.run_folder}",
             soft_wrap=True,
-            highlight=False,
         )
         try:
             demo.start()
-            demo.follow(lambda record: out_console.print(_describe(record, rounds), highlight=False))
+            demo.follow(lambda record: out_console.print(_describe(record, rounds)))
         finally:
             demo.stop()
     say_page(page_beside(demo.run_folder))
-    out_console.print(f"the model is {demo.run_folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
+    out_console.print(f"the model is {demo.run_folder / 'model.safetensors'}", soft_wrap=True)

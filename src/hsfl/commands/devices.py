@@ -68,7 +68,6 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
         f"{quantities.say(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
-        highlight=False,
     )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
     names |= {"model_up": "model\nup", "model_down": "model\ndown"}
@@ -84,13 +83,13 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
     styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
     show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
     if not all(row["fits"] for row in rows):
-        out_console.print("! does not fit into the device's memory", highlight=False)
+        out_console.print("! does not fit into the device's memory")
     if best is None:
-        out_console.print("no cut fits; give the device more memory or train with a smaller batch", highlight=False)
+        out_console.print("no cut fits; give the device more memory or train with a smaller batch")
         return
-    out_console.print(f"cut {best} is the fastest that fits", highlight=False)
+    out_console.print(f"cut {best} is the fastest that fits")
     if assumed["tau_s"] is not None:
-        out_console.print(_about_tau(rows, best, assumed["tau_s"]), highlight=False)
+        out_console.print(_about_tau(rows, best, assumed["tau_s"]))
 
 
 def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:

@@ -102,10 +102,10 @@ def measure(
     _say(speed, note, memory_bits)
     if out is None:
         text = writing.toml(entry, "[main_server]" if server else "[[device]]", note)
-        out_console.print(text.rstrip(), soft_wrap=True, highlight=False)
+        out_console.print(text.rstrip(), soft_wrap=True)
     else:
         who = "the main server" if server else f"device {own!r}"
-        out_console.print(f"wrote {who} to {out}", soft_wrap=True, highlight=False)
+        out_console.print(f"wrote {who} to {out}", soft_wrap=True)
 
 
 def _sample(
@@ -128,7 +128,6 @@ def _sample(
             f"warning: samples of 3x32x32 in 10 classes are trained, since those of the config cannot be read ({error}); "
             "--input and --classes give others",
             soft_wrap=True,
-            highlight=False,
         )
     return tuple(shape or own_shape), classes or own_classes
 
@@ -162,11 +161,10 @@ def _say(speed: "Speed", note: str, memory_bits: float | None) -> None:
         whole = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"
         lines.append(f"memory: {size(memory_bits / 8)} in all; {whole}")
     for line in lines:
-        out_console.print(line, soft_wrap=True, highlight=False)
+        out_console.print(line, soft_wrap=True)
     if speed.spread > UNSTEADY:
         out_console.print(
             f"warning: the middle half of the steps spreads over {speed.spread:.0%} of the median, so something else was "
             "running; stop it and measure again, or measure longer with --seconds",
             soft_wrap=True,
-            highlight=False,
         )

@@ -81,7 +81,7 @@ def cost(
         )
     out_console.print(rows)
     if save is not None:
-        out_console.print(f"wrote {save}", soft_wrap=True, highlight=False)
+        out_console.print(f"wrote {save}", soft_wrap=True)
 
 
 def read_shape(text: str) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ def show_plan(answer: Any) -> None:
     from hsfl.allocation.policy_table import (
         policy_row,
     )  # here: importlib.metadata, which plugins need, is slow
+    from hsfl.report.page_words import plan_sentence
 
-    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True, highlight=False)
+    out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
     out_console.print()
     if answer.crowd is None:
         _show_clients(answer)
@@ -21,6 +22,8 @@ def show_plan(answer: Any) -> None:
     else:
         _show_crowd(answer)
         rounds, cuts = f"{answer.num_samples} sampled rounds", "no allocation with these cuts"
+    if (held := plan_sentence(answer)) is not None:
+        out_console.print(held, soft_wrap=True)
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
@@ -34,10 +37,9 @@ def show_plan(answer: Any) -> None:
         f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "
         f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); cuts chosen in {took(answer.seconds)}",
         soft_wrap=True,
-        highlight=False,
     )
     for note in answer.notes:
-        out_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+        out_console.print(f"note: {note}", soft_wrap=True)
 
 
 def _show_crowd(answer: Any) -> None:
@@ -49,7 +51,6 @@ def _show_crowd(answer: Any) -> None:
     out_console.print(
         f"{crowd.num_clients:,} clients{cells}, of whom {chosen:,} take part in a round: {cuts}",
         soft_wrap=True,
-        highlight=False,
     )
     if crowd.cell_hz:
         least, middle, most = (giga(crowd.cell_hz[crowd.quantiles.index(per_cent)]) for per_cent in (0, 50, 100))
@@ -58,13 +59,10 @@ def _show_crowd(answer: Any) -> None:
         "seconds of the last sampled round (under 5%: five per cent of its clients take at most so long); end: when "
         "training and upload are over",
         soft_wrap=True,
-        highlight=False,
     )
     rows = [(name.replace("_", " "), values) for name, values in {**crowd.seconds, "end": crowd.finish_s}.items()]
     shown = [(name, *(significant(value, 3) for value in values)) for name, values in rows]
     show_table(out_console, ("phase", *map(_quantile_head, crowd.quantiles)), shown)
-    if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
 
 
 def _quantile_head(per_cent: int) -> str:
@@ -80,7 +78,6 @@ def _show_clients(answer: Any) -> None:
     out_console.print(
         f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
         "and upload",
-        highlight=False,
     )
     rows = []
     for client in answer.clients:
@@ -99,8 +96,6 @@ def _show_clients(answer: Any) -> None:
             "weight: how much of the round hangs on the client; a second less for the client saves this "
             "part of a second"
         )
-    if answer.why is not None:
-        out_console.print(answer.why["words"], soft_wrap=True, highlight=False)
 
 
 def _radio_cells(client: Any) -> tuple[str, str, str]:

@@ -54,7 +54,7 @@ def report(
     if as_json:
         print_json({"path": str(path), "bytes": num_bytes})
     else:
-        out_console.print(f"wrote {path} ({size(num_bytes)})", soft_wrap=True, highlight=False)
+        out_console.print(f"wrote {path} ({size(num_bytes)})", soft_wrap=True)
 
 
 def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
@@ -66,7 +66,7 @@ def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
     if as_json:
         print_json({"address": address})
     else:
-        out_console.print(f"the page is at {address} until Ctrl-C", soft_wrap=True, highlight=False)
+        out_console.print(f"the page is at {address} until Ctrl-C", soft_wrap=True)
     out_console.file.flush()
     try:
         server.serve_forever(poll_interval=0.2)
@@ -85,17 +85,17 @@ def page_beside(folder: Path, console: Console = err_console) -> Path | None:
         return write_page([folder], folder / NAME)
     except Exception as error:
         words = f"no {NAME}: {' '.join(str(error).split()) or type(error).__name__}"
-        console.print(Text.assemble(("warning:", "yellow"), " ", words), soft_wrap=True, highlight=False)
+        console.print(Text.assemble(("warning:", "yellow"), " ", words), soft_wrap=True)
         return None
 
 
 def say_page(path: Path | None, console: Any = out_console) -> None:
     """Name the page, if there is one."""
     if path is not None:
-        console.print(f"look at {path}", soft_wrap=True, highlight=False)
+        console.print(f"look at {path}", soft_wrap=True)
 
 
 def say_stopped(folder: Path, console: Console) -> None:
     """What a command of many runs says after Ctrl-C; with the page, if there is something to show yet."""
-    console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True, highlight=False)
+    console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
     say_page(page_beside(folder, Console(quiet=True)), console)

@@ -118,9 +118,7 @@ def reproduce(
             for name in chosen:
                 outcomes.append(_run(name, folder / name, scale, seeds, words, console, quiet))
         except KeyboardInterrupt:
-            console.print(
-                f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True, highlight=False
-            )
+            console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
             raise typer.Exit(130) from None
     if as_json:
         print_json({outcome.name: _as_json(outcome) for outcome in outcomes})
@@ -137,7 +135,7 @@ def _run(
 
     def say(text: str) -> None:
         if not quiet:
-            console.print(f"{name}: {text}", soft_wrap=True, highlight=False)
+            console.print(f"{name}: {text}", soft_wrap=True)
 
     if name in ("fig1", "fig4", "fig5"):
         return {"fig1": fig1, "fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
@@ -196,4 +194,4 @@ def _show(outcome: "Outcome") -> None:
     for trend in outcome.trends:
         table.add_row(trend.paper, trend.ours, {True: "yes", False: "no", None: "-"}[trend.holds])
     out_console.print(table)
-    out_console.print(f"tables and figures are in {outcome.markdown.parent}", soft_wrap=True, highlight=False)
+    out_console.print(f"tables and figures are in {outcome.markdown.parent}", soft_wrap=True)

@@ -116,7 +116,7 @@ def _settings(
     if going_on is not None and config is None:
         return read_config(going_on / "config.json", words, plugins)
     if config is None and not words:
-        err_console.print("no config is given, so this is the demo; see hsfl run --help", highlight=False)
+        err_console.print("no config is given, so this is the demo; see hsfl run --help")
         config = "demo"
     settings = read_config(config, words, plugins)
     refuse_unused(config, words, [settings])
@@ -129,14 +129,14 @@ def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
     if summary.best is not None:
         metric = next(metric for metric in RunFolder(folder).metrics() if metric.name == summary.metric)
         line = f"best {metric.title} {metric.say(summary.best)} in round {summary.best_round} of {summary.rounds}"
-        out_console.print(line, highlight=False)
+        out_console.print(line)
     say_page(page)
     advice = {
         "budget": f"train.budget_s was spent after {summary.rounds} rounds; results are in {folder}",
         "interrupted": f"stopped after round {summary.rounds}; go on with: hsfl run --resume --out {shlex.quote(str(folder))}",
         "diverged": f"the loss is not a number in round {summary.rounds + 1}; try a smaller train.lr",
     }
-    out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True, highlight=False)
+    out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True)
 
 
 @commands.command(epilog="Example: `hsfl evaluate runs/fl --which best --json`")
@@ -161,7 +161,7 @@ def evaluate(
     said = [metric.tell(quality.metrics[metric.name]) for metric in metrics if metric.name in quality.metrics]
     if quality.accuracy is not None and quality.balanced_accuracy is not None:
         said += [f"accuracy {percent(quality.accuracy)}", f"balanced accuracy {percent(quality.balanced_accuracy)}"]
-    out_console.print(f"{which} model: {', '.join(said)}, loss {quality.loss:.4f}", highlight=False)
+    out_console.print(f"{which} model: {', '.join(said)}, loss {quality.loss:.4f}")
     if not quality.recall:
         return
     table = Table("class", "recall")
@@ -186,4 +186,4 @@ def export(
 
         load_plugins(plugin)
         path = export_folder(folder, format, to, which, data_dir)
-    print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True)

@@ -18,11 +18,11 @@ from hsfl.errors import InputError
 
 
 class PlainConsole(Console):
-    """A console that shows people's words (paths, class names) as they are: no markup, no emoji codes, and a sign in the place of
-    every control character, since an escape sequence in a file could rewrite the terminal."""
+    """A console that shows people's words (paths, class names) as they are: no markup, no emoji codes, no colours for numbers, and a
+    sign in the place of every control character, since an escape sequence in a file could rewrite the terminal."""
 
     def __init__(self, stderr: bool) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -131,7 +131,7 @@ def _words(error: BaseException) -> str | None:
 
 def _say_error(text: str) -> None:
     line = Text.assemble(("error:", "red"), " ", " ".join(text.split()))
-    err_console.print(line, soft_wrap=True, highlight=False)
+    err_console.print(line, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -158,9 +158,7 @@ def say_compiling(console: Console, policies: Iterable[str]) -> None:
         from hsfl.allocation.compiled import is_cold  # here, because numba takes seconds to load
 
         if is_cold():
-            console.print(
-                "the optimiser is compiled first, once after an installation: about a minute", highlight=False
-            )
+            console.print("the optimiser is compiled first, once after an installation: about a minute")
 
 
 def need_plan_extra() -> None:

@@ -128,7 +128,7 @@ def sweep(
         print_json(found.to_json() | {"files": [str(path) for path in files]})
         return
     out_console.print(found.to_rich(shown))
-    out_console.print(f"tables and figures are in {out}", soft_wrap=True, highlight=False)
+    out_console.print(f"tables and figures are in {out}", soft_wrap=True)
     say_page(page)
 
 

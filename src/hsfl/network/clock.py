@@ -14,9 +14,9 @@ from hsfl.models.cost import CostTable
 from hsfl.network.clusters import check_clusters
 from hsfl.network.latency import Phases, Rates, seconds
 from hsfl.network.steps import BATCH_PHASES, ranks, run_steps
-from hsfl.network.timeline import MODEL_DOWN, MODEL_UP, PHASES, Timeline, make_timeline
+from hsfl.network.timeline import MODEL_DOWN, MODEL_UP, PHASES, Timeline, Why, make_timeline
 
-__all__ = ["PHASES", "Timeline", "after_upload", "raw_upload", "timeline"]
+__all__ = ["PHASES", "Timeline", "Why", "after_upload", "raw_upload", "timeline"]
 
 Array = np.ndarray
 

@@ -9,6 +9,7 @@ blocks keep their order, the last one ends with the round, and a chart needs nin
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -70,6 +71,19 @@ class Timeline:
             for p, phase in enumerate(PHASES):
                 if self.end_s[p, k] > self.start_s[p, k]:
                     yield k, phase, float(self.start_s[p, k]), float(self.end_s[p, k])
+
+
+@dataclass(frozen=True)
+class Why:
+    """What holds a client up: its longest phase in a round. Data is in bytes and its rate in bits per second; computing is in FLOPs and
+    FLOPs per second."""
+
+    client: int
+    phase: Literal["client", "smashed", "server", "gradient", "model_up"]
+    seconds: float  # of the phase over the round
+    own_s: float  # of all the client's phases but the model's download
+    amount: float
+    per_second: float
 
 
 def make_timeline(

@@ -14,14 +14,14 @@ from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
 from hsfl.methods import PROPOSED, method
-from hsfl.network.channel import RoundDraw
+from hsfl.network.clock import Why
 from hsfl.planning.choice import is_crowd
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.plan_clients import ClientPlan
 from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.policy_cuts import limit_note, plan_cuts
-from hsfl.planning.straggler import Held, Why, why_planned
+from hsfl.planning.straggler import longest_phase, why, work_of
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -42,7 +42,11 @@ class Plan:
     num_samples: int
     seconds: float  # the search
     notes: list[str]  # settings that a plan leaves aside, and warnings
-    why: dict[str, Any] | None = None  # the client on which the round hangs most (planning.straggler.Why)
+    why: Why | None = (
+        None  # the client on which the round hangs most; of a crowd, the straggler of the last sampled round
+    )
+    other_cut: int | None = None  # the best other cut of this client; None where no other was tried
+    other_round_s: float | None = None  # mean round with the other cut
     assumed: list[str] = field(default_factory=list)  # sentences: what the plan takes for granted
     crowd: PlanCrowd | None = (
         None  # of many clients or several cells: then `clients` is empty, and the bound is for these cuts
@@ -67,7 +71,9 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     rounds = plan_rounds(PlanTask(config, settings, chosen, world, num_batches, proposed.cuts))
     clients = [replace(client, name=world.fleet.name(client.client)) for client in rounds.clients(rounds.cuts)]
     means = rounds.baselines_s()
-    hangs = _why(world, clients, config.train.batch_size * num_batches, config.fleet.min_cut, rounds)
+    pressed = _most_pressed(clients)
+    work = work_of(world.cost, pressed.cut, float(config.train.batch_size * num_batches[pressed.client]))
+    other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
     notes = [*_notes(config, clients), limit_note(settings, proposed), one_cut_note(world, config, rounds, chosen)]
     return Plan(
@@ -81,7 +87,9 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
         num_samples=len(proposed.round_s),
         seconds=proposed.seconds,
         notes=[note for note in notes if note],
-        why=hangs.record(),
+        why=longest_phase(pressed.client, pressed.seconds, work, pressed.seconds),
+        other_cut=other_cut,
+        other_round_s=other_round_s,
     )
 
 
@@ -105,7 +113,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         num_samples=len(planned.rounds),
         seconds=planned.seconds,
         notes=[note for note in notes if note],
-        why=samples.why(planned),
+        why=why(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
         crowd=crowd,
     )
 
@@ -134,8 +142,10 @@ def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Po
     name, longer = world.fleet.name(k), percent(tried[k, cut] / now_s - 1, 2, sign=True)
     before, after = (rounds.clients(each)[k].seconds for each in (cuts, _moved(cuts, k, cut)))
     most = max(after, key=lambda phase: after[phase] - before[phase])
-    why = f"its {most.replace('_', ' ')} would take {seconds(after[most], 3)} instead of {seconds(before[most], 3)}"
-    return f"{says}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {why}"
+    slower = f"its {most.replace('_', ' ')} would take {seconds(after[most], 3)} instead of {seconds(before[most], 3)}"
+    return (
+        f"{says}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {slower}"
+    )
 
 
 def _moved(cuts: Array, client: int, cut: int) -> Array:
@@ -143,42 +153,26 @@ def _moved(cuts: Array, client: int, cut: int) -> Array:
     return np.where(np.arange(len(cuts)) == client, cut, cuts)
 
 
-def _why(world: World, clients: list[ClientPlan], num_samples: Array, min_cut: int, rounds: PlanRounds) -> Why:
-    """What holds up the client with the most weight, or the last to end; its other cuts are tried on all samples while that
-    takes no longer than OTHER_CUTS_S. num_samples: [K] of a round."""
-    one, hangs = _most_pressed(clients)
-    k, cost, cuts = one.client, world.cost, rounds.cuts
-    held = Held.planned(one.seconds, cost, one.cut, float(num_samples[k]))
-    others = [cut for cut in range(min_cut, int(min(world.fleet.max_cut[k], cost.num_units)) + 1) if cut != one.cut]
-    began, now_s, tried = time.monotonic(), rounds.mean_s(cuts), {}
+def _best_other_cut(world: World, one: ClientPlan, min_cut: int, rounds: PlanRounds) -> tuple[int | None, float | None]:
+    """The best cut besides the client's own and the mean round with it, of the cuts that can be tried in OTHER_CUTS_S."""
+    deepest = int(min(world.fleet.max_cut[one.client], world.cost.num_units))
+    others = [cut for cut in range(min_cut, deepest + 1) if cut != one.cut]
+    began, tried = time.monotonic(), dict[int, float]()
     for cut in sorted(others, key=lambda cut: abs(cut - one.cut)):
         if time.monotonic() - began > OTHER_CUTS_S:
             break
-        tried[cut] = rounds.mean_s(_moved(cuts, k, cut))
-    gain = _owned_gain(held.phase, one, rounds.first)
-    return why_planned(k, f"{one.name} (cut {one.cut}) {hangs}", held, gain, now_s, tried)
+        tried[cut] = rounds.mean_s(_moved(rounds.cuts, one.client, cut))
+    return min(tried.items(), key=lambda item: item[1]) if tried else (None, None)
 
 
-def _owned_gain(phase: str, one: ClientPlan, draw: RoundDraw) -> Array | None:
-    """The gains of the subchannels that the client uses in this phase; None where it uses no radio."""
-    gain = {"smashed": draw.main_gain, "gradient": draw.main_gain, "model_up": draw.edge_gain}.get(phase)
-    if gain is None:
-        return None
-    return gain[one.client] if one.subchannels is None else gain[one.client][one.subchannels]
-
-
-def _most_pressed(clients: list[ClientPlan]) -> tuple[ClientPlan, str]:
-    """The client with the most weight, and words that say so. Without weights it is the client that ends last; of several, the client
-    with most to do apart from the server's work."""
+def _most_pressed(clients: list[ClientPlan]) -> ClientPlan:
+    """The client with the most weight. Without weights it is the client that ends last; of several, the client with most to do
+    apart from the server's work."""
     if all(client.weight is not None for client in clients):
-        one = max(clients, key=lambda client: client.weight or 0.0)
-        return one, f"has most weight ({one.weight:.0%})"
+        return max(clients, key=lambda client: client.weight or 0.0)
     ends_s = {client.client: sum(client.seconds.values()) - client.seconds["model_down"] for client in clients}
     last = [client for client in clients if ends_s[client.client] >= (1 - 1e-6) * max(ends_s.values())]
-    one = max(last, key=lambda client: ends_s[client.client] - client.seconds["server"])
-    others = len(last) - 1
-    beside = f", with {others} other{'s' if others > 1 else ''}, and takes longest apart from the server's work"
-    return one, "ends last" + (beside if others else "")
+    return max(last, key=lambda client: ends_s[client.client] - client.seconds["server"])
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:

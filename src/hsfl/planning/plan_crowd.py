@@ -22,7 +22,6 @@ from hsfl.planning.choice import SAMPLED_ROUNDS, times_drawn
 from hsfl.planning.cuts import run_cuts
 from hsfl.planning.quantiles import counted, quantiles
 from hsfl.planning.round_clock import RoundClock
-from hsfl.planning.straggler import why_record
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -103,10 +102,6 @@ class CrowdSamples:
             else 0.0
             for ((line, says), (even, _)), chosen in zip(pairs, self.chosen)
         ]
-
-    def why(self, planned: CrowdRounds) -> dict[str, Any] | None:
-        """What holds up the straggler of the last sampled round."""
-        return why_record(planned.clock, len(self.chosen) - 1, self.chosen[-1])
 
     def record(self, planned: CrowdRounds) -> PlanCrowd:
         """The planned rounds in a few numbers."""

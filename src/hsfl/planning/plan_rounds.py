@@ -34,7 +34,6 @@ class PlanRounds(Protocol):
     """What a plan asks of its rounds. Cuts are [K]; a mean is in seconds over all samples."""
 
     cuts: Array
-    first: RoundDraw
 
     def clients(self, cuts: Array) -> list[ClientPlan]: ...
     def mean_s(self, cuts: Array) -> float: ...
@@ -72,7 +71,6 @@ class RadioPlan:
         self._settings, self._chosen, self._num_batches = settings, task.chosen, task.num_batches
         self._seed, self._proposed = world.seed, task.proposed
         self._rounds = samples(world, settings, config.train.batch_size, task.num_batches, config.fleet.min_cut)
-        self.first = sample_draws(world, settings.samples).sample(0)
         searched = not self._chosen.chooses_cuts
         self.cuts = task.proposed if searched else self._chosen.choose(self._rounds, CutSettings(seed=world.seed))
 
@@ -120,18 +118,18 @@ class MeasuredPlan:
         self._chosen, self._proposed = task.chosen.with_radio(), task.proposed
         draws = _draws(task)
         self._rounds = measured_rounds(task.world, draws, self._batch_size, task.num_batches, task.config.fleet.min_cut)
-        self.first = draws.sample(0)
+        self._first = draws.sample(0)
         searched = not self._chosen.chooses_cuts
         self.cuts = task.proposed if searched else ruled_cuts(self._chosen, self._rounds, task.world.seed)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
-        rates, servers = self.first.rates, self._world.servers
+        rates, servers = self._first.rates, self._world.servers
         assert rates is not None, "measured links draw rates"
         own_s, work, _ = self._rounds.at(cuts)
         server_hz = optimal_cycles(own_s[0], work[0], self._rounds.main_hz)
         if self._chosen.cycles == "even":
             server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
-        speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
+        speed = self._first.cpu_hz * self._world.fleet.flops_per_cycle
         times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
         return client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
 
@@ -159,11 +157,11 @@ class EvenPlan:
         self._batch_size, self._world, self._num_batches = task.config.train.batch_size, task.world, task.num_batches
         self._draws, self._others = _draws(task), others
         self.cuts = np.array(fastest_cuts(task.world, self._batch_size, task.num_batches, task.config.fleet.min_cut))
-        self.first = self._draws.sample(0)
+        self._first = self._draws.sample(0)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         server_hz = np.full(len(cuts), self._world.servers.main_hz / len(cuts))
-        times = self._phases(cuts, self.first)
+        times = self._phases(cuts, self._first)
         return client_plans(cuts, server_hz, times, self._num_batches, None, False)
 
     def mean_s(self, cuts: Array) -> float:

@@ -1,11 +1,14 @@
-"""Runs are summed up into a comparison: means over seeds for each label, and each label against the reference."""
+"""Runs are summed up into a comparison: means over seeds for each label, each label against the reference, and what was gained in a few
+lines."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from hsfl.errors import InputError, known
+from hsfl.formats import percent, seconds, significant
 from hsfl.methods import PROPOSED
 from hsfl.report.comparison import Comparison, LabelResult, Pair
 from hsfl.report.curves import estimate, time_to_target_s
@@ -145,3 +148,55 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
     if len({tuple(result.seeds) for result in results}) > 1:
         notes.append("The labels were not all run with the same seeds; a pair uses the seeds that both labels have.")
     return notes
+
+
+def gained(comparison: Comparison) -> list[str]:
+    """Up to three lines that set the reference against the others: the seconds of a round, the metric when the first of them ends, and
+    when the reference reached what the others have at the end; none where there is nothing to set it against."""
+    ours, others = comparison.reference, [label for label in comparison.labels if label != comparison.reference]
+    if not others or not comparison.pairs:
+        return []
+    names = {label: comparison.name(label).split(",")[0] for label in comparison.labels}
+    short = [*names.values()]
+    names = {label: name if short.count(name) == 1 else comparison.name(label) for label, name in names.items()}
+    rounds_s = {label: _mean_round_s(comparison.runs_of(label)) for label in (ours, *others)}
+    values, lines = {result.label: result.common.mean for result in comparison.results}, []
+    if own_s := rounds_s[ours]:
+        longer = {label: significant(rounds_s[label] / own_s, 3) for label in others if rounds_s[label]}
+        each = [f"{names[label]} {seconds(rounds_s[label], 3)} ({times} times)" for label, times in longer.items()]
+        lines.append(f"Mean round: {', '.join([f'{names[ours]} {seconds(own_s, 3)}', *each])}.")
+    title = "accuracy" if comparison.metric == ACCURACY else comparison.metric.title
+    if values[ours] is not None:
+        each = [f"{names[label]} {_shown(comparison.metric, values[label])}" for label in (ours, *others)]
+        lines.append(f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {', '.join(each)}.")
+    reached = {label: _reached_s(comparison, label) for label in others}
+    sooner = [
+        f"{names[label]} after {own} instead of {their}" for label, (own, their) in reached.items() if own != their
+    ]
+    return lines + ([f"{names[ours]} reached the last {title} of {', '.join(sooner)}."] if sooner else [])
+
+
+def _mean_round_s(runs: Sequence[Run]) -> float:
+    """The mean round in simulated seconds, over all runs; 0 where none was made."""
+    made = [run.sim_time_s / len(run.records) for run in runs if run.records]
+    return fmean(made) if made else 0.0
+
+
+def _shown(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "no model yet"
+    return percent(value, 1) if metric.percent else significant(value, 3)
+
+
+def _reached_s(comparison: Comparison, label: str) -> tuple[str, str]:
+    """When the reference, and when the label itself, reached what the label has at the end: means over the seeds in which both did and
+    the label ends better than it was when it was first tested."""
+    ours, metric, times = {run.seed: run for run in comparison.runs_of(comparison.reference)}, comparison.metric, []
+    for run in comparison.runs_of(label):
+        tested = [value for record in run.records if (value := record.value(metric.name)) is not None]
+        if run.seed in ours and tested and metric.is_better(tested[-1], tested[0]):
+            own_s = time_to_target_s(ours[run.seed].records, tested[-1], metric)
+            their_s = time_to_target_s(run.records, tested[-1], metric)
+            times += [(own_s, their_s)] if own_s and their_s else []
+    own, their = (seconds(fmean(column), 3) for column in zip(*times)) if times else ("", "")
+    return own, their

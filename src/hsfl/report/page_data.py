@@ -8,16 +8,16 @@ import numpy as np
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
 from hsfl.formats import QUANTILES
-from hsfl.report.comparing import compare
+from hsfl.report.comparing import compare, gained
 from hsfl.report.comparison import SENT
 from hsfl.report.curves import QUANTITIES, Band
-from hsfl.report.gained import gained
 from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
 from hsfl.report.page_slots import slots
 from hsfl.report.page_sources import PageRun, Sources
 from hsfl.report.page_sweep import sweep_part
-from hsfl.report.page_words import describe, settings_rows, sharing, subset_notes
+from hsfl.report.page_words import describe, plan_sentence, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
+from hsfl.report.records import PlanRecord
 from hsfl.report.runs import Run, display_name
 from hsfl.runs.records import ClientsRecord
 from hsfl.runs.round_records import best_round
@@ -48,15 +48,17 @@ def page_data(sources: Sources) -> dict[str, Any]:
             for label, slot, style in slots(labels, foreign_styles(runs))
         ],
         "tables": _tables(sources),
-        "sharing": sharing([(one.run.name, one.config.framework, one.trained_as) for one in sources.runs]),
+        "sharing": sharing([(one.run.name, one.trained_as) for one in sources.runs]),
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_part(folder, sweep) for folder, sweep in sources.sweeps],
-        "plans": [
-            {"folder": folder} | asdict(plan) | {"words": " ".join(plan.assumed) or plan.words}
-            for folder, plan in sources.plans
-        ],
+        "plans": [_plan_part(folder, plan) for folder, plan in sources.plans],
         "max_clients": MAX_CLIENTS,
     }
+
+
+def _plan_part(folder: str, plan: PlanRecord) -> dict[str, Any]:
+    words = {"words": " ".join(plan.assumed) or plan.words, "why_words": plan_sentence(plan)}
+    return {"folder": folder} | asdict(plan) | words
 
 
 def _metrics(runs: list[Run]) -> list[dict[str, Any]]:
@@ -147,7 +149,9 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "quantiles": QUANTILES,
         "counts": client_counts(records),
         "gantt_every": every,
-        "rounds": round_columns(records, list(run.bytes), every, run.pools_data),
+        "rounds": round_columns(
+            records, list(run.bytes), every, run.pools_data, one.clients.names if one.clients else None
+        ),
     }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.measured import measured_rows
+from hsfl.report.page_words import straggler_sentence
 from hsfl.report.runs import Run, pools_data
 from hsfl.runs.round_records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
@@ -37,12 +38,17 @@ def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | Non
 
 
 def round_columns(
-    records: Sequence[RoundRecord], links: Sequence[str], every: int | None, pooled: bool | None = None
+    records: Sequence[RoundRecord],
+    links: Sequence[str],
+    every: int | None,
+    pooled: bool | None = None,
+    names: Sequence[str] | None = None,
 ) -> dict[str, list[Any]]:
     """The quantities of all rounds by name, [R] each.
 
     every: keep the Gantt chart of every n-th round, and of the first and the last; None keeps no chart.
     pooled: whether the data are on the server; by default as the built-in framework of the records has it.
+    names: [K] of the clients, where they have names.
     """
     last = len(records) - 1
     drawn = [
@@ -65,7 +71,7 @@ def round_columns(
     rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
     columns["why"] = [
-        None if row is None and record.crowd is None else why(record) for record, row in zip(records, rows)
+        None if row is None and record.crowd is None else why(record, names) for record, row in zip(records, rows)
     ]
     columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
@@ -102,10 +108,12 @@ def straggler(record: RoundRecord) -> int | None:
     return None if together(record) else record.straggler
 
 
-def why(record: RoundRecord) -> str | None:
-    """What holds the straggler up, in words; None where an older version did not record it."""
-    words = record.why.get("words") if isinstance(record.why, dict) else None
-    return words if isinstance(words, str) else None
+def why(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
+    """What held the straggler up, in words; None where that was not recorded. names: [K] of the clients, where they have names."""
+    if record.why is None or (k := record.straggler) is None:
+        return None
+    cut = f" (cut {record.cuts[k]})" if record.cuts else ""
+    return straggler_sentence(record.why, f"{names[k] if names else f'client {k}'}{cut}")
 
 
 def _changes(values: Sequence[Any]) -> list[Any]:

@@ -3,11 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hsfl.config import NetworkConfig, RunConfig, flatten
-from hsfl.formats import count, si
+from hsfl.config import RunConfig, flatten
+from hsfl.formats import count, seconds, si
+from hsfl.network.clock import Why
 from hsfl.report.runs import Look, built_in, display_name
 
 MOST_VALUES = 200  # of one setting, that are shown
+HELD_BY = {  # a client's longest phase, as people say it
+    "client": "its own computing",
+    "smashed": "sending smashed data",
+    "server": "the main server's work for it",
+    "gradient": "receiving gradients",
+    "model_up": "sending its model",
+}
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
@@ -50,6 +58,28 @@ def passes(local_epochs: float) -> str:
     return f"{local_epochs:g} {'passes' if local_epochs > 1 else 'of a pass'} over the data"
 
 
+def straggler_sentence(held: Why, who: str) -> str:
+    """What holds a client up. who: the client, such as `client 3 (cut 2)`."""
+    amount, rate = ("FLOP", "FLOP/s") if held.phase in ("client", "server") else ("B", "bit/s")
+    return (
+        f"The longest phase of {who} is {HELD_BY[held.phase]}: {seconds(held.seconds, 4)} of its {seconds(held.own_s, 4)}, "
+        f"{si(held.amount)}{amount} at {si(held.per_second)}{rate}."
+    )
+
+
+def plan_sentence(plan: Any) -> str | None:
+    """What holds up the client on which the round of a plan hangs most. plan: an answer of `hsfl plan`, or its record."""
+    if plan.why is None:
+        return None
+    one = next((client for client in plan.clients if client.client == plan.why.client), None)
+    who = f"client {plan.why.client}" if one is None else f"{one.name} (cut {one.cut})"
+    held = straggler_sentence(plan.why, f"{who}, on which the round hangs most,")
+    if plan.other_cut is None:
+        return held
+    instead = f"{seconds(plan.other_round_s, 4)} instead of {seconds(plan.round_s, 4)}"
+    return f"{held} With its best other cut, {plan.other_cut}, the mean round would take {instead}."
+
+
 def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
     data, model = config.data, config.model
     way = {
@@ -59,11 +89,10 @@ def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
         "quantity_skew": f"in unequal amounts (alpha {data.alpha:g})",
         "given": "as the data say",
     }[data.partition]
-    dealt = "dealt out" if data.partition == "iid" else "divided"
-    how = f"drawn {way} and with replacement" if redrawn else f"{dealt} {way}"
+    how = f"{'drawn with replacement' if redrawn else 'divided'} {way}"
     some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
     start = ", from given weights," if model.init_weights is not None else ""
-    clients = "one client" if config.fleet.num_clients == 1 else f"{config.fleet.num_clients:,} clients"
+    clients = count(config.fleet.num_clients, "client")
     return f"{display_name(config.framework, look)} trains {model.name}{start} on {data.name}{some}, {how} among {clients}."
 
 
@@ -122,19 +151,8 @@ def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:
         scaled = (
             f" The clock charges each sample as {network.sample_scale:.4g}; data sent is that of the training itself."
         )
-    return f"{links}{back}; {_main_server(config, main_flops_per_s)}.{scaled}"
-
-
-def _main_server(config: RunConfig, flops_per_s: float | None) -> str:
-    """The main server in words: where there is a fleet file, which may describe it, as the run had it; else as the config says."""
-    hz, per_cycle = config.network.main_hz, config.network.flops_per_cycle
-    if config.fleet.file is not None and flops_per_s is not None:
-        return f"a main server of {si(flops_per_s)}FLOP/s"
-    unless = (
-        " unless the file says otherwise" if config.fleet.file is not None and hz == NetworkConfig().main_hz else ""
-    )
-    each = "" if per_cycle == 1 else f" of {per_cycle:.4g} FLOPs each"
-    return f"a main server of {si(hz)}cycles/s{each}{unless}"
+    server = f"{si(network.main_hz)}cycles/s" if main_flops_per_s is None else f"{si(main_flops_per_s)}FLOP/s"
+    return f"{links}{back}; a main server of {server}.{scaled}"
 
 
 def _allocation(config: RunConfig) -> str:
@@ -145,32 +163,27 @@ def _allocation(config: RunConfig) -> str:
 
 def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
     """What the bytes of a training on a subset would be for the whole data set. scales: (name, network.sample_scale)."""
-    names: dict[float, list[str]] = {}
-    for name, scale in scales:
-        names.setdefault(scale, []).append(name)
-    notes = {
-        scale: "Bytes are those of this training on a subset. For the whole data set, what clients and the main server "
-        f"exchange would be {scale:.4g} times as much; models would not."
-        for scale in names
-        if scale != 1
-    }
-    if len(names) == 1:
-        return list(notes.values())
-    return [f"{_and(names[scale])}: {note}" for scale, note in notes.items()]
+    notes = []
+    for scale in dict.fromkeys(scale for _, scale in scales if scale != 1):
+        names = [name for name, other in scales if other == scale]
+        whose = "" if len(names) == len(scales) else f"{_and(names)}: "
+        notes.append(
+            f"{whose}Bytes are those of this training on a subset. For the whole data set, what clients and the main server "
+            f"exchange would be {scale:.4g} times as much; models would not."
+        )
+    return notes
 
 
-def sharing(runs: Sequence[tuple[str, str, str | None]]) -> list[str]:
-    """A note on runs that took their training from another framework. runs: (name, framework, that other framework or None)."""
-    groups: dict[str, dict[str, None]] = {}
-    for name, framework, trained_as in runs:
+def sharing(runs: Sequence[tuple[str, str | None]]) -> list[str]:
+    """A note on runs that took their training from another run. runs: (name, that run's framework or None)."""
+    names: dict[str, list[str]] = {}
+    for name, trained_as in runs:
         if trained_as is not None:
-            groups.setdefault("" if trained_as == framework else trained_as, {})[name] = None
-    sentences = []
-    for trained_as, names in groups.items():
-        their, other = ("its", "another run") if len(names) == 1 else ("their", "other runs")
-        origin = f"a run of {display_name(trained_as)}" if trained_as else f"{other} of the same framework"
-        sentences.append(f"{_and(list(names))} took {their} training from {origin}; only the clock is {their} own.")
-    return sentences
+            names.setdefault(trained_as, []).append(name)
+    return [
+        f"{_and(own)} took the training of a run of {display_name(of)}; only the clock differs."
+        for of, own in names.items()
+    ]
 
 
 def _and(names: Sequence[str]) -> str:

@@ -10,10 +10,20 @@ import numpy as np
 from hsfl.errors import known
 from hsfl.formats import ENDLESS, seconds
 from hsfl.methods import METHODS, Style
-from hsfl.report.coincide import lies_on, notes, styled
 from hsfl.report.comparison import Comparison, titled
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
-from hsfl.report.figure import FAINT, INK, STYLE, file_name, matplotlib, plain, save
+from hsfl.report.figure import (
+    FAINT,
+    INK,
+    STYLE,
+    coincidence_notes,
+    file_name,
+    lies_on,
+    matplotlib,
+    plain,
+    save,
+    shared_dashes,
+)
 from hsfl.report.gantt import gantt_figure
 from hsfl.report.runs import Run, built_in
 
@@ -116,7 +126,7 @@ def _draw_curves(
     firsts, ends = lies_on([(x, mean) for x, mean, *_ in bands]), []
     for place, (label, (x, mean, low, high)) in enumerate(zip(comparison.labels, bands)):
         colour, marker, dashes = styles[label]
-        style = (colour, marker, styled(dashes, firsts, place))
+        style = (colour, marker, shared_dashes(dashes, firsts, place))
         steps = over == "time" and len(comparison.runs_of(label)) == 1
         draw_interval(axes, x, mean, low, high, colour, place, len(bands))
         _draw_curve(axes, x, mean, style, place, names[place], steps)
@@ -136,7 +146,7 @@ def _draw_target(time_axes: "Axes", round_axes: "Axes", comparison: Comparison, 
 def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: list[int]) -> list[str]:
     """The labels' names, a line for each setting, and with which curve each coincides."""
     names = [plain(comparison.name(label)) for label in comparison.labels]
-    said = notes(names, ("over time", over_time), ("over rounds", over_rounds))
+    said = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
     texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
     runs = [comparison.runs_of(label) for label in comparison.labels]
     said = [note if any(run.records for run in each) else "no round in the budget" for note, each in zip(said, runs)]

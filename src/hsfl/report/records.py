@@ -76,6 +76,8 @@ class PlanRecord:
     assumed: list[str] = field(default_factory=list)
     words: str = ""  # what older versions had instead of the sentences of `assumed`
     why: Held | None = None
+    other_cut: Index | None = None
+    other_round_s: Number | None = None
     config: dict[str, Any] | None = None
     crowd: CrowdPlan | None = None  # of many clients, or several cells, in place of the clients
 

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.report.coincide import lies_on, notes, styled
-from hsfl.report.figure import FAINT, STYLE, file_name, matplotlib, plain, save
+from hsfl.report.figure import (
+    FAINT,
+    STYLE,
+    coincidence_notes,
+    file_name,
+    lies_on,
+    matplotlib,
+    plain,
+    save,
+    shared_dashes,
+)
 from hsfl.report.plots import LINE_POINTS, curve_look, label_styles
 from hsfl.report.sweep import Sweep, find_metric, say_setting
 
@@ -98,7 +107,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
             for place, (label, curve) in enumerate(zip(sweep.labels, curves)):
                 colour, marker, dashes = styles[label]
                 shift = APART_POINTS * (place - (len(names) - 1) / 2)
-                dashes = styled(dashes, first, place, shift / LINE_POINTS)
+                dashes = shared_dashes(dashes, first, place, shift / LINE_POINTS)
                 style = (colour, marker, dashes if axis.numbers else "none")
                 _draw(mpl, figure, axes, x, curve, style, shift)
             axes.set_title(plain(panel.name), fontsize=9)
@@ -106,7 +115,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
             axes.set_visible(False)
         grid.flat[0].set_ylim(*y_limits(drawn))
         _name_axes(mpl, grid, axis, plain(sweep.fields[0]), plain(sweep.title(metric)))
-        said = [f"{name} {note}".strip() for name, note in zip(names, notes(names, *firsts))]
+        said = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
         handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
         widest = max(map(len, said))
         wide = max(1, min(len(said), int(size[0] * 10 // (widest + 8))))

@@ -19,7 +19,7 @@ from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock, is_tested
-from hsfl.planning.straggler import why_record
+from hsfl.planning.straggler import why
 from hsfl.runs.beginning import begin, goes_on, settled
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.interrupt import Interruptible
@@ -88,7 +88,6 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                     observer.warns(_stopped(config, round_index, says))
                 with interruptible():
                     after, record, estimated = _round(parts, here, round_index, line, says)
-                    record = replace(record, why=why_record(clock, round_index, clock.chosen(round_index)))
                 here = Position(
                     after,
                     advance(here.standing, record, parts.bench.task.goal.row.metric),
@@ -101,8 +100,8 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                 observer.round_ends(record)
         except KeyboardInterrupt:
             status = "interrupted"
-        except Diverged as why:
-            observer.warns(str(why))
+        except Diverged as error:
+            observer.warns(str(error))
             status = "diverged"
         finally:
             observer.run_ends()
@@ -131,7 +130,7 @@ def _round(
     """Train one round with the clients that the clock keeps, and look how good the model is now. The last value is the model with
     estimated statistics, where it was tested with them."""
     config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
-    last = _is_last(config, parts.clock, round_index, here.now_s)
+    last, chosen = _is_last(config, parts.clock, round_index, here.now_s), parts.clock.chosen(round_index)
     began = time.perf_counter()
     kept = np.flatnonzero(line.kept).tolist()
     if not kept:
@@ -146,15 +145,12 @@ def _round(
             quality = assess(parts.engine, framework, after)
         else:
             estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
-            quality, estimation_s = (
-                estimated.quality,
-                parts.clock.estimation_s(round_index, parts.clock.chosen(round_index)),
-            )
+            quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
     wall_s = time.perf_counter() - began
     record = make_record(
         framework, task, round_index, here.now_s, line, says, result, quality, wall_s,
-        averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+        why=why(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
     )  # fmt: skip
     losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():

@@ -95,7 +95,7 @@ class Told(Show):
 
     def says(self, message: str) -> None:
         if not self.quiet:
-            self.console.print(message, soft_wrap=True, highlight=False)
+            self.console.print(message, soft_wrap=True)
 
 
 def _place(place: int, total: int, left_s: float | None) -> str:

@@ -64,7 +64,7 @@ class Warnings(Observer):
         if what in self.said:
             return
         self.said.add(what)
-        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True, highlight=False)
+        self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True)
 
 
 class Lines(Warnings):
@@ -73,7 +73,7 @@ class Lines(Warnings):
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
         self.budget_s = config.train.budget_s
-        self.console.print(heading(config, cuts, self.name), soft_wrap=True, highlight=False)
+        self.console.print(heading(config, cuts, self.name), soft_wrap=True)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
@@ -81,7 +81,7 @@ class Lines(Warnings):
         if self.budget_s is not None:
             rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
         left = f"  {duration(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
-        self.console.print(describe(record, self.rounds) + left, soft_wrap=True, highlight=False)
+        self.console.print(describe(record, self.rounds) + left, soft_wrap=True)
 
 
 class Bars(Lines):
@@ -112,7 +112,7 @@ class Bars(Lines):
         self.bars.update(self.round_bar, completed=self.num_samples, note="testing")
 
     def round_ends(self, record: RoundRecord) -> None:
-        self.bars.console.print(describe(record, self.rounds), soft_wrap=True, highlight=False)
+        self.bars.console.print(describe(record, self.rounds), soft_wrap=True)
         self.bars.update(self.run_bar, completed=record.round)
 
     def run_ends(self) -> None:

@@ -12,7 +12,7 @@ from hsfl.data.holdings import class_counts
 from hsfl.errors import InputError
 from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task
-from hsfl.network.clock import PHASES, Timeline
+from hsfl.network.clock import PHASES, Timeline, Why
 from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.data import with_replacement
 from hsfl.runs.folder import RunFolder
@@ -88,13 +88,14 @@ def make_record(
     result: RoundResult,
     quality: Quality | None,
     wall_s: float,
+    why: Why | None = None,
     averaged: Quality | None = None,
     estimation_s: float = 0.0,
 ) -> RoundRecord:
     """The record of a round.
 
     now_s: simulated seconds at which the round began. says: what the policy says of its allocation. quality: None where
-    the model was not tested. wall_s: real seconds that the round took. averaged: where BatchNorm's statistics were estimated, how
+    the model was not tested. wall_s: real seconds that the round took. why: what held the straggler up. averaged: where BatchNorm's statistics were estimated, how
     good the model is with the averaged ones. estimation_s: how long the estimation took, simulated.
     """
     many = is_many(len(line.kept))
@@ -120,6 +121,7 @@ def make_record(
         phases={} if many else phase_times(line),
         allocation=cast(Says, told(says, len(line.kept)) if many else says),
         bytes=asdict(result.bytes),
+        why=why,
         metrics=dict(quality.metrics) if quality else {},
         crowd=round_crowd(line, framework.cuts) if many else None,
         averaged=_averaged(averaged) if averaged else None,

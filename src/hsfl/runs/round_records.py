@@ -5,6 +5,7 @@ Where a fleet is large, lists over clients are empty, and a `crowd` holds quanti
 Legend: K clients, C classes, I subchannels, Q quantiles.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
 from hsfl.formats import QUANTILES
+from hsfl.network.clock import Why
 from hsfl.runs.numbers import Count, Fraction, Index, Number, Positive, check_length
 from hsfl.tasks import Metric
 
@@ -65,13 +67,13 @@ class RoundCrowd(TypedDict):
 PER_CLIENT = ("server_hz", "share", "up_power_w", "down_power_w")  # fields of Says
 
 
-def _has_words(why: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(why.get("words"), str):
-        raise ValueError("its words are missing")
+def _finite(why: Why) -> Why:
+    if not all(map(math.isfinite, (why.seconds, why.own_s, why.amount, why.per_second))):
+        raise ValueError("one of its numbers is infinite or NaN")
     return why
 
 
-Held = Annotated[dict[str, Any], AfterValidator(_has_words)]
+Held = Annotated[Why, AfterValidator(_finite)]
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ class RoundRecord:
     phases: dict[str, Times]  # of each phase that takes time
     allocation: Says  # what the policy says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, Count]  # by link
-    why: Held | None = (
-        None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
-    )
+    why: Held | None = None  # what held the straggler up; None if no client trained, and on real machines
     metrics: dict[str, Number] = field(
         default_factory=dict
     )  # of tasks other than classification, and of plugins, by name

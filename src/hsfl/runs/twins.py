@@ -7,7 +7,7 @@ dropped, one of them is trained and the others take over what it learned, round 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, RoundResult
 from hsfl.methods import METHODS
 from hsfl.models.units import SplitModel
-from hsfl.planning.straggler import why_record
+from hsfl.planning.straggler import why
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
 from hsfl.runs.observer import Observer
@@ -137,9 +137,9 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         result = RoundResult(row.train_loss, row.num_samples, num_bytes)
         record = make_record(
             framework, bench.task, index, now_s, line, says, result, quality, row.wall_s,
-            averaged=averaged, estimation_s=estimation_s,
+            why=why(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip
-        records.append(replace(record, why=why_record(clock, index, chosen)))
+        records.append(record)
         now_s = record.sim_time_s
     return records, "finished"
 

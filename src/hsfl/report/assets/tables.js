@@ -134,7 +134,7 @@ function drawPlans(plans, charts) {
       card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)), ...plan.notes.map((note) => h("p", { class: "note" }, note)));
     if (plan.crowd) drawPlannedCrowd(plan.crowd, body);
     else drawPlannedClients(plan, body, charts);
-    if (plan.why) body.append(h("p", { "data-key": "plan_why" }, plan.why.words));
+    if (plan.why_words) body.append(h("p", { "data-key": "plan_why" }, plan.why_words));
     if (!plan.crowd) body.append(h("p", { class: "note" }, HELD_UP));
     const best = plan.baselines_s.proposed;
     body.append(table(plan.crowd ? "Policies in the same rounds, each with the cuts that a run plans for it" : "Policies on the same samples", [
