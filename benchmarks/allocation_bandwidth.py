@@ -7,7 +7,8 @@ import argparse
 
 import numpy as np
 
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 
 
@@ -23,7 +24,7 @@ def main():
         for seed in range(n):
             rng = np.random.default_rng(seed)
             scenario = random_scenario(rng, clients, subchannels, sharing="bandwidth")
-            answer = exact(scenario, random_cuts(rng, scenario), gap=1e-2, time_limit_s=900.0)
+            answer = exact(scenario, rcls(scenario, rng), gap=1e-2, time_limit_s=900.0)
             seconds.append(answer.seconds)
             gaps.append(answer.gap)
         print(

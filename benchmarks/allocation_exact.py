@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.solvers import allocate
 
@@ -18,7 +19,7 @@ GAP = 1e-3
 def instance(clients, subchannels, seed):
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    return scenario, random_cuts(rng, scenario)
+    return scenario, rcls(scenario, rng)
 
 
 def ours(scenario, cuts, repeats=5):

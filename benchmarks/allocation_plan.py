@@ -5,14 +5,16 @@ python benchmarks/allocation_plan.py [--quick] [--n 5]
 
 import argparse
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings, scls
-from hsfl.allocation.cuts import choose_cuts, exact_rounds
-from hsfl.allocation.draw import gains, random_cuts, random_scenario
+from hsfl.allocation.cut_methods import CutSettings, rcls, scls
+from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.samples import evaluate_all, with_draws
+from hsfl.allocation.joint import exact
+from hsfl.allocation.samples import evaluate_all
 from hsfl.allocation.solvers import allocate
 
 
@@ -22,7 +24,12 @@ def fleet(seed, num_samples, clients=10, subchannels=10):
     scenario = random_scenario(rng, clients, subchannels)
     shape = (num_samples, clients, subchannels)
     speeds = scenario.cpu_hz * np.maximum(0.1, 1 + 0.1 * rng.standard_normal((num_samples, clients)))
-    return with_draws(scenario, gains(rng, *shape), gains(rng, *shape), speeds)
+    draws = zip(gains(rng, *shape), gains(rng, *shape), speeds)
+    return [replace(scenario, main_gain=main, edge_gain=edge, cpu_hz=hz) for main, edge, hz in draws]
+
+
+def exact_mean_s(samples, cuts):
+    return np.mean([exact(sample, cuts, gap=1e-3, time_limit_s=1.0).round_s for sample in samples])
 
 
 def plans(name, n, num_samples, population, subchannels=10, clients=10):
@@ -33,7 +40,7 @@ def plans(name, n, num_samples, population, subchannels=10, clients=10):
             samples = fleet(seed, num_samples, clients, subchannels)
             plan = choose_cuts(samples, CutSettings(method=method, seed=seed, population=population))
             rows.append(
-                (plan.seconds, plan.mean_s, plan.gap, plan.evaluations, exact_rounds(samples, scls(samples[0])).mean())
+                (plan.seconds, plan.mean_s, plan.gap, plan.evaluations, exact_mean_s(samples, scls(samples[0])))
             )
         results[method] = np.array(rows)
         s, mean, gap, evaluations, shallow = results[method].T
@@ -55,7 +62,7 @@ def plans(name, n, num_samples, population, subchannels=10, clients=10):
 def fitness_rate(population=50):
     samples = fleet(0, 20)
     fitness, rng = Fitness(samples), np.random.default_rng(1)
-    cuts = np.array([random_cuts(rng, samples[0]) for _ in range(population)])
+    cuts = np.array([rcls(samples[0], rng) for _ in range(population)])
     for threads in (1, 2):
         rates = []
         for _ in range(5):

@@ -185,3 +185,8 @@ def test_no_such_config(source, hint):
         InputError, match=rf"neither a readable file nor a preset; {hint}presets: demo, gpt-text, paper-cifar10"
     ):
         read_config(source)
+
+
+def test_a_number_too_long_to_write_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"config data.image_size is of type int, too long to show; give "):
+        parse_config({"data": {"image_size": 10**5000}})

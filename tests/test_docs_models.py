@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hsfl import plugins
+from tests.plugins.files import unload
 from tests.small_runs import hsfl
 from tests.test_docs_data import ROOT, parts_of
 
@@ -33,5 +33,5 @@ def test_the_page_about_models_runs_as_it_stands(
     assert "('stem', 'left', 'head')" in shown
     assert "torch.Size([2, 12, 5]) torch.Size([2, 24])" in shown
     assert names["result"].status == "finished"
-    plugins.unload()
+    unload()
     assert (tmp_path / "runs/named/export/model.torchscript.pt").exists()

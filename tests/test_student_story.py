@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hsfl
-from hsfl import plugins
+from tests.plugins.files import unload
 
 POLICY = """
 import numpy as np
@@ -31,9 +31,9 @@ MACHINES = 5
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     """Begins and ends without plugins."""
-    plugins.unload()
+    unload()
     yield
-    plugins.unload()
+    unload()
 
 
 def recordings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

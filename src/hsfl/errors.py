@@ -1,7 +1,13 @@
-"""The error that people see, and names looked up with a hint."""
+"""The error that people see, names looked up with a hint, and pydantic's errors in one line each. Nothing is imported for it."""
 
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any, get_args
+
+Location = tuple[
+    int | str, ...
+]  # where pydantic found a mistake: names of fields, positions in lists, branches of unions
 
 
 class InputError(ValueError):
@@ -20,3 +26,145 @@ def known(what: str, name: str, choices: Iterable[str], way_out: str = "") -> st
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}{way_out}")
     return name
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it, shortened where it is long."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return f"of type {type(value).__name__}, too long to show"
+
+
+def explain(error: Any, tree: Any, model: Any, what: str, prefix: str = "", known_fields: Sequence[str] = ()) -> str:
+    """The first mistake in some settings, in one line: the field, its value, the way out.
+
+    error: pydantic's ValidationError. tree: the settings that were read. model: the pydantic model that refused them.
+    what: the settings in one word, which begins the line. prefix: where the model's fields stand in the settings.
+    known_fields: the dotted names of all fields; those of the model unless given.
+    """
+    problem = first_problem(error)
+    name, value, field = _locate(problem["loc"], tree, model)
+    name = (prefix + name).removesuffix(".")
+    known_fields = known_fields or field_names(model)
+    if problem["type"] == "extra_forbidden":
+        return f"unknown {what} field {name!r}; {suggest(name, known_fields)}"
+    if problem["type"] == "model_type":
+        fields = ", ".join(field for field in known_fields if field.startswith(f"{name}."))
+        return f"{what} {name} is {shown(value)} but it is a section; set its fields: {fields}"
+    if problem["type"] == "missing" and value is None:
+        return f"{what} {name} is missing; set it"
+    return f"{what} {name} is {shown(value)}{_clause(problem, 'give', field)}"
+
+
+def first_problem(error: Any) -> dict[str, Any]:
+    """The mistake to tell first: an unknown field, which may be another's misspelt name, else the first mistake.
+
+    Where a field takes a number or a list, pydantic complains of a wrong list twice; that it is no number is not the mistake.
+    """
+    problems = error.errors(include_url=False)
+    above = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]) - 1)}
+
+    def rank(problem: Mapping[str, Any]) -> tuple[bool, bool]:
+        is_other_branch = isinstance(problem["input"], list) and problem["loc"][:-1] in above
+        return problem["type"] != "extra_forbidden", is_other_branch
+
+    return min(problems, key=rank)
+
+
+def explain_field(problem: Mapping[str, Any], show: bool = True) -> str:
+    """What is wrong with JSON that is read as a record: the field, its value, what it should be; to follow the JSON's name.
+
+    show: whether the value may be told.
+    """
+    if problem["type"] == "json_invalid":
+        return f" cannot be read as JSON ({problem['msg'].removeprefix('Invalid JSON: ')})"
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
+    if problem["type"] == "missing":
+        return f": {name} is missing"
+    value = shown(problem["input"]) if show else "wrong"
+    clause = _clause(problem, "it should be")
+    return f": {name or 'the whole'} is {value}{clause}" if name or not clause.startswith(": ") else clause
+
+
+def _clause(problem: Mapping[str, Any], should: str, field: Any = None) -> str:
+    """What a field should be, to follow its value. field: its declaration, whose description takes the place of pydantic's account."""
+    if problem["type"] == "quantity":  # a sentence that names a way out
+        return f"; {problem['msg']}"
+    if problem["type"] in ("value_error", "assertion_error"):
+        return f": {problem['msg'].partition(', ')[2]}"
+    wanted = field.description if field is not None and field.description else _wanted(problem)
+    if wanted and field is not None and type(None) in get_args(field.annotation):
+        wanted += " or null"
+    return f"; {should} {wanted}" if wanted else f": {problem['msg']}"
+
+
+def _wanted(problem: Mapping[str, Any]) -> str:
+    """What a field takes, in words, from pydantic's name for the problem: int_parsing, literal_error, less_than...; empty if unclear."""
+    kinds = {
+        "int": "a whole number",
+        "float": "a number",
+        "finite": "a finite number",
+        "bool": "true or false",
+        "dict": "names and values",
+    }
+    ranges = {
+        "greater_than_equal": "a number of at least {ge}",
+        "greater_than": "a number above {gt}",
+        "less_than_equal": "a number of at most {le}",
+        "less_than": "a number below {lt}",
+        "literal_error": "{expected}",
+        "string_type": "text",
+    }
+    kind, message = problem["type"], problem["msg"]
+    if kind in ranges:
+        return ranges[kind].format(**problem.get("ctx", {}))
+    if kind.partition("_")[0] in kinds:
+        return kinds[kind.partition("_")[0]]
+    given = message.removeprefix("Input should be ").replace("a valid ", "a ")
+    return given if given != message else ""
+
+
+def _locate(loc: Location, tree: Any, model: Any) -> tuple[str, Any, Any]:
+    """The field's dotted name, its value in the tree, and its declaration, None where the value is only a part of the field's.
+
+    A field with a description is told as a whole. In other fields the position in a list is named; branches of a union are not.
+    """
+    name, field = "", None
+    for part in loc:
+        inside = isinstance(tree, Mapping) and part in tree
+        if isinstance(part, int):
+            name, field = f"{name}[{part}]", None
+            tree = tree[part] if isinstance(tree, Sequence) and part < len(tree) else None
+        elif inside or hasattr(model, "model_fields"):
+            name = f"{name}.{part}" if name else part
+            field = getattr(model, "model_fields", {}).get(part)
+            tree, model = tree[part] if inside else None, field.annotation if field is not None else None
+        if field is not None and field.description:
+            break
+    return name, tree, field
+
+
+def field_names(model: Any, prefix: str = "") -> list[str]:
+    """The dotted names of all fields of a pydantic model and of the models in it."""
+    names = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        names += field_names(inner, f"{prefix}{name}.") if hasattr(inner, "model_fields") else [f"{prefix}{name}"]
+    return names
+
+
+def suggest(unknown: str, known_fields: Iterable[str], older: Mapping[str, str] | None = None) -> str:
+    """A hint for an unknown field: the same name in another section, else a similar name in this section, else all names here.
+
+    older: today's names of fields by the names that they had in this section before.
+    """
+    section, _, last = unknown.rpartition(".")
+    inside, known_fields, older = f"{section}." if section else "", list(known_fields), older or {}
+    beside = dict.fromkeys(
+        name.removeprefix(inside).partition(".")[0] for name in known_fields if name.startswith(inside)
+    )
+    same = [name for name in known_fields if name.rpartition(".")[2] == last]
+    alike = get_close_matches(last, [*beside, *older], 1, 0.6)
+    near = same or [inside + older.get(name, name) for name in alike]
+    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(inside + name for name in beside)}"

@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from hsfl.errors import InputError
+from hsfl.errors import InputError, explain_field, first_problem
 
 
 @contextmanager
@@ -203,23 +203,9 @@ def checked(content: bytes | str, kind: Any, where: str, way_out: str = DAMAGED)
     try:
         return _adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
-        raise InputError(f"{where}{_problem(error.errors(include_url=False)[0])}; {way_out}") from None
+        raise InputError(f"{where}{explain_field(first_problem(error))}; {way_out}") from None
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _problem(problem: Mapping[str, Any]) -> str:
-    """The field, its value, and what it should be, from pydantic's account; to follow the name of the file."""
-    names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])
-    field = "".join(names).removeprefix(".")
-    wanted = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "it should")
-    if problem["type"] == "json_invalid":
-        return f" cannot be read as JSON ({wanted.removeprefix('Invalid JSON: ')})"
-    if problem["type"] == "value_error":
-        return f": {field}: {wanted}" if field else f": {wanted}"
-    if problem["type"] == "missing":
-        return f": {field} is missing"
-    return f": {field or 'the whole'} is {reprlib.repr(problem['input'])}; {wanted}"

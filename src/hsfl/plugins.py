@@ -275,12 +275,3 @@ def hashes(names: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Plugin]
     """The plugins that registered these (kind, name) pairs; pairs that no plugin registered are left out."""
     found = {(kind, name): owner(kind, name) for kind, name in names}
     return {key: plugin for key, plugin in found.items() if plugin is not None}
-
-
-def unload() -> None:
-    """Forget everything that was registered, as if no plugin had been loaded."""
-    for registered in REGISTERED.values():
-        registered.forget()
-    REGISTERED.clear()
-    LOADED.clear()
-    FILES.clear()

@@ -1,10 +1,12 @@
 """Small scenarios on coarse grids, so that ties, zeros and equal clients happen."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
 
+from hsfl.allocation.joint import exact
 from hsfl.allocation.prices import shares_of, solve_shares
 from hsfl.allocation.scenario import Scenario
 
@@ -45,6 +47,19 @@ def scenarios(draw, max_clients=3, max_subchannels=4, sharing="exclusive", num_c
 def all_cuts(scenario):
     """Every vector of feasible cuts."""
     return [np.array(c) for c in product(*(scenario.feasible_cuts(k) for k in range(scenario.num_clients)))]
+
+
+def with_draws(scenario, main_gain, edge_gain, cpu_hz):
+    """One scenario for each of S draws: gains [S, K, I] and the clients' speeds in hertz [S, K]."""
+    return [
+        replace(scenario, main_gain=main, edge_gain=edge, cpu_hz=hz).checked()
+        for main, edge, hz in zip(main_gain, edge_gain, cpu_hz, strict=True)
+    ]
+
+
+def exact_rounds(samples, cuts):
+    """The optimal round of every sample in seconds, [S]."""
+    return np.array([exact(sample, cuts, gap=1e-3, time_limit_s=1.0).round_s for sample in samples])
 
 
 def enumerate_stage(stage):

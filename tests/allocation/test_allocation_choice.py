@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.allocation.cut_methods import scls
+from hsfl.allocation.cut_methods import rcls, scls
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
@@ -38,7 +38,7 @@ def test_a_tau_just_long_enough_drops_nobody():
     for seed in range(6):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 3, 2, sharing="bandwidth")
-        cuts = random_cuts(rng, scenario)
+        cuts = rcls(scenario, rng)
         answer = exact(scenario, cuts, gap=1e-7)
         training_s = answer.round_s - answer.phases["model_down_s"].max()
         assert exact(replace(scenario, tau_s=training_s * (1 + 1e-5)), cuts).kept.all()
@@ -60,7 +60,7 @@ def test_a_rule_s_gap_is_its_distance_to_the_optimum(name):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6)
-        cuts = random_cuts(rng, scenario)
+        cuts = rcls(scenario, rng)
         best, answer = exact(scenario, cuts), policy(name).allocate(scenario, cuts)
         assert answer.lower_bound_s <= best.round_s
         assert answer.gap <= 1 - best.round_s / answer.round_s + 2e-3
@@ -84,7 +84,7 @@ def test_a_file_is_as_good_as_a_scenario(tmp_path):
 def test_a_level_near_a_client_s_own_time_does_not_stop_the_proof():
     """Prices near a deadline have tangents without number; the bound used to stay at each client alone (48 %)."""
     rng = np.random.default_rng(1)
-    random_cuts(rng, random_scenario(rng, 10, 10))
+    rcls(random_scenario(rng, 10, 10), rng)
     scenario = random_scenario(rng, 32, 64)
     cuts = [5, 1, 4, 5, 1, 5, 4, 5, 4, 1, 4, 5, 4, 1, 4, 3, 4, 4, 1, 4, 4, 4, 5, 5, 4, 1, 8, 1, 1, 5, 4, 5]
     answer = solve_stage(training_stage(scenario, np.array(cuts)), StopWhen(0.05), TimeLimit(120.0))

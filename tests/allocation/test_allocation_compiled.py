@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hsfl.allocation import compiled
+
 CODE = """
 from hsfl.allocation.compiled import compiled
 
@@ -46,3 +48,22 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, suffix: str, damage) -> None
     path.write_bytes(damage(path.read_bytes()))
     assert run(tmp_path) == "41 0"
     assert run(tmp_path) == "41 1"
+
+
+def test_every_source_that_is_compiled_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change, and a move to another folder, give another folder; a source that compiles nothing does not."""
+    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    monkeypatch.setattr(compiled._CONFIG, "CACHE_DIR", "")
+    folder = compiled.cache_dir.__wrapped__
+    (tmp_path / "stage").mkdir()
+    source = tmp_path / "stage" / "prices.py"
+    source.write_text("@compiled")
+    names = [folder()]
+    (tmp_path / "plain.py").write_text("x = 1")
+    assert folder() == names[0]
+    source.write_text("@compiled ")
+    names.append(folder())
+    source.rename(tmp_path / "prices.py")
+    names.append(folder())
+    assert len(set(names)) == 3
+    assert all(Path(name).parent == tmp_path / "__pycache__" for name in names)

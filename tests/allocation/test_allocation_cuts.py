@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from allocation_instances import all_cuts
+from allocation_instances import all_cuts, exact_rounds, with_draws
 
 from hsfl.allocation.cut_methods import CutSettings, scls
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import choose_cuts, exact_rounds, first_candidates
+from hsfl.allocation.cuts import choose_cuts, first_candidates
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.samples import evaluate_all, with_draws
+from hsfl.allocation.samples import evaluate_all
 from hsfl.allocation.solving import TimeLimit
 from hsfl.errors import InputError
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hsfl.allocation import exclusive
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import _prove_many, solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.local_search import first_owner, local_search
@@ -61,7 +62,7 @@ def test_the_walk_through_assignments_proves_no_more_than_is_true(monkeypatch):
     for seed in range(10):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 3, 5)
-        stage = training_stage(scenario, random_cuts(rng, scenario))
+        stage = training_stage(scenario, rcls(scenario, rng))
         owner = np.array([0, 1, 2, 0, 1])
         T, rho, lam = solve_shares(stage, shares_of(owner, 3), 0.0, 0.0)
         answer = exclusive._prove_few(
@@ -78,7 +79,7 @@ def test_random_rounds_reach_the_gap(clients, subchannels):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels)
-        answer = exact(scenario, random_cuts(rng, scenario), gap=1e-3 if clients != 8 else 0.05)
+        answer = exact(scenario, rcls(scenario, rng), gap=1e-3 if clients != 8 else 0.05)
         check(scenario, answer)
         assert answer.status is SolveStatus.OPTIMAL
 
@@ -106,7 +107,7 @@ def test_more_resources_never_hurt(change, sharing):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 7, sharing=sharing)
-        cuts = random_cuts(rng, scenario)
+        cuts = rcls(scenario, rng)
         better = exact(BETTER[change](scenario), cuts)
         assert better.lower_bound_s <= exact(scenario, cuts).round_s
 
@@ -114,7 +115,7 @@ def test_more_resources_never_hurt(change, sharing):
 def test_time_limit_returns_the_best_with_its_gap():
     rng = np.random.default_rng(3)
     scenario = random_scenario(rng, 20, 40)
-    answer = exact(scenario, random_cuts(rng, scenario), gap=0.0, time_limit_s=0.3)
+    answer = exact(scenario, rcls(scenario, rng), gap=0.0, time_limit_s=0.3)
     check(scenario, answer)
     assert answer.status is SolveStatus.TIME_LIMIT
     assert 0 < answer.gap < 0.2
@@ -141,7 +142,7 @@ def test_equal_clients_and_equal_subchannels_are_no_trap():
 def test_solve_stage_decides_a_deadline_early():
     rng = np.random.default_rng(1)
     scenario = random_scenario(rng, 5, 10)
-    stage = training_stage(scenario, random_cuts(rng, scenario))
+    stage = training_stage(scenario, rcls(scenario, rng))
     best = solve_stage(stage, StopWhen(1e-4), TimeLimit(5))
     easy = solve_stage(stage, StopWhen(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
     hard = solve_stage(stage, StopWhen(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.curve import CURVE_ROWS, fill_curve, filled_nats
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.local_search import first_owner
 from hsfl.allocation.powers import pour, spend
 from hsfl.allocation.prices import shares_of, solve_shares
@@ -64,7 +65,7 @@ def test_kkt_on_random_rounds(clients, subchannels):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels)
-        stage = training_stage(scenario, random_cuts(rng, scenario))
+        stage = training_stage(scenario, rcls(scenario, rng))
         assert kkt_residual(stage, shares_of(first_owner(stage), clients)) < 1e-8
 
 

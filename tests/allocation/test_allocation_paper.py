@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hsfl.allocation import paper
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage as best_transmission
 from hsfl.allocation.joint import exact
 from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage, transmission
@@ -29,7 +30,7 @@ def an_instance(clients, subchannels, seed):
     """A scenario, random cuts for it, and its training stage."""
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    cuts = random_cuts(rng, scenario)
+    cuts = rcls(scenario, rng)
     return scenario, cuts, training_stage(scenario, cuts)
 
 

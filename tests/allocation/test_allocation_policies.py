@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import CutSettings, rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import Policy, policy
@@ -24,7 +24,7 @@ def test_no_baseline_beats_exact(name, sharing):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6, sharing=sharing)
-        cuts = random_cuts(rng, scenario)
+        cuts = rcls(scenario, rng)
         if sharing == "bandwidth" and policy(name).subchannels == "greedy":
             with pytest.raises(InputError, match="deals whole subchannels"):
                 policy(name).allocate(scenario, cuts)
@@ -40,7 +40,7 @@ def test_no_baseline_beats_exact(name, sharing):
 def test_each_changes_one_decision():
     rng = np.random.default_rng(0)
     scenario = random_scenario(rng, 4, 6)
-    cuts = random_cuts(rng, scenario)
+    cuts = rcls(scenario, rng)
     np.testing.assert_allclose(policy("ecfa").allocate(scenario, cuts).server_hz, scenario.main_hz / 4)
     etra = policy("etra").allocate(scenario, cuts)
     np.testing.assert_allclose(etra.main_down_power_w.sum(axis=1), scenario.main_power_w / 4)
@@ -80,7 +80,7 @@ def test_the_cheapest_samples_are_kept_first():
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6)
         scenario = replace(scenario, num_batches=rng.integers(1, 40, 4).astype(float))
-        cuts = random_cuts(rng, scenario)
+        cuts = rcls(scenario, rng)
         stage = training_stage(scenario, cuts)
         tau_s = 0.7 * solve_stage(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
         per_sample = prices(stage, tau_s) / scenario.num_batches

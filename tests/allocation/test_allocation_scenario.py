@@ -48,30 +48,30 @@ def test_defaults_are_the_documented_ones():
 BAD = {
     "missing field": (("clients", "cpu_hz"), ..., "clients.cpu_hz is missing"),
     "missing part": (("channel",), ..., "channel is missing"),
-    "unknown key": (("clients", "cpu_h"), [1], "clients.cpu_h is not a field of a scenario; did you mean cpu_hz?"),
-    "unknown top key": (("taus",), 1, "did you mean tau_s?"),
+    "unknown key": (("clients", "cpu_h"), [1], "'clients.cpu_h'; did you mean 'clients.cpu_hz'?"),
+    "unknown top key": (("taus",), 1, "'taus'; did you mean 'tau_s'?"),
     "short list": (("clients", "max_power_w"), [1.0], "clients.max_power_w has 1 entries but clients.cpu_hz has 3"),
     "short cost": (("cost", "smashed_bits"), [1.0], "cost.smashed_bits has 1 entries"),
     "negative gain": (("channel", "main_gain", 1, 2), -1.0, "channel.main_gain[1][2] is -1.0"),
     "zero gain": (("channel", "edge_gain", 0, 0), 0.0, "channel.edge_gain[0][0] is 0.0"),
-    "nan speed": (("clients", "cpu_hz", 0), float("nan"), "clients.cpu_hz[0] is NaN"),
+    "nan speed": (("clients", "cpu_hz", 0), float("nan"), "clients.cpu_hz[0] is nan"),
     "zero power": (("clients", "max_power_w", 2), 0, "clients.max_power_w[2] is 0"),
     "zero server power": (("servers", "main_power_w"), 0, "servers.main_power_w is 0"),
-    "infinite cycles": (("servers", "main_hz"), float("inf"), "servers.main_hz is Infinity"),
-    "text": (("servers", "main_hz"), "fast", 'servers.main_hz is "fast"'),
+    "infinite cycles": (("servers", "main_hz"), float("inf"), "servers.main_hz is inf"),
+    "text": (("servers", "main_hz"), "fast", "servers.main_hz is 'fast'; give a number"),
     "ragged": (("channel", "main_gain", 1), [1.0], "channel.main_gain[1] has 1 entries"),
     "rows": (("channel", "edge_gain"), [[1.0] * 4], "channel.edge_gain has 1 rows for 3 clients"),
     "other width": (("channel", "edge_gain"), [[1.0] * 5] * 3, "channel.edge_gain has 5 subchannels"),
     "cut too deep": (("clients", "max_cut", 1), 99, "clients.max_cut[1] is 99 but cost has cuts 0 to 10"),
     "no cut": (("clients", "max_cut", 1), 0, "clients.max_cut[1] is 0 but min_cut is 1, so no cut fits client 1"),
     "fractional cut": (("clients", "max_cut", 1), 2.5, "clients.max_cut[1] is 2.5"),
-    "sharing": (("sharing",), "free", 'sharing is "free"'),
+    "sharing": (("sharing",), "free", "sharing is 'free'; give 'exclusive' or 'bandwidth'"),
     "tau": (("tau_s",), -3, "tau_s is -3"),
     "negative cost": (("cost", "model_bits", 3), -8, "cost.model_bits[3] is -8"),
     "flops_per_cycle list": (("clients", "flops_per_cycle"), [1.0], "clients.flops_per_cycle has 1 entries"),
     "negative flops_per_cycle": (("clients", "flops_per_cycle"), -1.0, "clients.flops_per_cycle is -1.0"),
     "one negative flops_per_cycle": (("clients", "flops_per_cycle"), [1, -1, 1], "clients.flops_per_cycle[1] is -1"),
-    "text flops_per_cycle": (("clients", "flops_per_cycle"), "x", 'flops_per_cycle is "x"; it must be a number\n'),
+    "text flops_per_cycle": (("clients", "flops_per_cycle"), "x", "clients.flops_per_cycle is 'x'; give a number\n"),
     "huge gain": (("channel", "main_gain", 1, 2), 1e300, "channel.main_gain[1][2] is 1e+300; it must be from"),
     "tiny gain": (("channel", "edge_gain", 0, 0), 1e-300, "channel.edge_gain[0][0] is 1e-300; it must be from"),
     "all signal": (("channel", "noise_w"), 1e-29, "channel.main_gain[0][0] is"),
@@ -90,16 +90,17 @@ BAD = {
         1e-20,
         "of channel.noise_w, beyond 1e-12 to 1e+24; correct the gain",
     ),
+    "no number at all": (("clients", "cpu_hz", 2), [], "clients.cpu_hz[2] is []; give a number"),
     "huge batch": (("batch_size",), 10**400, "batch_size is 1000"),
     "huge max_cut": (("clients", "max_cut", 0), 10**400, "clients.max_cut[0] is 1000"),
     "huge min_cut": (("min_cut",), 10**400, "min_cut is 1000"),
     "huge whole speed": (("clients", "cpu_hz", 0), 10**400, "clients.cpu_hz[0] is 1000"),
-    "not close to any": (("bandwith",), 3, "bandwith is not a field of a scenario; choose from batch_size, tau_s, "),
-    "another place": (("noise_w",), 3, "noise_w is not a field of a scenario; put it into channel"),
-    "list for object": (("clients",), [], "clients is a list; it must be an object with cpu_hz, "),
-    "null": (("clients", "cpu_hz"), None, "clients.cpu_hz is null; it must be a list"),
-    "object for number": (("servers", "main_hz"), {}, "servers.main_hz is an object; it must be a number"),
-    "text for whole": (("batch_size",), "x", 'batch_size is "x"; it must be a whole number'),
+    "not close to any": (("bandwith",), 3, "'bandwith'; known here: batch_size, tau_s, "),
+    "another place": (("noise_w",), 3, "'noise_w'; did you mean 'channel.noise_w'?"),
+    "list for object": (("clients",), [], "clients is [] but it is a section; set its fields: clients.cpu_hz, "),
+    "null": (("clients", "cpu_hz"), None, "clients.cpu_hz is None; give a list"),
+    "object for number": (("servers", "main_hz"), {}, "servers.main_hz is {}; give a number"),
+    "text for whole": (("batch_size",), "x", "batch_size is 'x'; give a whole number"),
 }
 
 
@@ -137,8 +138,8 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     assert Scenario.read(tmp_path / "a.json").to_dict() == GOOD
 
 
-def test_a_file_of_null_says_null():
-    with pytest.raises(InputError, match="scenario is null; it must be an object"):
+def test_a_file_of_null_is_no_scenario():
+    with pytest.raises(InputError, match="scenario is None; it must be an object"):
         Scenario.from_dict(None)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.answer import violation
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.solvers import allocate
 
@@ -15,7 +16,7 @@ def agree(clients, subchannels, seed, time_limit_s, gap=1e-3):
     """Both intervals [bound, value] must meet: each value is above the other's bound."""
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    cuts = random_cuts(rng, scenario)
+    cuts = rcls(scenario, rng)
     ours = exact(scenario, cuts, gap=gap)
     theirs = allocate(scenario, cuts, "scip", time_limit_s=time_limit_s, gap=gap)
     assert violation(scenario, theirs) <= 1e-9

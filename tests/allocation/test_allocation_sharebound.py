@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from hsfl.allocation.bandwidth import bound_over_options
 from hsfl.allocation.curve import CURVE_ROWS
+from hsfl.allocation.cut_methods import rcls
 from hsfl.allocation.cutbound import bound_over_cuts, options, priced_cuts
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.prices import alone_each_s, price
 from hsfl.allocation.sharebound import buy
@@ -63,7 +64,7 @@ def test_the_bound_at_the_paper_s_sizes():
 def test_prices_prove_far_more_than_each_alone_and_find_better_cuts():
     rng = np.random.default_rng(0)
     scenario = random_scenario(rng, 20, 8, sharing="bandwidth")
-    first = best = exact(scenario, random_cuts(rng, scenario), gap=1e-2)
+    first = best = exact(scenario, rcls(scenario, rng), gap=1e-2)
     for _ in range(2):
         answers = [exact(scenario, cuts, gap=1e-2) for cuts in priced_cuts([scenario], best.cuts, TimeLimit(10.0))]
         best = min(answers, key=lambda answer: answer.round_s)

@@ -8,7 +8,8 @@ import pytest
 from hsfl.allocation import bandwidth
 from hsfl.allocation.cell_stages import LEAST_S, CellStages, _Turn
 from hsfl.allocation.cells import distribute_cells
-from hsfl.allocation.draw import random_cuts, random_scenario
+from hsfl.allocation.cut_methods import rcls
+from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
@@ -18,7 +19,7 @@ from hsfl.allocation.stage import Stage, distribution_stage
 def city(seed: int, sizes: list[int], sharing: str):
     rng = np.random.default_rng(seed)
     cells = [random_scenario(rng, size, 6, sharing) for size in sizes]
-    return cells, [random_cuts(rng, cell) for cell in cells]
+    return cells, [rcls(cell, rng) for cell in cells]
 
 
 @pytest.mark.parametrize("sharing", ["exclusive", "bandwidth"])
@@ -59,7 +60,7 @@ def test_cells_that_are_nearly_alike_keep_the_gap_too() -> None:
     for seed in range(8):
         rng = np.random.default_rng(seed)
         cells = [random_scenario(rng, int(rng.integers(4, 9)), 6, "bandwidth") for _ in range(12)]
-        cuts = [random_cuts(rng, cell) for cell in cells]
+        cuts = [rcls(cell, rng) for cell in cells]
         alone_s = np.array([policy("proposed").distribute(*each, 1e-3, 5.0).round_s for each in zip(cells, cuts)])
         alike = alone_s.mean() / alone_s * rng.uniform(0.97, 1.0, 12)
         cells = [replace(cell, model_bits=cell.model_bits * factor) for cell, factor in zip(cells, alike)]

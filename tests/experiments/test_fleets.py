@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.allocation.cuts import exact_rounds
+from hsfl.allocation.joint import exact
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, trace_config
@@ -116,7 +116,7 @@ def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
     planned_on = samples(world, config.allocation, config.train.batch_size, num_batches, 1)
 
     def proposed_s(cuts: tuple[int, ...]) -> float:
-        return float(exact_rounds(planned_on, np.array(cuts)).mean())
+        return float(np.mean([exact(each, np.array(cuts), gap=1e-3, time_limit_s=1.0).round_s for each in planned_on]))
 
     def even_s(cuts: tuple[int, ...]) -> float:
         from hsfl.network.latency import client_round_s

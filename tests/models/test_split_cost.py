@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hsfl import plugins
+from tests.plugins.files import unload
 from tests.small_runs import hsfl, refused
 
 FILE = """
@@ -83,7 +84,7 @@ def file(tmp_path: Path):
     path.write_text(FILE)
     (tmp_path / "beside.py").write_text("nothing = None\n")  # a file beside it can be imported
     yield path
-    plugins.unload()
+    unload()
 
 
 def test_the_table_of_a_module_in_a_file(file: Path) -> None:

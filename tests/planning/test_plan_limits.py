@@ -16,7 +16,6 @@ from hsfl.allocation.cut_methods import CutSettings
 from hsfl.allocation.cuts import choose_cuts
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
-from hsfl.allocation.samples import with_draws
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 
@@ -27,7 +26,7 @@ def test_a_search_keeps_its_limit_where_every_candidate_is_slow(monkeypatch: pyt
     rng = np.random.default_rng(0)
     one = random_scenario(rng, 6, 3, "bandwidth")
     gains = rng.exponential(1.0, (2, 10, 6, 3)) * one.main_gain.mean() + one.main_gain.min()
-    samples = with_draws(one, *gains, np.tile(one.cpu_hz, (10, 1)))
+    samples = [replace(one, main_gain=main, edge_gain=edge) for main, edge in zip(*gains)]
     exact = judging.exact
 
     def slow(*words, **settings):  # type: ignore[no-untyped-def]

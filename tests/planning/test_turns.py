@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.plugins.files import unload
 from tests.small_runs import hsfl
 
-from hsfl import plugins
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
@@ -120,7 +120,7 @@ def test_a_framework_that_derives_from_cpsl_chooses_as_cpsl_does() -> None:
         lines = [make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3)) for bench in (mine, cpsl)]
         assert lines[0][0].round_s == lines[1][0].round_s
     finally:
-        plugins.unload()
+        unload()
 
 
 def test_clients_that_stay_away_leave_their_band_to_the_others() -> None:

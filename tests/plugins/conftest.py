@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hsfl import plugins
-from tests.plugins.files import BLOCKS, write
+from tests.plugins.files import BLOCKS, unload, write
 
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     """Every test begins and ends without plugins."""
-    plugins.unload()
+    unload()
     yield
-    plugins.unload()
+    unload()
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""The files that docs/extend.md shows, and small plugins to write."""
+"""The files that docs/extend.md shows, small plugins to write, and how to forget those that were loaded."""
 
 import re
 import shlex
 from pathlib import Path
+
+from hsfl import plugins
 
 DOC = Path(__file__).parents[2] / "docs" / "extend.md"
 BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", DOC.read_text(), re.M | re.S)
@@ -18,6 +20,14 @@ class Twice({base}):
 
 hsfl.register_framework("{name}", Twice{more})
 """
+
+
+def unload() -> None:
+    """Forget everything that was registered, as if no plugin had been loaded."""
+    for registered in plugins.REGISTERED.values():
+        registered.forget()
+    for table in (plugins.REGISTERED, plugins.LOADED, plugins.FILES):
+        table.clear()
 
 
 def write(path: Path, text: str) -> Path:

@@ -24,7 +24,7 @@ from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from hsfl.tasks import TASKS
-from tests.plugins.files import BLOCKS, COMMANDS, twice, write
+from tests.plugins.files import BLOCKS, COMMANDS, twice, unload, write
 from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, refused, tiny
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/scenario.json"
@@ -43,7 +43,7 @@ def test_the_commands_of_the_document_run(words: list[str], here: Path) -> None:
     if "--resume" in words or words[0] in ("evaluate", "export"):  # of the run that the command before it made
         before = next(w for w in COMMANDS if w[0] == "run" and "--resume" not in w and w[w.index("--out") + 1] in words)
         hsfl(*before, "--quiet")
-        plugins.unload()
+        unload()
     answer = hsfl(*words)
     assert (answer.code, answer.err) == (0, ""), answer
     assert (here / "runs").exists() or words[0] == "data"
@@ -55,7 +55,7 @@ def test_the_page_of_the_document_is_about_these_methods(here: Path) -> None:
     kept = json.loads((folder / "plugins.json").read_text())
     assert kept["plugins"][0]["file"] == "my_method.py"
     assert kept["plugins"][0]["gives"] == ["framework fedavgm"]
-    plugins.unload()
+    unload()
     assert RunFolder(folder).config().options.model_extra == {"fedavgm": {"momentum": 0.5}}
     assert hsfl("report", folder).code == 0  # without the plugin
     page = (folder / "report.html").read_text()
@@ -129,7 +129,7 @@ def test_plugins_of_a_config_that_the_user_passes(here: Path) -> None:
     write(here / "own.toml", text)
     assert hsfl("run", "own.toml", "--out", "a", "--quiet").code == 0
     assert "plugins" not in json.loads((here / "a/config.json").read_text())
-    plugins.unload()
+    unload()
     config = tiny().model_copy(update={"plugins": ("my_method.py",), "framework": "fedavgm"})
     assert loop.run(config, here / "b").status == "finished"
     assert json.loads((here / "b/config.json").read_text())["options"]["fedavgm"] == {"momentum": 0.9}
@@ -191,7 +191,7 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
     used = {label: [("framework", "fedavgm")]}
     claim_plugins(here, used)
     claim_plugins(here, used)
-    plugins.unload()
+    unload()
     plugins.load(write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n"))
     with pytest.raises(InputError, match=r"of another plugin file; put that file back"):
         claim_plugins(here, used)

@@ -14,7 +14,7 @@ from hsfl.runs import loop
 from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.planned import as_planned, read_plan
-from tests.plugins.files import write
+from tests.plugins.files import unload, write
 from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, refused, tiny, tiny_words
 
@@ -31,7 +31,7 @@ def test_a_folder_never_runs_code(here: Path) -> None:
         "a",
         "--quiet",
     )
-    plugins.unload()
+    unload()
     mark = here / "ran"
     trap = write(here / "trap.py", f"open({str(mark)!r}, 'w')\n")
     config = json.loads((here / "a/config.json").read_text())
@@ -84,7 +84,7 @@ def test_an_installed_package_is_not_imported_for_a_plan(here: Path, monkeypatch
 def test_the_advice_can_be_typed(here: Path, file: str, spec: str) -> None:
     words = ("--plugin", "my_method.py", "--framework", "fedavgm", "--out", "a", "--quiet")
     hsfl("run", *tiny_words("train.rounds=1"), *words)
-    plugins.unload()
+    unload()
     path = here / "a/plugins.json"
     write(path, path.read_text().replace('"my_method.py"', json.dumps(file)))
     assert f"give it again: --plugin {spec}\n" in refused("evaluate", "a")
@@ -119,7 +119,7 @@ def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:
 def test_another_hash_is_one_line(here: Path) -> None:
     words = ("--plugin", "my_method.py")
     hsfl("run", *tiny_words("train.rounds=1"), *words, "--framework", "fedavgm", "--out", "a", "--quiet")
-    plugins.unload()
+    unload()
     write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n")
     for command in (("run", "--resume", "--out", "a"), ("evaluate", "a"), ("export", "a")):
         assert "was run with another my_method.py (sha256 " in refused(*command, *words)

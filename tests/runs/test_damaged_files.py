@@ -155,7 +155,7 @@ def test_a_four_hundred_digit_number_in_a_fleet_is_one_line(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("sim_time_s", "'soon'", r"line 2: sim_time_s is 'soon'; it should be a valid number"),
+        ("sim_time_s", "'soon'", r"line 2: sim_time_s is 'soon'; it should be a number"),
         ("round_s", "1e400", r"line 2: round_s is inf"),
         ("train_loss", "NaN", r"line 2: train_loss is nan"),
         ("straggler", "7", r"line 2: straggler names client 7 but the clients are 0 to 2"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.plugins.files import unload
 from torch import Tensor, nn
 
 import hsfl
@@ -84,11 +85,10 @@ def test_workers_train_a_split_module_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.fixture
 def registered():
-    from hsfl import plugins
 
     hsfl.register_model("my_net", lambda shape, classes: Net(classes))
     yield "my_net"
-    plugins.unload()
+    unload()
 
 
 def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str, monkeypatch) -> None:
@@ -124,12 +124,11 @@ class Two(nn.Module):
 
 @pytest.fixture
 def several():
-    from hsfl import plugins
 
     example = {"x": torch.zeros(2, 5), "mask": torch.ones(2, 1)}
     hsfl.register_model("several", lambda shape, classes: hsfl.split(Two(classes), example, output="logits"))
     yield "several"
-    plugins.unload()
+    unload()
 
 
 def test_a_module_of_several_inputs_and_outputs_is_tested_and_exported(tmp_path: Path, several: str) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.plugins.files import unload
 from tests.small_runs import hsfl as command
 from tests.small_runs import refused
 from torch import nn
 
 import hsfl
-from hsfl import plugins
 from hsfl.config import read_config
 from hsfl.deploy.kit import make_kit
 from hsfl.errors import InputError
@@ -43,7 +43,7 @@ TABLE = [
 @pytest.fixture(autouse=True)
 def _no_plugins():
     yield
-    plugins.unload()
+    unload()
 
 
 def table(task: str = "regression", num: int = 80):
@@ -172,7 +172,7 @@ def test_a_plugin_brings_a_task(tmp_path):
     words = [*TABLE, f"data.name=npz:{tmp_path / 'own.npz'}", "train.task=over"]
     result = run(tmp_path / "run", words, plugins=[plugin])
     assert result.metric == "above"
-    plugins.unload()
+    unload()
     assert not RunFolder(tmp_path / "run").metrics()[0].higher_is_better  # told without the plugin
     assert json.loads((tmp_path / "run" / "plugins.json").read_text())["plugins"][0]["gives"] == ["task over"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.plugins.files import unload
 
 import hsfl
-from hsfl import plugins
 from hsfl.errors import InputError
 from hsfl.tasks import LOSSES, TASKS
 from hsfl.training.batches import Images
@@ -19,7 +19,7 @@ from hsfl.training.goal import FUNCTIONS, Goal
 @pytest.fixture(autouse=True)
 def _no_plugins():
     yield
-    plugins.unload()
+    unload()
 
 
 def told(task: str, output, target, num_outputs: int, batch_size: int = 2):

@@ -176,6 +176,11 @@ def with_gap(lower_bound_s: float, round_s: float) -> tuple[float, float]:
     return bound_s, (round_s - bound_s) / round_s if round_s > 0 else 0.0
 
 
+def within_gap(reached: float, gap: float) -> bool:
+    """Whether a proven relative gap is the gap that was asked for, up to rounding."""
+    return reached <= gap * (1 + 1e-6) + 1e-9
+
+
 def violation(scenario: Scenario, allocation: Allocation) -> float:
     """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where every constraint holds."""
     return max(0.0, *breaches(scenario, allocation).values())

@@ -17,7 +17,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, holds, with_gap
+from hsfl.allocation.answer import Allocation, SolveStatus, holds, with_gap, within_gap
 from hsfl.allocation.cell_stages import CellStages
 from hsfl.allocation.division import Cell, divide
 from hsfl.allocation.draw import random_scenario
@@ -226,7 +226,7 @@ def _joined(
     if failed:  # numbers beyond the solver's digits: each client alone with everything
         bound_s = max(alone_bound_s(scenario, cell) for scenario, cell in zip(scenarios, cells))
     bound_s, reached = with_gap(bound_s, round_s)
-    status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    status = SolveStatus.OPTIMAL if within_gap(reached, gap) else SolveStatus.TIME_LIMIT
     if failed:
         status = SolveStatus.HEURISTIC
     if not all(cell.kept.all() for cell in cells):

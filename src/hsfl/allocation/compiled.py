@@ -2,8 +2,8 @@
 
 numba's own cache looks only at the file of a function: a cached caller would keep the old code of a callee whose file
 has changed. So the cache lives in a directory whose name is a hash of the sources in this package. numba also ends with a
-traceback where a file of its cache is damaged. So every file ends with a checksum, and a function whose file does not fit its
-checksum is compiled anew.
+traceback where a file of its cache is damaged, or is killed by a signal: damaged machine code is loaded and run, and no exception
+can be caught. So every file ends with a checksum, and a function whose file does not fit its checksum is compiled anew.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def cache_dir() -> str:
     """Where compiled code is kept: in NUMBA_CACHE_DIR, beside the source, or in the user's cache; empty where nothing is kept."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(_HERE.glob("*.py")):
+    for source in sorted(_HERE.rglob("*.py")):
         content = source.read_bytes()
         if b"compiled" in content:  # other sources may change without a new compilation
-            digest.update(source.name.encode() + content)
+            digest.update(source.relative_to(_HERE).as_posix().encode() + content)
     name = f"numba-{digest.hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "hsfl"
     places = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else [_HERE / "__pycache__", user]

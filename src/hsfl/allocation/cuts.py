@@ -67,11 +67,6 @@ def best_single_cut(samples: Sequence[Scenario]) -> Array:
     return candidates[int(np.argmin(Fitness(samples)(candidates)))]
 
 
-def exact_rounds(samples: Sequence[Scenario], cuts: Array, gap: float = 1e-3, limit_s: float = 1.0) -> Array:
-    """The optimal round of every sample in seconds, [S]; the best round found where limit_s ends a proof."""
-    return np.array([exact(sample, cuts, gap=gap, time_limit_s=limit_s).round_s for sample in samples])
-
-
 def first_candidates(scenario: Scenario, seed: int, count: int) -> Array:
     """SCLS, the smallest cut for all, the largest cut that each client can hold, and RCLS for the others, [count, K]."""
     rng = streams.stream(seed, "cuts")

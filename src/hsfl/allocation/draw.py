@@ -64,8 +64,3 @@ def random_scenario(
         main_gain=gains(rng, size, num_subchannels),
         edge_gain=gains(rng, size, num_subchannels),
     ).checked()
-
-
-def random_cuts(rng: np.random.Generator, scenario: Scenario) -> Array:
-    """RCLS: a feasible cut for each client, uniform."""
-    return rng.integers(scenario.min_cut, scenario.max_cut + 1)

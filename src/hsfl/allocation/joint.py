@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 
 from hsfl.allocation import bandwidth, exclusive
-from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, who_has, with_gap
+from hsfl.allocation.answer import Allocation, SolveStatus, evaluate, holds, violation, who_has, with_gap, within_gap
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.lagrange import excess
 from hsfl.allocation.plain import alone_bound_s, even_allocation
@@ -185,7 +185,7 @@ def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: flo
     if failed or not holds(lower_bound_s, round_s):
         failed, lower_bound_s = True, alone_bound_s(scenario, draft)
     lower_bound_s, reached = with_gap(lower_bound_s, round_s)
-    status = SolveStatus.OPTIMAL if reached <= gap * (1 + 1e-6) + 1e-9 else SolveStatus.TIME_LIMIT
+    status = SolveStatus.OPTIMAL if within_gap(reached, gap) else SolveStatus.TIME_LIMIT
     if failed:
         status = SolveStatus.HEURISTIC
     if not draft.kept.all():

@@ -6,7 +6,6 @@ numbers), so candidates differ by their cuts and not by luck.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -70,14 +69,6 @@ def pack(scenarios: Sequence[Scenario]) -> Samples:
         edge_power_w=float(s.edge_power_w),
         subchannel_hz=float(s.subchannel_hz),
     )
-
-
-def with_draws(scenario: Scenario, main_gain: Array, edge_gain: Array, cpu_hz: Array) -> list[Scenario]:
-    """One scenario for each of S draws: gains [S, K, I] and the clients' speeds in hertz [S, K]."""
-    return [
-        replace(scenario, main_gain=main, edge_gain=edge, cpu_hz=hz).checked()
-        for main, edge, hz in zip(main_gain, edge_gain, cpu_hz, strict=True)
-    ]
 
 
 @compiled

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, described, one_line, unique
+from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, unique
 from hsfl.allocation.scenario_ranges import RANGES, SIGNAL_TO_NOISE, check_range
-from hsfl.errors import InputError
+from hsfl.errors import InputError, explain, shown
 
 Array = np.ndarray
 
@@ -77,11 +77,11 @@ class Scenario:
     def from_dict(data: Any) -> "Scenario":
         """A scenario from the content of its file."""
         if not isinstance(data, dict):
-            raise InputError(f"scenario is {described(data)}; it must be an object with cost, clients, ...")
+            raise InputError(f"scenario is {shown(data)}; it must be an object with cost, clients, ...")
         try:
             file = ScenarioFile.model_validate(data)
         except ValidationError as error:
-            raise InputError(one_line(error)) from None
+            raise InputError(explain(error, data, ScenarioFile, "scenario")) from None
         clients, cost, servers, channel = file.clients, file.cost, file.servers, file.channel
         num_clients = len(clients.cpu_hz)
         per_cycle = clients.flops_per_cycle

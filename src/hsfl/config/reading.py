@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from hsfl.config.options import modern_options, older_options
 from hsfl.config.paths import RUN_CONFIG, beside, count_devices, from_folder
 from hsfl.config.sections import RunConfig
-from hsfl.config.words import explain, fields_of, unknown_field
-from hsfl.errors import InputError
+from hsfl.config.words import config_fields, fields_of, unknown_field
+from hsfl.errors import InputError, explain
 from hsfl.plugins import OPTIONS, find, load_all
 
 YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
@@ -110,7 +110,7 @@ def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfi
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise InputError(explain(error.errors()[0], tree)) from None
+        raise InputError(explain(error, tree, RunConfig, "config", known_fields=config_fields())) from None
     return _with_own_options(config, of_a_folder)
 
 
@@ -167,7 +167,7 @@ def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise InputError(explain(error.errors()[0], value, model, f"{path}.")) from None
+        raise InputError(explain(error, value, model, "config", f"{path}.", config_fields())) from None
 
 
 def _modern(tree: Mapping[str, Any]) -> dict[str, Any]:

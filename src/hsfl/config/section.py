@@ -17,7 +17,7 @@ class Section(BaseModel):
     def _numbers(cls, value: object, info: ValidationInfo) -> object:
         """True is no number; text in a field whose name ends with a unit is a quantity, such as 100Mbps."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise PydanticCustomError("not_a_bool", "another value than true or false")
+            raise PydanticCustomError("not_a_bool", "Input should be another value than true or false")
         try:
             return with_units(str(info.field_name), value)
         except InputError as error:

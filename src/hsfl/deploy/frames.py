@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from torch import Tensor
 
+from hsfl.errors import explain_field, first_problem
 from hsfl.models.strides import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
@@ -171,6 +172,4 @@ def checked_fields(text: bytes, kind: Any, what: str) -> Any:
     try:
         return adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise WireError("protocol", f"{what}: {where}: {first['msg']}") from None
+        raise WireError("protocol", f"{what}{explain_field(first_problem(error), show=False)}") from None

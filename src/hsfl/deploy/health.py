@@ -24,21 +24,6 @@ def encode_status(status: int) -> bytes:
     return bytes((NUMBER_FIELD, status))
 
 
-def decode_status(message: bytes) -> int:
-    """The status in a HealthCheckResponse; 0 is left out on the wire."""
-    if not message:
-        return 0
-    if len(message) != 2 or message[0] != NUMBER_FIELD:
-        raise ValueError("no HealthCheckResponse")
-    return message[1]
-
-
-def encode_service(service: str) -> bytes:
-    """A HealthCheckRequest for a name of at most 127 bytes."""
-    name = service.encode()
-    return bytes((STRING_FIELD, len(name))) + name if name else b""
-
-
 def decode_service(message: bytes) -> str:
     """The service in a HealthCheckRequest. ValueError for anything else."""
     if not message:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hsfl import plugins
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.paths import beside
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, explain
 from hsfl.methods import copy_per_client_names, method
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
@@ -87,12 +87,8 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
     try:
         settings = kind.model_validate(tree)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            known(f"setting of {path}", where, kind.model_fields)
         raise InputError(
-            f"{path}: {where} is {first['input']!r}: {first['msg']}; docs/deploy.md lists the settings"
+            f"{path}: {explain(error, tree, kind, 'setting')}; docs/deploy.md lists the settings"
         ) from None
     return settings.model_copy(update=_from_folder(path, settings))
 

@@ -87,10 +87,6 @@ class SplitModel(nn.Module):
         prefix = self.prefixes[unit]
         return {prefix + name: tensor for name, tensor in self.units[unit].state_dict(keep_vars=True).items()}
 
-    def load_unit_state(self, unit: int, state: Mapping[str, Tensor]) -> None:
-        prefix = self.prefixes[unit]
-        self.units[unit].load_state_dict({name.removeprefix(prefix): tensor for name, tensor in state.items()})
-
     def whole(self) -> nn.Module:
         """The model as one module, for programs that know no units."""
         return self

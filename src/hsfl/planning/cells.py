@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap
+from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap, within_gap
 from hsfl.allocation.cells import CellsAnswer, distribute_cells, solve_cells
 from hsfl.allocation.policies import Policy, in_time
 from hsfl.allocation.scenario import Scenario
@@ -77,7 +77,7 @@ def _joint(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
 
 
 def _status(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
-    late = status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9
+    late = status is SolveStatus.OPTIMAL and not within_gap(reached, gap)
     return SolveStatus.TIME_LIMIT if late else status
 
 

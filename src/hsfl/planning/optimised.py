@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation, SolveStatus, rates
+from hsfl.allocation.answer import Allocation, SolveStatus, rates, within_gap
 from hsfl.allocation.policies import PROOF_LIMIT_S, Policy
 from hsfl.allocation.policies import policy as policy_named
 from hsfl.allocation.scenario import Scenario
@@ -128,7 +128,7 @@ def _distributed(training: Allocation, models: Allocation, gap: float) -> Alloca
     bound_s = min(training.training_bound_s + models.lower_bound_s, round_s) if training.lower_bound_s > 0.0 else 0.0
     reached = (round_s - bound_s) / round_s if round_s > 0 else 0.0
     status = training.status
-    if status is SolveStatus.OPTIMAL and reached > gap * (1 + 1e-6) + 1e-9:
+    if status is SolveStatus.OPTIMAL and not within_gap(reached, gap):
         status = SolveStatus.TIME_LIMIT
     return replace(
         training,
