@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Ready, Welcome
+from hsfl.deploy.client_messages import Hello, Leave, Ready, Welcome
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.fields import MOST_SAMPLES
 from hsfl.deploy.frames import WireError
@@ -13,8 +13,6 @@ from hsfl.deploy.roster import Member
 from hsfl.deploy.serving import hear, must_hear
 from hsfl.deploy.settings import sent_settings
 from hsfl.errors import InputError
-
-MOST_WAITING = 16  # messages to a client that it has not read
 
 
 class Attending:
@@ -87,18 +85,12 @@ class Attending:
         self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
-        """Hear what a client says beside training. When the client has said all, its connection ends."""
+        """Wait until a client says that it leaves, or its connection breaks; then its connection ends."""
         try:
-            while (content := await hear(context)) is not None:
-                message, _ = expect_any(content, AskTokens, Leave)
-                if isinstance(message, Leave):
-                    member.goes = True
-                    self.desk.drop(member.seat, "disconnected", "it left")
-                    break
-                if member.outbox.qsize() >= MOST_WAITING:
-                    continue  # a client that asks and does not read fills no memory
-                if self.desk.now is not None and message.attempt == self.desk.now.attempt:
-                    await self.desk.fresh_tokens(self.desk.now, member.seat)
+            if (content := await hear(context)) is not None:
+                expect(content, Leave)
+                member.goes = True
+                self.desk.drop(member.seat, "disconnected", "it left")
         except WireError as error:
             self.desk.log.event("message refused", "warning", client=member.name, reason=error.reason, why=error.words)
         finally:
@@ -113,4 +105,5 @@ class Attending:
         if member.ready.holds != now.attempt:
             async with tail.lock:
                 tail.restart()
-        await self.desk.fresh_tokens(now, member.seat)
+        if now is self.desk.now and tail.dropped is None:  # either may have changed while a step held the lock
+            self.desk.roster.send(member.seat, pack(now.order(member.seat)))

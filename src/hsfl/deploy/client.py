@@ -12,7 +12,6 @@ from grpc import aio
 from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.client_evaluation import evaluate
 from hsfl.deploy.client_messages import (
-    AskTokens,
     Evaluate,
     Hello,
     Leave,
@@ -190,15 +189,13 @@ class ClientProcess:
         """Take part in a round, or go on with the round that is open here."""
         job = self.job
         if job is not None and not job.over and job.order.attempt == order.attempt:
-            finished = self.work is not None and self.work.done()
-            job.renew(order)
-            if finished:
+            if self.work is not None and self.work.done():
                 self._start(self._upload_again(own, job))
             return
         self._check_cut(own, order.cut)
         await self._abandon()
         self.log.event("round begins", round=order.round + 1, cut=order.cut)
-        self.job = OpenRound(order, self._ask)
+        self.job = OpenRound(order)
         self._start(self._round(own, self.job))
 
     def _check_cut(self, own: Own, cut: int) -> None:
@@ -231,12 +228,6 @@ class ClientProcess:
                 with suppress(asyncio.CancelledError):
                     await task
         self.job = self.work = self.evaluation = None
-
-    async def _ask(self, attempt: str) -> None:
-        """Ask for fresh tokens. A main server that is away sends them when this client has joined again."""
-        if self.call is not None:
-            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await self.call.write(pack(AskTokens(attempt)))
 
     def _round_work(self, own: Own, job: OpenRound) -> RoundWork:
         if self.part is None or self.part.stop != job.order.cut:

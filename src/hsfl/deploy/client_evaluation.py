@@ -24,8 +24,8 @@ async def evaluate(own: Own, order: Evaluate, channels: Channels, compute: Compu
     """Send all test samples through the averaged model; returns how many there are."""
     call = channels.main.stream("Evaluate")
     try:
-        await call.write(pack(Enter(order.attempt, order.evaluate_token)))
-        head = await fetch_head(channels.edge, order.attempt, order.fetch_token, own.kit.empty(0, order.cut))
+        await call.write(pack(Enter(order.attempt)))
+        head = await fetch_head(channels.edge, order.attempt, own.kit.empty(0, order.cut))
         await compute(_load, own, head)
         test, size = own.test, own.kit.config.train.batch_size
         steps = 0 if test is None else num_batches(test, size)

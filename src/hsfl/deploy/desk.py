@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import RoundOver
 from hsfl.deploy.compute import Compute
-from hsfl.deploy.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.edge_link import EdgeLink
 from hsfl.deploy.evaluation import Evaluation
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.logs import Log
@@ -32,16 +32,6 @@ class Desk:
     evaluation: Evaluation | None = None  # by the clients' samples, while one is under way
     waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
     drops: dict[str, int] = field(default_factory=dict)  # number of drops since the start of this process, by client
-
-    async def fresh_tokens(self, now: MainRound, seat: int) -> None:
-        """Send a client its order for the round again, with tokens that were not used."""
-        if seat not in now.tails or now.tails[seat].dropped is not None:
-            return
-        try:
-            now.hand_out([seat], await self.edge.allow(now.attempt, [seat]))
-        except EdgeLost:
-            return  # the loop opens the round again and tells everybody
-        self.roster.send(seat, pack(now.order(seat)))
 
     def drop(self, seat: int, reason: str, words: str) -> None:
         """Leave a client out of the open round. A client on which the servers have agreed stays in, as its update is in

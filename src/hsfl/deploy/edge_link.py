@@ -11,11 +11,9 @@ from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.messages import Message, expect, pack
 from hsfl.deploy.server_messages import (
-    Allow,
     Await,
     Begin,
     Done,
-    EdgeTokens,
     GiveUnits,
     Have,
     Open,
@@ -89,11 +87,8 @@ class EdgeLink:
         self.instance = standing.instance
         return standing
 
-    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> EdgeTokens:
-        return await self._ask("Open", Open(round, attempt, seats, evaluates), EdgeTokens)
-
-    async def allow(self, attempt: str, seats: list[int]) -> EdgeTokens:
-        return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)
+    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:
+        await self._ask("Open", Open(round, attempt, seats, evaluates), Done)
 
     async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""

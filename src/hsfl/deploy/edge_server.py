@@ -18,15 +18,13 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import expect, pack, token_bytes
+from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.probe import probe
 from hsfl.deploy.server_messages import (
-    Allow,
     Await,
     Begin,
     Done,
-    EdgeTokens,
     GiveUnits,
     Have,
     Open,
@@ -50,7 +48,6 @@ from hsfl.deploy.states import (
 )
 from hsfl.deploy.store import Store
 from hsfl.deploy.sums import agreed
-from hsfl.deploy.tokens import Tokens
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum, most_after
@@ -68,7 +65,6 @@ class Edge:
         self.store: Store | None = None  # the run's rounds on the disk
         self.held: dict[int, UnitState] = {}  # the run's states in memory, by round
         self.open_round: EdgeRound | None = None
-        self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
 
     def methods(self) -> dict[str, Served]:
         ours, theirs = ("main",), ("client",)
@@ -77,7 +73,6 @@ class Edge:
             "TakeUnits": Served("stream_stream", ours, self.take_units),
             "GiveUnits": Served("stream_stream", ours, self.give_units),
             "Open": Served("unary_unary", ours, self.open),
-            "Allow": Served("unary_unary", ours, self.allow),
             "Await": Served("unary_unary", ours, self.wait),
             "Swap": Served("stream_stream", ours, self.swap),
             "Fetch": Served("stream_stream", theirs, self.fetch),
@@ -141,29 +136,12 @@ class Edge:
         )
         said = ("evaluation begins", message.round) if message.evaluates else ("round begins", message.round + 1)
         self.log.event(said[0], round=said[1], clients=len(message.seats), units=deepest)
-        return self._tokens(self.open_round, [seat.seat for seat in message.seats])
-
-    def _tokens(self, now: EdgeRound, seats: list[int]) -> bytes:
-        names = {seat.seat: name for name, seat in now.seats.items()}
-        fetch, upload = (
-            [tokens.give(names[seat], now.round).hex() for seat in seats]
-            for tokens in (self.fetch_tokens, self.upload_tokens)
-        )
-        return pack(EdgeTokens(self.instance, fetch, upload))
+        return pack(Done())
 
     def _now(self, attempt: str) -> EdgeRound:
         if self.open_round is None or self.open_round.attempt != attempt:
             raise WireError("order", "that attempt at the round is not open at the edge server")
         return self.open_round
-
-    async def allow(self, request: bytes, context: Any) -> bytes:
-        """Give fresh tokens to clients whose streams broke."""
-        message, _ = expect(request, Allow)
-        now = self._now(message.attempt)
-        known = {seat.seat for seat in now.seats.values()}
-        if not known.issuperset(message.seats):
-            raise WireError("order", "a seat that is not in the round")
-        return self._tokens(now, message.seats)
 
     async def wait(self, request: bytes, context: Any) -> bytes:
         """Tell whose heads are complete and whose were refused, as soon as there is news or the asked time is over."""
@@ -192,7 +170,6 @@ class Edge:
         """Send a client its head."""
         message, _ = expect(await must_hear(context), Fetch)
         now, seat = self._seat(message.attempt)
-        self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
         head = now.state[0 : seat.cut]
         await send(context, state_bytes(head))
         now.down_bytes += head.num_bytes
@@ -202,7 +179,8 @@ class Edge:
         """Take a client's trained head. A head that is refused ends the client's part in the round."""
         message, _ = expect(await must_hear(context), Upload)
         now, seat = self._seat(message.attempt)
-        self.upload_tokens.use(seat.name, now.round, token_bytes(message.token))
+        if seat.seat in now.refused:
+            raise WireError("stale", f"a head of {seat.name} was refused in this round")
         like, began_s = now.state[0 : seat.cut], time.perf_counter()
         try:
             content = await collect(lambda: must_hear(context), most_state_bytes(like))
@@ -221,8 +199,8 @@ class Edge:
         await context.write(pack(Uploaded()))
 
     async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
-        if error.reason == "ended" or seat.seat in now.finished:
-            return  # the stream broke and the client may upload again, or its head is complete and may be agreed on already
+        if error.reason == "ended" or seat.seat in now.finished or seat.seat in now.refused:
+            return  # the stream broke and the client may upload again, or its part in the round is settled already
         self.log.event(
             "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
         )

@@ -15,7 +15,7 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.serving import must_hear
 from hsfl.deploy.settings import TAU_S
@@ -38,11 +38,11 @@ class Evaluating:
             return None
         await desk.compute.run(partial(_load, desk.kit, whole))
         held = Evaluation(now.round + 1, seats)
-        answer = await desk.edge.open(held.round, held.attempt, list(seats.values()), evaluates=True)
+        await desk.edge.open(held.round, held.attempt, list(seats.values()), evaluates=True)
         desk.evaluation = held
         try:
-            for seat, token in zip(seats.values(), answer.fetch):
-                if not desk.roster.send(seat.seat, pack(held.order(seat, token))):
+            for seat in seats.values():
+                if not desk.roster.send(seat.seat, pack(held.order(seat))):
                     held.leave(seat.seat)
             await asyncio.wait_for(held.over.wait(), desk.kit.config.train.tau_s or TAU_S)
         except TimeoutError:
@@ -70,12 +70,12 @@ class Evaluating:
             held.leave(seat.seat)
 
     def _entered(self, enter: Enter) -> tuple[Evaluation, Seat]:
-        """The evaluation and the seat of the client that calls."""
+        """The evaluation and the seat of the client that calls. A stream that has ended, done or not, is not made anew."""
         held, name = self.desk.evaluation, caller().name
-        if held is None or enter.attempt != held.attempt or name not in held.seats:
+        seat = held.seats.get(name) if held is not None and enter.attempt == held.attempt else None
+        if held is None or seat is None or seat.seat in held.gone:
             raise WireError("stale", f"{name} has no part in an evaluation now")
-        held.tokens.use(name, held.round, token_bytes(enter.token))
-        return held, held.seats[name]
+        return held, seat
 
     async def _tally(self, seat: Seat, context: Any) -> Tally:
         """The sums over all batches of a client. A batch after one that was not full is refused."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from hsfl.models.strides import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<4sHHII")  # magic, version, kind, bytes of the fields, bytes of the tensors' headers
 MOST_JSON_BYTES = 1 << 20  # of the fields, and of the headers
 MOST_TENSORS = 64

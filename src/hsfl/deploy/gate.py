@@ -137,7 +137,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
                 raise
             call.task.uncancel()
             await self._abort(context, call.ended, call.identity, method)
-        except Refused as refused:  # a handler's own, such as a token that was used before
+        except Refused as refused:  # a handler's own, such as a name that is not the certificate's
             await self._abort(context, refused, call.identity, method)
         except (
             grpc.aio.AbortError,

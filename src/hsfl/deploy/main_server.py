@@ -176,9 +176,8 @@ class Main:
     async def _tell_everybody(self, now: MainRound) -> None:
         """Open the round at the edge server and send every client its order."""
         seats = now.seats()
-        answer = await self.desk.edge.open(now.round, now.attempt, seats)
+        await self.desk.edge.open(now.round, now.attempt, seats)
         now.edge_stop = max((seat.cut for seat in seats), default=0)
-        now.hand_out([seat.seat for seat in seats], answer)
         for seat in seats:
             self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
 

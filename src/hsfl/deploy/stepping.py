@@ -11,11 +11,11 @@ from hsfl.deploy.desk import Desk
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.serving import hear, must_hear
 from hsfl.deploy.tails import Tail
 
-NO_FAULT = ("stale", "ended")  # reasons for which nobody is dropped
+NO_FAULT = ("stale", "replaced", "ended")  # reasons for which nobody is dropped
 
 
 class Stepping:
@@ -57,7 +57,6 @@ class Stepping:
         tail = next((tail for tail in now.tails.values() if tail.name == name), None)
         if tail is None or tail.dropped is not None:
             raise WireError("stale", f"{name} has no part in this round, or not any more")
-        now.tokens.use(name, now.round, token_bytes(enter.token))
         return now, tail
 
     def _check_open(self, now: MainRound, tail: Tail) -> None:
