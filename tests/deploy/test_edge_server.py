@@ -29,6 +29,7 @@ from tests.deploy.kits import small_kit
 CUT = 2
 ONE_ROUND = changed(RUN, fleet={"cuts": [2, 2, 2, 2]}, train={"rounds": 1})
 RUNS = "0" * 16, "1" * 16
+OPEN = pack(Open(0, "now", [Seat(0, "ada", CUT, 20)], False))
 
 
 def test_a_new_run_begins_with_its_own_weights_though_the_edge_server_holds_another_run(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ async def began(folder: Path) -> Edge:
 async def opened(folder: Path) -> Edge:
     """An edge server in the middle of a round with one client."""
     edge = await began(folder)
-    expect(await edge.open(pack(Open(0, "now", [Seat(0, "ada", CUT, 20)], False)), None), Done)
+    expect(await edge.open(OPEN, None), Done)
     return edge
 
 
@@ -119,6 +120,29 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
         have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
         assert (have.refused, have.reasons) == ([0], ["not_finite"])
         assert "NaN or infinite" in have.words[0]
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
+def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_path: Path) -> None:
+    """The main server opens the round anew after it had lost the edge server. A client that heard Uploaded would not upload again."""
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+
+        class Slow(Says):
+            async def read(self) -> object:
+                if len(self.messages) == 1:
+                    await edge.open(OPEN, None)
+                return await super().read()
+
+        said = Slow([pack(Upload("now")), *chunks(state_bytes(head))])
+        set_caller(Identity("ada", "client", 0))
+        with pytest.raises(WireError, match="upload again"):
+            await edge.upload(said, said)
+        expect((await upload(edge, head)).heard[0], Uploaded)
+        assert list(edge._now("now").finished) == [0]
         edge.compute.close()
 
     asyncio.run(story())

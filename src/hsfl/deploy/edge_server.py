@@ -189,6 +189,8 @@ class Edge:
         except WireError as error:
             await self._refuse(now, seat, error)
             raise
+        if now is not self.open_round:
+            raise WireError("stale", "the round was ended, or opened anew, during the upload; upload again")
         async with now.news:
             if seat.seat not in now.finished:  # an answer that was lost is asked for again; the head of before stays
                 now.finished[seat.seat] = Finished(head, float(seat.num_samples))
