@@ -36,7 +36,7 @@ def test_a_step_under_way_when_its_stream_breaks_is_made_once(tmp_path: Path, mo
         return answer
 
     async def exchange(self: RoundWork, number: int, message: bytes) -> bytes:
-        if self.own.seat == 3 and number == 1 and not broken:
+        if self.setup.seat == 3 and number == 1 and not broken:
             broken.append(number)
             asyncio.get_running_loop().call_later(0.2, self.job.call.cancel)
         return await exchanged(self, number, message)
@@ -56,15 +56,15 @@ def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:
 
     async def story() -> None:
         made, compute, going = tail(), Compute(1), threading.Event()
-        now = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
+        open_round = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
         planner = SimpleNamespace(cost=SimpleNamespace(server_flops=[1.0] * 6))
         metrics = SimpleNamespace(carried=lambda *words: None)
-        desk = SimpleNamespace(now=now, compute=compute, planner=planner, metrics=metrics)
+        desk = SimpleNamespace(open_round=open_round, compute=compute, planner=planner, metrics=metrics)
         before = made.side.state.floats.clone()
         busy = asyncio.create_task(compute.run(going.wait))
-        waiting = asyncio.create_task(Stepping(desk)._step(now, made, Batch(0), batch(), STREAM))
+        waiting = asyncio.create_task(Stepping(desk)._step(open_round, made, Batch(0), batch(), STREAM))
         await asyncio.sleep(0.05)
-        desk.now = None
+        desk.open_round = None
         going.set()
         with pytest.raises(WireError, match="the round is over for this client"):
             await waiting
@@ -94,7 +94,7 @@ def test_who_is_not_in_the_round_enters_no_stream(name: str, attempt: str, dropp
     """Another client, an attempt that is over, a client that was dropped: refused, and nobody's stream is replaced."""
     made = tail()
     made.dropped = dropped
-    stepping = Stepping(SimpleNamespace(now=SimpleNamespace(attempt="now", tails={0: made})))
+    stepping = Stepping(SimpleNamespace(open_round=SimpleNamespace(attempt="now", tails={0: made})))
     set_caller(Identity(name, "client", 0))
     with pytest.raises(WireError) as refused:
         stepping._tail(Enter(attempt))
@@ -108,15 +108,17 @@ def test_a_client_that_comes_back_hears_nothing_of_a_round_that_ended_meanwhile(
 
     async def story() -> None:
         made, sent = tail(), []
-        now = SimpleNamespace(
+        open_round = SimpleNamespace(
             attempt="now", tails={0: made}, is_complete=lambda seat: False, order=lambda seat: Round(0, "now", 2)
         )
-        desk = SimpleNamespace(now=now, roster=SimpleNamespace(send=lambda seat, message: sent.append(message)))
+        desk = SimpleNamespace(
+            open_round=open_round, roster=SimpleNamespace(send=lambda seat, message: sent.append(message))
+        )
         member = SimpleNamespace(seat=0, ready=SimpleNamespace(holds=None))
         async with made.lock:
             back = asyncio.create_task(Attending(desk)._welcome_back(member))
             await asyncio.sleep(0)
-            desk.now = None if over else now
+            desk.open_round = None if over else open_round
         await back
         assert len(sent) == (not over)
 

@@ -100,7 +100,7 @@ def test_a_head_that_is_complete_stays_whatever_is_uploaded_after_it(tmp_path: P
             await upload(edge, bad)
         have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
         assert (have.seats, have.refused) == ([0], [])
-        assert torch.equal(edge._now("now").finished[0].state.floats, good.floats)
+        assert torch.equal(edge._round_of("now").finished[0].state.floats, good.floats)
         edge.compute.close()
 
     asyncio.run(story())
@@ -116,7 +116,7 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
         for head, words in ((bad, "NaN or infinite"), (good, "a head of ada was refused in this round")):
             with pytest.raises(WireError, match=words):
                 await upload(edge, head)
-        assert not edge._now("now").finished
+        assert not edge._round_of("now").finished
         have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
         assert (have.refused, have.reasons) == ([0], ["not_finite"])
         assert "NaN or infinite" in have.words[0]
@@ -142,7 +142,7 @@ def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_
         with pytest.raises(WireError, match="upload again"):
             await edge.upload(said, said)
         expect((await upload(edge, head)).heard[0], Uploaded)
-        assert list(edge._now("now").finished) == [0]
+        assert list(edge._round_of("now").finished) == [0]
         edge.compute.close()
 
     asyncio.run(story())
@@ -165,8 +165,8 @@ def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
             with pytest.raises(WireError, match=words):
                 await handle(said, said)
             assert not said.heard
-        assert not edge._now("now").finished
-        assert not edge._now("now").refused
+        assert not edge._round_of("now").finished
+        assert not edge._round_of("now").refused
         edge.compute.close()
 
     asyncio.run(story())

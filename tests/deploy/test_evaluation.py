@@ -17,7 +17,7 @@ from hsfl.deploy.evaluation import Evaluation
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import Identity, set_caller
 from hsfl.deploy.messages import pack
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.serving import read
 from hsfl.models.state import load_state
@@ -82,19 +82,19 @@ def test_so_they_do_in_other_frameworks(tmp_path: Path, framework: str) -> None:
 class Odd(ClientProcess):
     """A device that does something else with its test samples."""
 
-    async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
+    async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         call = channels.main.stream("Evaluate")
         await call.write(pack(Enter(order.attempt)))
-        await self.tell(own, call)
+        await self.tell(setup, call)
 
-    async def tell(self, own: Own, call: object) -> None:
+    async def tell(self, setup: ClientSetup, call: object) -> None:
         raise NotImplementedError
 
 
 class Leaver(Odd):
     """Loses its connection in mid-evaluation."""
 
-    async def tell(self, own: Own, call: object) -> None:
+    async def tell(self, setup: ClientSetup, call: object) -> None:
         assert self.channels is not None
         await self.channels.close()
 
@@ -102,8 +102,8 @@ class Leaver(Odd):
 class Liar(Odd):
     """Sends a good batch, and then one that is not."""
 
-    async def tell(self, own: Own, call: object) -> None:
-        shape, labels = own.kit.shapes[2], torch.zeros(SIZE, dtype=torch.int64)
+    async def tell(self, setup: ClientSetup, call: object) -> None:
+        shape, labels = setup.kit.shapes[2], torch.zeros(SIZE, dtype=torch.int64)
         for number in (1.0, float("nan")):
             smashed = torch.full((SIZE, *shape), number)
             await call.write(pack(Batch(int(number != 1.0)), {"smashed": smashed, "labels": labels}))

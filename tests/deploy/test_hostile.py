@@ -13,7 +13,7 @@ from hsfl.deploy.client_messages import Batch, Chunk, Enter, Entered, Upload
 from hsfl.deploy.client_round import OpenRound, RoundWork
 from hsfl.deploy.logs import Log
 from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.serving import read
 from hsfl.deploy.settings import ClientSettings
 from hsfl.models.state import UnitState
@@ -32,19 +32,19 @@ class Hostile(ClientProcess):
         super().__init__(settings, None, log)
         self.deed = deed
 
-    async def _whole_round(self, own: Own, job: OpenRound) -> None:
-        work = self._round_work(own, job)
+    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+        work = self._round_work(setup, job)
         await self.deed(work, await work.fetch())
 
 
 async def bad_batch(work: RoundWork, change: dict[str, torch.Tensor], step: int = 0) -> None:
-    _, y, _ = next(iter(work.own.data.batches(0)))
-    smashed = torch.rand(len(y), *work.own.kit.shapes[work.job.order.cut])
+    _, y, _ = next(iter(work.setup.data.batches(0)))
+    smashed = torch.rand(len(y), *work.setup.kit.shapes[work.job.order.cut])
     await work.exchange(step, pack(Batch(step), {"smashed": smashed, "labels": y} | change))
 
 
 async def not_a_number(work: RoundWork, head: UnitState) -> None:
-    shape = (8, *work.own.kit.shapes[work.job.order.cut])
+    shape = (8, *work.setup.kit.shapes[work.job.order.cut])
     await bad_batch(work, {"smashed": torch.full(shape, float("nan"))})
 
 

@@ -43,15 +43,15 @@ class Attending:
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack(welcome))
         content = await hear(context)
-        said = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
-        if isinstance(said, Leave):
-            self.desk.log.event("client left before it was ready", client=name, why=said.why)
+        answer = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
+        if isinstance(answer, Leave):
+            self.desk.log.event("client left before it was ready", client=name, why=answer.why)
             return None
-        self._check_ready(name, seat, said)
+        self._check_ready(name, seat, answer)
         if self.desk.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
             raise InputError(f"{name}'s seat was given to another client; start this client again")
-        self.desk.planner.join(seat, said)
-        return said
+        self.desk.planner.join(seat, answer)
+        return answer
 
     async def _attend(self, name: str, seat: int, ready: Ready, context: Any) -> None:
         """Serve a client that is ready, until it goes."""
@@ -98,12 +98,13 @@ class Attending:
 
     async def _welcome_back(self, member: Member) -> None:
         """A client that comes back in the middle of a round goes on, or begins its round anew if it was restarted."""
-        now = self.desk.now
-        tail = None if now is None else now.tails.get(member.seat)
-        if now is None or tail is None or tail.dropped is not None or now.is_complete(member.seat):
+        open_round = self.desk.open_round
+        tail = None if open_round is None else open_round.tails.get(member.seat)
+        if open_round is None or tail is None or tail.dropped is not None or open_round.is_complete(member.seat):
             return
-        if member.ready.holds != now.attempt:
+        if member.ready.holds != open_round.attempt:
             async with tail.lock:
                 tail.restart()
-        if now is self.desk.now and tail.dropped is None:  # either may have changed while a step held the lock
-            self.desk.roster.send(member.seat, pack(now.order(member.seat)))
+        # The round may have ended, or the client been dropped, while a step held the lock.
+        if open_round is self.desk.open_round and tail.dropped is None:
+            self.desk.roster.send(member.seat, pack(open_round.order(member.seat)))

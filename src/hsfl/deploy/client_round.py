@@ -15,7 +15,7 @@ from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.states import collect, most_state_bytes, read_state, send, state_bytes
 from hsfl.models.state import UnitState
@@ -75,8 +75,10 @@ async def fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
 class RoundWork:
     """Does the work of a round. channels: waits for the main server and returns the channels that are open then."""
 
-    def __init__(self, own: Own, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
-        self.own, self.job, self.channels, self.part = own, job, channels, part
+    def __init__(
+        self, setup: ClientSetup, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part
+    ) -> None:
+        self.setup, self.job, self.channels, self.part = setup, job, channels, part
         self.loop = asyncio.get_running_loop()
 
     async def _again(self, work: Callable[[], Awaitable[Answer]], refusal_ends: bool) -> Answer:
@@ -108,7 +110,7 @@ class RoundWork:
         """Fetch the head of the round from the edge server."""
 
         async def work() -> UnitState:
-            like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
+            like, began_s = self.setup.kit.empty(0, self.job.order.cut), time.perf_counter()
             head = await fetch_head((await self.channels()).edge, self.job.order.attempt, like)
             self.job.model_down_s = time.perf_counter() - began_s
             return head
@@ -164,10 +166,10 @@ class RoundWork:
 
     def train(self, head: UnitState) -> None:
         """Train on all batches, on the client's compute thread; the trained head is kept in the job."""
-        own, job = self.own, self.job
-        lr = learning_rate(own.kit.config.train, job.order.round)
-        client, began_s = Client(own.data, self.part, own.kit.num_units), time.perf_counter()
-        own.feed.on_batch = lambda client, num_samples: job.check()
+        setup, job = self.setup, self.job
+        lr = learning_rate(setup.kit.config.train, job.order.round)
+        client, began_s = Client(setup.data, self.part, setup.kit.num_units), time.perf_counter()
+        setup.feed.on_batch = lambda client, num_samples: job.check()
         client.receive(head, lr)
         trained, losses = client.train(_Steps(self), job.order.round, Link())
         job.head = trained.clone()
@@ -175,14 +177,14 @@ class RoundWork:
         self._end(losses, took_s)
 
     def _end(self, losses: Losses, took_s: float) -> None:
-        job, train = self.job, self.own.kit.config.train
-        steps = RoundSteps(self.own.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
+        job, train = self.job, self.setup.kit.config.train
+        steps = RoundSteps(self.setup.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
         losses.read()
         (total,) = losses.parts
         end = End(
             steps, losses.num_samples, float(total), max(took_s - job.exchange_s, 0.0), job.exchange_s, job.model_down_s
         )
-        done = 0 if job.order.cut == self.own.kit.num_units else steps
+        done = 0 if job.order.cut == self.setup.kit.num_units else steps
         expect(self.wait(self.exchange(done, pack(end))), Ended)
 
     def wait(self, work: Any) -> Any:

@@ -115,23 +115,23 @@ class EdgeLink:
             raise _lost(error) from None
 
     async def swap(
-        self, message: Swap, mine: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
+        self, message: Swap, main_sum: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
     ) -> UnitState:
         """End the round with the agreed clients: the servers' sums of the common units cross, each on its way while the
         other is. When this returns, the next round is on the edge server's disk.
 
-        mine: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
+        main_sum: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
         sum, while the edge server does so, too. Returns that state.
         """
         try:
             call = self.peer.stream("Swap", LOAD_S)
             await call.write(pack(message))
-            theirs = None
-            if mine is not None:
-                limit = most_sum_bytes(mine.total)
-                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(mine)))
-                theirs = read_sum(content, mine)
-            after = await finish(theirs)
+            edge_sum = None
+            if main_sum is not None:
+                limit = most_sum_bytes(main_sum.total)
+                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(main_sum)))
+                edge_sum = read_sum(content, main_sum)
+            after = await finish(edge_sum)
             expect(await read(call), Done)
             return after
         except aio.AioRpcError as error:

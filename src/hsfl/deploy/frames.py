@@ -132,11 +132,11 @@ def _tensors(content: memoryview, headers: list[TensorHeader]) -> dict[str, Tens
     """Copies of the tensors. Every length is compared with what arrived before any memory is taken."""
     if sum(header.num_bytes for header in headers) != len(content):
         raise WireError("protocol", f"the headers do not account for the {len(content)} bytes that follow them")
-    found, at = {}, 0
+    tensors, at = {}, 0
     for header in headers:
-        found[header.name] = _tensor(header, content[at : at + header.num_bytes])
+        tensors[header.name] = _tensor(header, content[at : at + header.num_bytes])
         at += header.num_bytes
-    return found
+    return tensors
 
 
 def _tensor(header: TensorHeader, content: memoryview) -> Tensor:

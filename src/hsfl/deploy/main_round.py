@@ -94,7 +94,7 @@ class MainRound:
         return True
 
 
-def open_round(
+def begin_round(
     kit: Kit,
     round: int,
     state: UnitState,
@@ -109,6 +109,6 @@ def open_round(
     parts.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
-        mine = state[cut : state.stop]
-        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
+        tail_state = state[cut : state.stop]
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, parts.take(cut), lr)
     return MainRound(round, state, plan, tails, deadline_s, parts)

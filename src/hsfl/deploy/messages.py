@@ -70,16 +70,16 @@ def unpack(content: bytes) -> tuple[Any, dict[str, Tensor]]:
 
 def expect(content: bytes, kind: type[Message], tensors: tuple[str, ...] = ()) -> tuple[Message, dict[str, Tensor]]:
     """A message that must be of this kind, with exactly these tensors."""
-    message, found = expect_any(content, kind)
-    if tuple(sorted(found)) != tuple(sorted(tensors)):
-        raise WireError("protocol", f"{kind.__name__} has tensors {sorted(found)}, not {sorted(tensors)}")
-    return message, found
+    message, received = expect_any(content, kind)
+    if tuple(sorted(received)) != tuple(sorted(tensors)):
+        raise WireError("protocol", f"{kind.__name__} has tensors {sorted(received)}, not {sorted(tensors)}")
+    return message, received
 
 
 def expect_any(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor]]:
     """A message that must be of one of these kinds."""
-    message, found = unpack(content)
+    message, received = unpack(content)
     if not isinstance(message, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise WireError("order", f"a message {type(message).__name__} where {wanted} is expected")
-    return message, found
+    return message, received
