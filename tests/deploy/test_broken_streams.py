@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.client_messages import Batch
+from hsfl.deploy.attending import Attending
+from hsfl.deploy.client_messages import Batch, Enter, Round
 from hsfl.deploy.client_round import RoundWork
 from hsfl.deploy.compute import Compute
 from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import Identity, set_caller
 from hsfl.deploy.stepping import Stepping
 from hsfl.deploy.tails import Tail
 from tests.deploy.fleet import RUN, changed, simulated
@@ -34,7 +36,7 @@ def test_a_step_under_way_when_its_stream_breaks_is_made_once(tmp_path: Path, mo
         return answer
 
     async def exchange(self: RoundWork, number: int, message: bytes) -> bytes:
-        if self.own.seat == 3 and number == 1 and not broken:
+        if self.setup.seat == 3 and number == 1 and not broken:
             broken.append(number)
             asyncio.get_running_loop().call_later(0.2, self.job.call.cancel)
         return await exchanged(self, number, message)
@@ -54,15 +56,15 @@ def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:
 
     async def story() -> None:
         made, compute, going = tail(), Compute(1), threading.Event()
-        now = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
+        open_round = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
         planner = SimpleNamespace(cost=SimpleNamespace(server_flops=[1.0] * 6))
         metrics = SimpleNamespace(carried=lambda *words: None)
-        desk = SimpleNamespace(now=now, compute=compute, planner=planner, metrics=metrics)
+        desk = SimpleNamespace(open_round=open_round, compute=compute, planner=planner, metrics=metrics)
         before = made.side.state.floats.clone()
         busy = asyncio.create_task(compute.run(going.wait))
-        waiting = asyncio.create_task(Stepping(desk)._step(now, made, Batch(0), batch(), STREAM))
+        waiting = asyncio.create_task(Stepping(desk)._step(open_round, made, Batch(0), batch(), STREAM))
         await asyncio.sleep(0.05)
-        desk.now = None
+        desk.open_round = None
         going.set()
         with pytest.raises(WireError, match="the round is over for this client"):
             await waiting
@@ -80,9 +82,47 @@ def test_a_late_message_of_a_replaced_stream_drops_nobody() -> None:
     for late in (lambda: step(made, 0, batch()), lambda: made.check_stream(STREAM)):
         with pytest.raises(WireError, match="another one has replaced") as refused:
             late()
-        assert refused.value.reason == "stale"
+        assert refused.value.reason == "replaced"
     step(made, 0, batch(), fresh)
     assert made.step == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "dropped"), [("bo", "now", None), ("ada", "before", None), ("ada", "now", "it was late")]
+)
+def test_who_is_not_in_the_round_enters_no_stream(name: str, attempt: str, dropped: str | None) -> None:
+    """Another client, an attempt that is over, a client that was dropped: refused, and nobody's stream is replaced."""
+    made = tail()
+    made.dropped = dropped
+    stepping = Stepping(SimpleNamespace(open_round=SimpleNamespace(attempt="now", tails={0: made})))
+    set_caller(Identity(name, "client", 0))
+    with pytest.raises(WireError) as refused:
+        stepping._tail(Enter(attempt))
+    assert refused.value.reason == "stale"
+    made.check_stream(STREAM)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_client_that_comes_back_hears_nothing_of_a_round_that_ended_meanwhile(over: bool) -> None:
+    """A step of its old stream may hold the round's lock until then; the order of the next round was sent before."""
+
+    async def story() -> None:
+        made, sent = tail(), []
+        open_round = SimpleNamespace(
+            attempt="now", tails={0: made}, is_complete=lambda seat: False, order=lambda seat: Round(0, "now", 2)
+        )
+        desk = SimpleNamespace(
+            open_round=open_round, roster=SimpleNamespace(send=lambda seat, message: sent.append(message))
+        )
+        member = SimpleNamespace(seat=0, ready=SimpleNamespace(holds=None))
+        async with made.lock:
+            back = asyncio.create_task(Attending(desk)._welcome_back(member))
+            await asyncio.sleep(0)
+            desk.open_round = None if over else open_round
+        await back
+        assert len(sent) == (not over)
+
+    asyncio.run(story())
 
 
 def test_a_round_that_is_begun_anew_counts_its_bytes_anew() -> None:

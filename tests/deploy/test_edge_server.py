@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.client_messages import Upload, Uploaded
+from hsfl.deploy.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.compute import Compute
 from hsfl.deploy.edge_server import Edge
 from hsfl.deploy.frames import WireError
@@ -18,7 +18,7 @@ from hsfl.deploy.identity import Identity, set_caller
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.server_messages import Await, Begin, EdgeTokens, Have, Open, Seat, Standing
+from hsfl.deploy.server_messages import Await, Begin, Done, Have, Open, Seat, Standing
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.states import chunks, state_bytes
 from hsfl.models.state import UnitState
@@ -29,6 +29,7 @@ from tests.deploy.kits import small_kit
 CUT = 2
 ONE_ROUND = changed(RUN, fleet={"cuts": [2, 2, 2, 2]}, train={"rounds": 1})
 RUNS = "0" * 16, "1" * 16
+OPEN = pack(Open(0, "now", [Seat(0, "ada", CUT, 20)], False))
 
 
 def test_a_new_run_begins_with_its_own_weights_though_the_edge_server_holds_another_run(tmp_path: Path) -> None:
@@ -63,21 +64,23 @@ def begin(run: str) -> bytes:
 
 
 async def began(folder: Path) -> Edge:
-    """An edge server in the middle of a round with one client."""
+    """An edge server that holds the first round."""
     edge = Edge(folder, Compute(1), open_log("edge", True, io.StringIO()), Metrics())
     await edge.begin(begin(RUNS[0]), None)
     await edge._keep(0, small_kit().initial[0:CUT].clone())
     return edge
 
 
-async def opened(edge: Edge) -> EdgeTokens:
-    answer = await edge.open(pack(Open(0, "now", [Seat(0, "ada", CUT, 20)], False)), None)
-    return expect(answer, EdgeTokens)[0]
+async def opened(folder: Path) -> Edge:
+    """An edge server in the middle of a round with one client."""
+    edge = await began(folder)
+    expect(await edge.open(OPEN, None), Done)
+    return edge
 
 
-async def upload(edge: Edge, token: str, head: UnitState) -> Says:
+async def upload(edge: Edge, head: UnitState) -> Says:
     set_caller(Identity("ada", "client", 0))
-    said = Says([pack(Upload("now", token)), *chunks(state_bytes(head))])
+    said = Says([pack(Upload("now")), *chunks(state_bytes(head))])
     await edge.upload(said, said)
     return said
 
@@ -86,38 +89,84 @@ def test_a_head_that_is_complete_stays_whatever_is_uploaded_after_it(tmp_path: P
     """The servers may have agreed on it: a second upload, good or bad, neither replaces it nor takes it away."""
 
     async def story() -> None:
-        edge = await began(tmp_path)
+        edge = await opened(tmp_path)
         good, other = (small_kit().initial[0:CUT].clone() for _ in range(2))
         other.floats.mul_(1.01)
         bad = other.clone()
         bad.floats[0] = float("nan")
-        for head, token in ((good, (await opened(edge)).upload[0]), (other, None), (bad, None)):
-            token = token or expect(edge._tokens(edge._now("now"), [0]), EdgeTokens)[0].upload[0]
-            if head is bad:
-                with pytest.raises(WireError, match="NaN or infinite"):
-                    await upload(edge, token, head)
-            else:
-                expect((await upload(edge, token, head)).heard[0], Uploaded)
+        for head in (good, other):
+            expect((await upload(edge, head)).heard[0], Uploaded)
+        with pytest.raises(WireError, match="NaN or infinite"):
+            await upload(edge, bad)
         have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
         assert (have.seats, have.refused) == ([0], [])
-        assert torch.equal(edge._now("now").finished[0].state.floats, good.floats)
+        assert torch.equal(edge._round_of("now").finished[0].state.floats, good.floats)
         edge.compute.close()
 
     asyncio.run(story())
 
 
-def test_a_head_that_is_refused_is_told_with_its_reason(tmp_path: Path) -> None:
-    """The main server counts drops by reason; where all of them diverged, so did the run."""
+def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path: Path) -> None:
+    """The main server counts drops by reason; where all of them diverged, so did the run. A second head is not taken."""
 
     async def story() -> None:
-        edge = await began(tmp_path)
-        bad = small_kit().initial[0:CUT].clone()
+        edge, good = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+        bad = good.clone()
         bad.floats[0] = float("nan")
-        with pytest.raises(WireError, match="NaN or infinite"):
-            await upload(edge, (await opened(edge)).upload[0], bad)
+        for head, words in ((bad, "NaN or infinite"), (good, "a head of ada was refused in this round")):
+            with pytest.raises(WireError, match=words):
+                await upload(edge, head)
+        assert not edge._round_of("now").finished
         have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
         assert (have.refused, have.reasons) == ([0], ["not_finite"])
         assert "NaN or infinite" in have.words[0]
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
+def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_path: Path) -> None:
+    """The main server opens the round anew after it had lost the edge server. A client that heard Uploaded would not upload again."""
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+
+        class Slow(Says):
+            async def read(self) -> object:
+                if len(self.messages) == 1:
+                    await edge.open(OPEN, None)
+                return await super().read()
+
+        said = Slow([pack(Upload("now")), *chunks(state_bytes(head))])
+        set_caller(Identity("ada", "client", 0))
+        with pytest.raises(WireError, match="upload again"):
+            await edge.upload(said, said)
+        expect((await upload(edge, head)).heard[0], Uploaded)
+        assert list(edge._round_of("now").finished) == [0]
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "words"),
+    [("bo", "now", "bo has no part in this round"), ("ada", "before", "that attempt at the round is not open")],
+)
+def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
+    tmp_path: Path, name: str, attempt: str, words: str
+) -> None:
+    """Nor does one that comes with an attempt that is over."""
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+        set_caller(Identity(name, "client", 0))
+        for handle, message in ((edge.fetch, Fetch(attempt)), (edge.upload, Upload(attempt))):
+            said = Says([pack(message), *chunks(state_bytes(head))])
+            with pytest.raises(WireError, match=words):
+                await handle(said, said)
+            assert not said.heard
+        assert not edge._round_of("now").finished
+        assert not edge._round_of("now").refused
         edge.compute.close()
 
     asyncio.run(story())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +12,13 @@ from hsfl.config import parse_config
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
 from hsfl.deploy.client_round import Channels
-from hsfl.deploy.evaluating import checked_tally
+from hsfl.deploy.evaluating import Evaluating, checked_tally
+from hsfl.deploy.evaluation import Evaluation
 from hsfl.deploy.frames import WireError
+from hsfl.deploy.identity import Identity, set_caller
 from hsfl.deploy.messages import pack
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
+from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.serving import read
 from hsfl.models.state import load_state
 from hsfl.runs.data import read_data
@@ -78,19 +82,19 @@ def test_so_they_do_in_other_frameworks(tmp_path: Path, framework: str) -> None:
 class Odd(ClientProcess):
     """A device that does something else with its test samples."""
 
-    async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
+    async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         call = channels.main.stream("Evaluate")
-        await call.write(pack(Enter(order.attempt, order.evaluate_token)))
-        await self.tell(own, call)
+        await call.write(pack(Enter(order.attempt)))
+        await self.tell(setup, call)
 
-    async def tell(self, own: Own, call: object) -> None:
+    async def tell(self, setup: ClientSetup, call: object) -> None:
         raise NotImplementedError
 
 
 class Leaver(Odd):
     """Loses its connection in mid-evaluation."""
 
-    async def tell(self, own: Own, call: object) -> None:
+    async def tell(self, setup: ClientSetup, call: object) -> None:
         assert self.channels is not None
         await self.channels.close()
 
@@ -98,8 +102,8 @@ class Leaver(Odd):
 class Liar(Odd):
     """Sends a good batch, and then one that is not."""
 
-    async def tell(self, own: Own, call: object) -> None:
-        shape, labels = own.kit.shapes[2], torch.zeros(SIZE, dtype=torch.int64)
+    async def tell(self, setup: ClientSetup, call: object) -> None:
+        shape, labels = setup.kit.shapes[2], torch.zeros(SIZE, dtype=torch.int64)
         for number in (1.0, float("nan")):
             smashed = torch.full((SIZE, *shape), number)
             await call.write(pack(Batch(int(number != 1.0)), {"smashed": smashed, "labels": labels}))
@@ -118,6 +122,16 @@ def test_a_client_that_goes_or_lies_in_an_evaluation_is_not_counted(tmp_path: Pa
     check(inside, [[0, 1, 2, 3]], (2, 3))
     refused = [line for line in inside.events("main") if line["event"] == "message refused" and line["client"] == "bo"]
     assert [line["reason"] for line in refused] == ["not_finite"]
+
+
+def test_a_client_has_one_stream_in_an_evaluation() -> None:
+    evaluation = Evaluation(1, {name: Seat(k, name, 2, 20) for k, name in enumerate(NAMES)})
+    evaluating = Evaluating(SimpleNamespace(evaluation=evaluation))
+    set_caller(Identity("ada", "client", 0))
+    assert evaluating._entered(Enter(evaluation.attempt)) == (evaluation, evaluation.seats["ada"])
+    evaluation.leave(0)
+    with pytest.raises(WireError, match="ada has no part in an evaluation now"):
+        evaluating._entered(Enter(evaluation.attempt))
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
         raise Away("far enough", "")
 
     made = device()
-    made.own, made.joined = SimpleNamespace(seat=0), joined
+    made.setup, made.joined = SimpleNamespace(seat=0), joined
     monkeypatch.setattr(
         made, "_open_channels", lambda: SimpleNamespace(main=SimpleNamespace(stream=lambda name: Call()))
     )
@@ -114,7 +114,7 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
     kind, words = (InputError, "another seat than before") if joined else (Away, "far enough")
     with pytest.raises(kind, match=words):
         asyncio.run(made._attend(Backoff()))
-    assert made.own.seat == (0 if joined else 1)
+    assert made.setup.seat == (0 if joined else 1)
 
 
 def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path)
         made = device(authority.bundle_of("ward-1"))
         with pytest.raises(InputError, match=r"cert.pem is missing"):
             made._open_channels()
-        made.own = SimpleNamespace()
+        made.setup = SimpleNamespace()
         with pytest.raises(Away, match="the certificate cannot be used; trying again") as away:
             made._open_channels()
         assert str(tmp_path) not in away.value.why

@@ -1,4 +1,4 @@
-"""Health as bytes, metrics on loopback, logs that tell nothing of others, tokens, and why a server cannot be reached."""
+"""Health as bytes, metrics on loopback, logs that tell nothing of others, and why a server cannot be reached."""
 
 import asyncio
 import io
@@ -18,10 +18,9 @@ from hsfl.deploy.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.gate import Gate
 from hsfl.deploy.health import CHECK, NOT_SERVING, SERVING, WATCH, Health, decode_service, encode_status
-from hsfl.deploy.identity import ROLES, Refused
+from hsfl.deploy.identity import ROLES
 from hsfl.deploy.logs import open_log, scrubbed
 from hsfl.deploy.metrics import Metrics, serve
-from hsfl.deploy.tokens import Tokens
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import forged, in_loop, serving
 
@@ -204,31 +203,6 @@ def test_what_libraries_log_goes_the_same_way(tmp_path, monkeypatch):
 )
 def test_ordinary_words_stay(text):
     assert scrubbed(text) == text
-
-
-# --- tokens
-
-
-def test_tokens_are_bounded_single_and_of_one_client():
-    tokens = Tokens(most_clients=3)
-    given = {name: tokens.give(name, 1) for name in ("a", "b", "c", "d")}
-    assert len(tokens) == 3
-    with pytest.raises(Refused, match="not the one it was given"):
-        tokens.use("a", 1, given["a"])  # the oldest went
-    old, new = given["b"], tokens.give("b", 1)
-    with pytest.raises(Refused, match="not the one it was given"):
-        tokens.use("b", 1, old)
-    tokens.use("b", 1, new)
-    with pytest.raises(Refused, match="was used before"):
-        tokens.use("b", 1, new)
-    for wrong in (b"", given["c"][:-1], given["c"] + b"\0", given["d"]):
-        with pytest.raises(Refused, match="not the one"):
-            tokens.use("c", 1, wrong)
-    tokens.use("c", 1, given["c"])
-    tokens.forget("d")
-    with pytest.raises(Refused, match="not the one"):
-        tokens.use("d", 1, given["d"])
-    assert len(set(given.values())) == 4
 
 
 # --- why a server cannot be reached

@@ -18,7 +18,7 @@ from hsfl.deploy.certs import Authority
 from hsfl.deploy.credentials import add_port, is_loopback, open_channel, plaintext_metadata
 from hsfl.deploy.identity import check_current
 from hsfl.errors import InputError
-from tests.deploy.trust_bench import OPEN, ROUND, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
+from tests.deploy.trust_bench import OPEN, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
 
 WARD = ("hsfl://client/ward-1", "hsfl://role/client")
 CLOSED = "UNAVAILABLE: failed to connect to all addresses"  # what gRPC says, whatever is wrong with a certificate
@@ -180,35 +180,6 @@ async def test_an_unreadable_denylist_lets_nobody_back_in(own):
     with pytest.raises(InputError, match=r"denylist.txt line 1 is 'neither a serial nor a comment'"):
         async with serving(own / "main"):
             pass
-
-
-@in_loop
-async def test_a_token_is_used_once_and_by_its_client_alone(certs):
-    async def shown(channel, token):
-        stream = channel.stream_stream(ROUND)()
-        await stream.write(token)
-        try:
-            return (await stream.read()).decode()
-        except grpc.aio.AioRpcError as error:
-            return error.details()
-
-    async with serving(certs / "main") as served:
-        address = f"127.0.0.1:{served.port}"
-        async with (
-            open_channel(address, "main", certs / "ward-1") as one,
-            open_channel(address, "main", certs / "ward-2") as two,
-        ):
-            token = served.tokens.give("ward-1", 1)
-            assert "ward-2's token for round 1 is not the one it was given" in await shown(two, token)
-            assert await shown(one, token) == "welcome"
-            assert await shown(one, token) == "ward-1's token for round 1 was used before; join the round again"
-            later = served.tokens.give("ward-1", 2)
-            assert await shown(one, later) == "ward-1's token is for round 2, not 1; join the round again"
-        assert [refusal[:2] for refusal in served.refusals] == [
-            ("token", "ward-2"),
-            ("token", "ward-1"),
-            ("token", "ward-1"),
-        ]
 
 
 @in_loop

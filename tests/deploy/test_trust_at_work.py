@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import OpenRound
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
 from hsfl.errors import InputError
 from tests.deploy.fleet import RUN, changed, fleet, simulated
 from tests.deploy.inside import Inside
@@ -26,8 +26,8 @@ class Lost(ClientProcess):
 
     authority: Authority
 
-    async def _whole_round(self, own: Own, job: OpenRound) -> None:
-        work = self._round_work(own, job)
+    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+        work = self._round_work(setup, job)
         await work.fetch()
         await work.enter()
         self.authority.renew(["main", "edge", "ada", "bo", "cy"])

@@ -21,12 +21,11 @@ from hsfl.deploy.credentials import add_port
 from hsfl.deploy.denylist import Denylist
 from hsfl.deploy.gate import Gate
 from hsfl.deploy.identity import caller
-from hsfl.deploy.tokens import Tokens
 
 CLIENT = (ExtendedKeyUsageOID.CLIENT_AUTH,)
 WHO, TALK, WRITE, SUMS = "/t.Main/Who", "/t.Main/Talk", "/t.Main/Write", "/t.Main/Sums"
-ROUND, OPEN = "/t.Main/Round", "/t.Main/Unlisted"
-ROLES = {WHO: {"client", "edge"}, TALK: {"client"}, WRITE: {"client"}, SUMS: {"edge"}, ROUND: {"client"}}
+OPEN = "/t.Main/Unlisted"
+ROLES = {WHO: {"client", "edge"}, TALK: {"client"}, WRITE: {"client"}, SUMS: {"edge"}}
 
 
 def forged(
@@ -81,7 +80,7 @@ class Served:
             lambda error, who, method: self.failures.append(str(error)),
             self.problems.append,
         )
-        self.tokens, self.port = Tokens(), 0
+        self.port = 0
         self.answering, self.ended = asyncio.Event(), asyncio.Event()  # talk has begun to answer, it has ended
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:
@@ -109,11 +108,6 @@ class Served:
         async for request in self.talk(requests, context):
             await context.write(request)
 
-    async def round(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Reads a token, then writes."""
-        self.tokens.use(caller().name, 1, await context.read())
-        await context.write(b"welcome")
-
     def handlers(self) -> Any:
         """As `grpc.aio.server` takes them."""
         table = {
@@ -122,7 +116,6 @@ class Served:
             "Unlisted": grpc.unary_unary_rpc_method_handler(self.who),
             "Talk": grpc.stream_stream_rpc_method_handler(self.talk),
             "Write": grpc.stream_stream_rpc_method_handler(self.write),
-            "Round": grpc.stream_stream_rpc_method_handler(self.round),
         }
         return (grpc.method_handlers_generic_handler("t.Main", table),)
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hsfl.deploy.client_messages import AskTokens, Hello, Leave, Ready, Welcome
+from hsfl.deploy.client_messages import Hello, Leave, Ready, Welcome
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.fields import MOST_SAMPLES
 from hsfl.deploy.frames import WireError
@@ -13,8 +13,6 @@ from hsfl.deploy.roster import Member
 from hsfl.deploy.serving import hear, must_hear
 from hsfl.deploy.settings import sent_settings
 from hsfl.errors import InputError
-
-MOST_WAITING = 16  # messages to a client that it has not read
 
 
 class Attending:
@@ -45,15 +43,15 @@ class Attending:
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack(welcome))
         content = await hear(context)
-        said = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
-        if isinstance(said, Leave):
-            self.desk.log.event("client left before it was ready", client=name, why=said.why)
+        answer = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
+        if isinstance(answer, Leave):
+            self.desk.log.event("client left before it was ready", client=name, why=answer.why)
             return None
-        self._check_ready(name, seat, said)
+        self._check_ready(name, seat, answer)
         if self.desk.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
             raise InputError(f"{name}'s seat was given to another client; start this client again")
-        self.desk.planner.join(seat, said)
-        return said
+        self.desk.planner.join(seat, answer)
+        return answer
 
     async def _attend(self, name: str, seat: int, ready: Ready, context: Any) -> None:
         """Serve a client that is ready, until it goes."""
@@ -87,18 +85,12 @@ class Attending:
         self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
 
     async def _hear_member(self, member: Member, context: Any) -> None:
-        """Hear what a client says beside training. When the client has said all, its connection ends."""
+        """Wait until a client says that it leaves, or its connection breaks; then its connection ends."""
         try:
-            while (content := await hear(context)) is not None:
-                message, _ = expect_any(content, AskTokens, Leave)
-                if isinstance(message, Leave):
-                    member.goes = True
-                    self.desk.drop(member.seat, "disconnected", "it left")
-                    break
-                if member.outbox.qsize() >= MOST_WAITING:
-                    continue  # a client that asks and does not read fills no memory
-                if self.desk.now is not None and message.attempt == self.desk.now.attempt:
-                    await self.desk.fresh_tokens(self.desk.now, member.seat)
+            if (content := await hear(context)) is not None:
+                expect(content, Leave)
+                member.goes = True
+                self.desk.drop(member.seat, "disconnected", "it left")
         except WireError as error:
             self.desk.log.event("message refused", "warning", client=member.name, reason=error.reason, why=error.words)
         finally:
@@ -106,11 +98,13 @@ class Attending:
 
     async def _welcome_back(self, member: Member) -> None:
         """A client that comes back in the middle of a round goes on, or begins its round anew if it was restarted."""
-        now = self.desk.now
-        tail = None if now is None else now.tails.get(member.seat)
-        if now is None or tail is None or tail.dropped is not None or now.is_complete(member.seat):
+        open_round = self.desk.open_round
+        tail = None if open_round is None else open_round.tails.get(member.seat)
+        if open_round is None or tail is None or tail.dropped is not None or open_round.is_complete(member.seat):
             return
-        if member.ready.holds != now.attempt:
+        if member.ready.holds != open_round.attempt:
             async with tail.lock:
                 tail.restart()
-        await self.desk.fresh_tokens(now, member.seat)
+        # The round may have ended, or the client been dropped, while a step held the lock.
+        if open_round is self.desk.open_round and tail.dropped is None:
+            self.desk.roster.send(member.seat, pack(open_round.order(member.seat)))

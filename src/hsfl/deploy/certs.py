@@ -93,7 +93,7 @@ class Authority:
         """A certificate, valid for so many days, and its bundle. A name with a valid certificate is refused."""
         check_name(name)
         with self._locked():
-            if any(each.state(self.now) in ("valid", "expires soon") for each in self.of(name)):
+            if any(issued.state(self.now) in ("valid", "expires soon") for issued in self.of(name)):
                 raise InputError(
                     f"{name} has a certificate; renew it with hsfl certs renew {name}, or choose another name"
                 )
@@ -104,12 +104,12 @@ class Authority:
         with self._locked():
             if not names:
                 names = [
-                    one.name
-                    for one in self.issued()
-                    if one.current and one.state(self.now) in ("expires soon", "expired")
+                    issued.name
+                    for issued in self.issued()
+                    if issued.current and issued.state(self.now) in ("expires soon", "expired")
                 ]
             for name in names:
-                if not (newest := [one for one in self.of(name) if one.current]):
+                if not (newest := [issued for issued in self.of(name) if issued.current]):
                     raise InputError(f"{name!r} has no certificate to renew; hsfl certs list shows all names")
                 if newest[0].revoked:
                     raise InputError(f"{name} was revoked; if it may take part again, run hsfl certs add {name}")
@@ -121,9 +121,9 @@ class Authority:
             known = self.of(name)
             if not known:
                 raise InputError(f"{name!r} has no certificate to revoke; hsfl certs list shows all names")
-            if not (usable := [one for one in known if not one.revoked and self.now <= one.valid_until]):
+            if not (usable := [issued for issued in known if not issued.revoked and self.now <= issued.valid_until]):
                 raise InputError(f"{name} has no certificate that could still be used; hsfl certs list shows all")
-            serials = read_denylist(self.own / bundle.DENYLIST) | {one.serial: one.name for one in usable}
+            serials = read_denylist(self.own / bundle.DENYLIST) | {issued.serial: issued.name for issued in usable}
             write_denylist(self.own / bundle.DENYLIST, serials)
             self._share_denylist()
             return usable
@@ -132,7 +132,7 @@ class Authority:
         """All certificates ever issued: the servers' first, then the clients' by name, the newest of a name first."""
         denied = read_denylist(self.own / bundle.DENYLIST)
         certificates = [self._read(path) for path in sorted(self._records(), reverse=True)]
-        named = [(identity_of(each), each) for each in certificates]
+        named = [(identity_of(certificate), certificate) for certificate in certificates]
         newest = {identity.name: identity.serial for identity, _ in reversed(named)}
         rows = [
             Issued(
@@ -150,7 +150,7 @@ class Authority:
 
     def of(self, name: str) -> list[Issued]:
         """The certificates of one name."""
-        return [one for one in self.issued() if one.name == name]
+        return [issued for issued in self.issued() if issued.name == name]
 
     def bundle_of(self, name: str) -> Path:
         """The folder that is copied to the device."""

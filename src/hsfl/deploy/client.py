@@ -12,7 +12,6 @@ from grpc import aio
 from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.client_evaluation import evaluate
 from hsfl.deploy.client_messages import (
-    AskTokens,
     Evaluate,
     Hello,
     Leave,
@@ -27,7 +26,7 @@ from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.messages import expect, expect_any, pack
-from hsfl.deploy.own import Own, prepare_own
+from hsfl.deploy.own import ClientSetup, prepare_setup
 from hsfl.deploy.probe import measure_rates
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.settings import ClientSettings
@@ -53,12 +52,12 @@ class ClientProcess:
         self.settings, self.certs, self.log = settings, certs, log
         keep_freed_memory()
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
-        self.own: Own | None = None
+        self.setup: ClientSetup | None = None
         self.joined = False  # once, at least: from then on the seat is this client's
         self.measured: OwnSpeeds | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
-        self.here = asyncio.Event()  # set while the main server is there
+        self.main_is_there = asyncio.Event()  # set while the main server is there
         self.job: OpenRound | None = None
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
@@ -75,42 +74,42 @@ class ClientProcess:
     async def run(self) -> str:
         """Take part until the main server has no more rounds, or has been away for too long; returns why it ended."""
         backoff, clock = Backoff(), asyncio.get_running_loop().time
-        said, seen_s = set[str](), clock()
+        logged, seen_s = set[str](), clock()
         while True:
             try:
                 return await self._attend(backoff)
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                self._say_once(said, Away("the main server is away; trying again", error.code().name.lower()))
+                self._say_once(logged, Away("the main server is away; trying again", error.code().name.lower()))
             except Away as away:
-                self._say_once(said, away)
+                self._say_once(logged, away)
             except WireError as error:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.words)
             finally:
                 if self.call is not None:
                     seen_s = clock()
                 self.call = None
-                self.here.clear()
+                self.main_is_there.clear()
                 if self.channels is not None:
                     await self.channels.close()
             if clock() - seen_s > self.settings.away_s:
                 return await self._give_up()
             await backoff.wait()
 
-    def _say_once(self, said: set[str], away: Away) -> None:
+    def _say_once(self, logged: set[str], away: Away) -> None:
         """Log only the first of many attempts that fail alike; after an attempt that joined, log them anew."""
         if self.call is not None:
-            said.clear()
-        if str(away) not in said:
+            logged.clear()
+        if str(away) not in logged:
             self.log.event(str(away), "warning", why=away.why)
-        said.add(str(away))
+        logged.add(str(away))
 
     async def _give_up(self) -> str:
         """Stop trying: if this client was away when the last round ended, the main server will never be back."""
         await self._abandon()
         words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
-        if self.own is None:
+        if self.setup is None:
             hint = self.hint or "is it running, and is main in this client's file its address?"
             raise InputError(f"{words} and was never reached; {hint}")
         return f"{words}: its rounds may be over; start this client again if they are not"
@@ -122,28 +121,28 @@ class ClientProcess:
         call = self.channels.main.stream("Attend")
         await call.write(pack(Hello(name)))
         welcome, _ = expect(await read(call), Welcome)
-        own = self.own
-        if own is None or (own.seat != welcome.seat and not self.joined):
-            own = self.own = await self._prepare(call, welcome)
-        if own.seat != welcome.seat:
+        setup = self.setup
+        if setup is None or (setup.seat != welcome.seat and not self.joined):
+            setup = self.setup = await self._prepare(call, welcome)
+        if setup.seat != welcome.seat:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
-        self.measured = self.measured or await self._measure(own)
+        self.measured = self.measured or await self._measure(setup)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
-        await call.write(pack(Ready(own.kit.fingerprint, list(own.class_counts), self.measured, holds)))
+        await call.write(pack(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
         self.call, self.joined = call, True
-        self.here.set()
+        self.main_is_there.set()
         backoff.reset()
-        self.log.event("joined", seat=own.seat, samples=sum(own.class_counts))
+        self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
         while True:
             message, _ = expect_any(await read(call), Round, RoundOver, Evaluate, Stop)
             if isinstance(message, Stop):
                 await self._abandon()
                 return message.why
             if isinstance(message, Round):
-                await self._order(own, message)
+                await self._order(setup, message)
             elif isinstance(message, Evaluate):
-                self._check_cut(own, message.cut)
-                self.evaluation = asyncio.create_task(self._evaluate(own, message, self.channels))
+                self._check_cut(setup, message.cut)
+                self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._over(message)
 
@@ -154,15 +153,15 @@ class ClientProcess:
         try:
             peers = [Peer(getattr(self.settings, server), server, name, certs) for server in ("main", "edge")]
         except InputError as error:
-            if self.own is None or certs is None:
+            if self.setup is None or certs is None:
                 raise
             raise Away("the certificate cannot be used; trying again", without_folder(str(error), certs)) from None
         return Channels(*peers)
 
-    async def _prepare(self, call: Any, welcome: Welcome) -> Own:
+    async def _prepare(self, call: Any, welcome: Welcome) -> ClientSetup:
         """The client's data and model. Where they cannot be had, the main server is told why, for its log."""
         try:
-            own: Own = await self._compute(prepare_own, self.settings, welcome)
+            setup: ClientSetup = await self._compute(prepare_setup, self.settings, welcome)
         except InputError as error:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(pack(Leave(scrubbed(str(error)))))
@@ -171,9 +170,9 @@ class ClientProcess:
                     call.read(), LEAVE_S
                 )  # the words have arrived when the main server ends the stream
             raise
-        return own
+        return setup
 
-    async def _measure(self, own: Own) -> OwnSpeeds:
+    async def _measure(self, setup: ClientSetup) -> OwnSpeeds:
         """Measure FLOPs per second of the real units, the memory, and the rates to both servers."""
         assert self.channels is not None
         main_bps = await measure_rates(self.channels.main)
@@ -183,27 +182,25 @@ class ClientProcess:
             if is_refusal(error):
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise Away("the edge server is away; trying again", error.code().name.lower()) from None
-        speed = await self._compute(own.speed, self.settings.measure_s)
+        speed = await self._compute(setup.speed, self.settings.measure_s)
         return OwnSpeeds(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
 
-    async def _order(self, own: Own, order: Round) -> None:
+    async def _order(self, setup: ClientSetup, order: Round) -> None:
         """Take part in a round, or go on with the round that is open here."""
         job = self.job
         if job is not None and not job.over and job.order.attempt == order.attempt:
-            finished = self.work is not None and self.work.done()
-            job.renew(order)
-            if finished:
-                self._start(self._upload_again(own, job))
+            if self.work is not None and self.work.done():
+                self._start(self._upload_again(setup, job))
             return
-        self._check_cut(own, order.cut)
+        self._check_cut(setup, order.cut)
         await self._abandon()
         self.log.event("round begins", round=order.round + 1, cut=order.cut)
-        self.job = OpenRound(order, self._ask)
-        self._start(self._round(own, self.job))
+        self.job = OpenRound(order)
+        self._start(self._round(setup, self.job))
 
-    def _check_cut(self, own: Own, cut: int) -> None:
+    def _check_cut(self, setup: ClientSetup, cut: int) -> None:
         """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""
-        least, most = self.settings.min_cut, own.kit.num_units
+        least, most = self.settings.min_cut, setup.kit.num_units
         if not least <= cut <= most:
             raise InputError(
                 f"the main server asks for cut {cut}, and this client takes {least} to {most}; at cut 0 its inputs would leave it: "
@@ -232,35 +229,29 @@ class ClientProcess:
                     await task
         self.job = self.work = self.evaluation = None
 
-    async def _ask(self, attempt: str) -> None:
-        """Ask for fresh tokens. A main server that is away sends them when this client has joined again."""
-        if self.call is not None:
-            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await self.call.write(pack(AskTokens(attempt)))
-
-    def _round_work(self, own: Own, job: OpenRound) -> RoundWork:
+    def _round_work(self, setup: ClientSetup, job: OpenRound) -> RoundWork:
         if self.part is None or self.part.stop != job.order.cut:
-            self.part = own.kit.part(0, job.order.cut)
-        return RoundWork(own, job, self._channels, self.part)
+            self.part = setup.kit.part(0, job.order.cut)
+        return RoundWork(setup, job, self._channels, self.part)
 
     async def _channels(self) -> Channels:
         """The channels, as soon as the main server is there."""
-        await self.here.wait()
+        await self.main_is_there.wait()
         assert self.channels is not None
         return self.channels
 
-    async def _round(self, own: Own, job: OpenRound) -> None:
-        await self._doing(job, self._whole_round(own, job))
+    async def _round(self, setup: ClientSetup, job: OpenRound) -> None:
+        await self._doing(job, self._whole_round(setup, job))
 
-    async def _whole_round(self, own: Own, job: OpenRound) -> None:
-        work = self._round_work(own, job)
+    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+        work = self._round_work(setup, job)
         head = await work.fetch()
         await self._compute(work.train, head)
         self.log.event("batches complete", round=job.order.round + 1)
         await work.upload()
 
-    async def _upload_again(self, own: Own, job: OpenRound) -> None:
-        await self._doing(job, self._round_work(own, job).upload())
+    async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
+        await self._doing(job, self._round_work(setup, job).upload())
 
     async def _doing(self, job: OpenRound, work: Any) -> None:
         """Do the work. If it fails, the failure is logged, and the client waits for the next round."""
@@ -275,10 +266,10 @@ class ClientProcess:
             job.abandon()
             self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
 
-    async def _evaluate(self, own: Own, order: Evaluate, channels: Channels) -> None:
+    async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         """Let the client's test samples judge the averaged model. If this fails, only the other clients' samples do."""
         try:
-            num_samples = await evaluate(own, order, channels, self._compute)
+            num_samples = await evaluate(setup, order, channels, self._compute)
             self.log.event("test samples counted", round=order.round, samples=num_samples)
         except (WireError, aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError) as error:
             why = error.code().name.lower() if isinstance(error, aio.AioRpcError) else str(error)

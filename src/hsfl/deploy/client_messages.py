@@ -59,37 +59,24 @@ class Ready:
 @strict
 @dataclass(frozen=True)
 class Round:
-    """Main server to client: take part in a round. Each token is used once.
+    """Main server to client: take part in a round.
 
-    A second Round of an attempt that the client holds means: do what is still missing, with these tokens. Where nothing
-    is missing, the edge server has lost the head, and the client uploads it again."""
+    A second Round of an attempt that the client holds means: do what is still missing. Where nothing is missing, the
+    edge server has lost the head, and the client uploads it again."""
 
     round: Small
     attempt: Id
     cut: Small
-    train_token: Id
-    fetch_token: Id
-    upload_token: Id
 
 
 @strict
 @dataclass(frozen=True)
 class Evaluate:
-    """Main server to client: run your test samples through the averaged head. Each token is used once."""
+    """Main server to client: run your test samples through the averaged head."""
 
     round: Small  # rounds that the model has seen
     attempt: Id
     cut: Small
-    evaluate_token: Id
-    fetch_token: Id
-
-
-@strict
-@dataclass(frozen=True)
-class AskTokens:
-    """Client to main server: fresh tokens for the attempt, since a stream broke. Answered by Round."""
-
-    attempt: Id
 
 
 @strict
@@ -134,7 +121,6 @@ class Enter:
     """Client to main server, first on the streams Train and Evaluate."""
 
     attempt: Id
-    token: Id
 
 
 @strict
@@ -208,7 +194,6 @@ class Fetch:
     """Client to edge server: asks for the client's head in the attempt. Answered by a model in chunks."""
 
     attempt: Id
-    token: Id
 
 
 @strict
@@ -217,7 +202,6 @@ class Upload:
     """Client to edge server: the client's trained head follows in chunks. Answered by Uploaded."""
 
     attempt: Id
-    token: Id
 
 
 @strict

@@ -5,10 +5,9 @@ Every stream may break and is then made anew."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import grpc
 from grpc import aio
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.own import Own
+from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.states import collect, most_state_bytes, read_state, send, state_bytes
 from hsfl.models.state import UnitState
@@ -25,7 +24,6 @@ from hsfl.training.roles import Client
 from hsfl.training.step import Part, StepKey, learning_rate
 
 Answer = TypeVar("Answer")
-KINDS = ("train", "fetch", "upload")
 
 
 class Abandoned(Exception):
@@ -37,32 +35,11 @@ class OpenRound:
     """What the client holds of a round."""
 
     order: Round
-    ask: Callable[[str], Awaitable[None]]  # asks the main server for fresh tokens for an attempt
     over: bool = False
     head: UnitState | None = None  # the trained head, once all batches are done
-    unused: set[str] = field(default_factory=lambda: set(KINDS))  # kinds whose token was not used yet
-    news: asyncio.Event = field(default_factory=asyncio.Event)  # set by fresh tokens, and when the round is over
     call: Any = None  # the stream of batches
     exchange_s: float = 0.0
     model_down_s: float = 0.0
-
-    def renew(self, order: Round) -> None:
-        """Take a second order for the same attempt, with fresh tokens."""
-        self.order, self.unused = order, set(KINDS)
-        self.news.set()
-
-    async def token(self, kind: str) -> str:
-        """A token of this kind (of KINDS) that was not used yet; asks for fresh tokens where there is none."""
-        while kind not in self.unused:
-            self.check()
-            self.news.clear()
-            await self.ask(self.order.attempt)
-            try:
-                await asyncio.wait_for(self.news.wait(), 2.0)
-            except TimeoutError:
-                continue  # the main server may have been away
-        self.unused.discard(kind)
-        return str(getattr(self.order, f"{kind}_token"))
 
     def check(self) -> None:
         if self.over:
@@ -71,7 +48,6 @@ class OpenRound:
     def abandon(self) -> None:
         """Stop all work on the round."""
         self.over = True
-        self.news.set()
         if self.call is not None:
             self.call.cancel()
 
@@ -88,10 +64,10 @@ class Channels:
         await self.edge.close()
 
 
-async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> UnitState:
+async def fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
     """The head of an attempt, from the edge server. like: a state of the units that the head must have."""
     call = edge.stream("Fetch")
-    await call.write(pack(Fetch(attempt, token)))
+    await call.write(pack(Fetch(attempt)))
     await call.done_writing()
     return read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
 
@@ -99,27 +75,27 @@ async def fetch_head(edge: Peer, attempt: str, token: str, like: UnitState) -> U
 class RoundWork:
     """Does the work of a round. channels: waits for the main server and returns the channels that are open then."""
 
-    def __init__(self, own: Own, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part) -> None:
-        self.own, self.job, self.channels, self.part = own, job, channels, part
+    def __init__(
+        self, setup: ClientSetup, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part
+    ) -> None:
+        self.setup, self.job, self.channels, self.part = setup, job, channels, part
         self.loop = asyncio.get_running_loop()
 
-    async def _again(self, kind: str, work: Callable[[str], Awaitable[Answer]]) -> Answer:
-        """Do work that needs a token of this kind, again and again until it is done or the round is over."""
-        backoff, tries = Backoff(), 0
+    async def _again(self, work: Callable[[], Awaitable[Answer]], refusal_ends: bool) -> Answer:
+        """Do the work of a stream, again and again until it is done or the round is over. refusal_ends: whether a
+        refusal ends the client's part in the round. The edge server's does not: after a restart it refuses every client
+        until the main server has opened the round there again."""
+        backoff = Backoff()
         while True:
             self.job.check()
-            token = await self.job.token(kind)
-            self.job.check()
             try:
-                return await work(token)
+                return await work()
             except asyncio.CancelledError:
                 self._check_broken()
             except (aio.UsageError, asyncio.InvalidStateError):
                 pass  # the channel was closed meanwhile
             except aio.AioRpcError as error:
-                tries += 1
-                stale = error.code() == grpc.StatusCode.PERMISSION_DENIED and tries < 5  # fresh tokens crossed ours
-                if self.job.over or (is_refusal(error) and not stale and kind == "train"):
+                if self.job.over or (refusal_ends and is_refusal(error)):
                     raise Abandoned(error.details()) from None
             await backoff.wait()
 
@@ -133,38 +109,38 @@ class RoundWork:
     async def fetch(self) -> UnitState:
         """Fetch the head of the round from the edge server."""
 
-        async def work(token: str) -> UnitState:
-            like, began_s = self.own.kit.empty(0, self.job.order.cut), time.perf_counter()
-            head = await fetch_head((await self.channels()).edge, self.job.order.attempt, token, like)
+        async def work() -> UnitState:
+            like, began_s = self.setup.kit.empty(0, self.job.order.cut), time.perf_counter()
+            head = await fetch_head((await self.channels()).edge, self.job.order.attempt, like)
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 
-        return await self._again("fetch", work)
+        return await self._again(work, refusal_ends=False)
 
     async def upload(self) -> None:
         """Send the trained head to the edge server."""
         head = self.job.head
         assert head is not None
 
-        async def work(token: str) -> None:
+        async def work() -> None:
             call = (await self.channels()).edge.stream("Upload")
-            await call.write(pack(Upload(self.job.order.attempt, token)))
+            await call.write(pack(Upload(self.job.order.attempt)))
             await send(call, state_bytes(head))
             await call.done_writing()
             expect(await read(call), Uploaded)
 
-        await self._again("upload", work)
+        await self._again(work, refusal_ends=False)
 
     async def enter(self) -> int:
         """Open the stream of batches; returns the step that the main server expects."""
 
-        async def work(token: str) -> int:
+        async def work() -> int:
             call = self.job.call = (await self.channels()).main.stream("Train")
-            await call.write(pack(Enter(self.job.order.attempt, token)))
+            await call.write(pack(Enter(self.job.order.attempt)))
             entered, _ = expect(await read(call), Entered)
             return entered.step
 
-        return await self._again("train", work)
+        return await self._again(work, refusal_ends=True)
 
     async def exchange(self, step: int, message: bytes) -> bytes:
         """Send a message of this step and hear its answer, over as many streams as it takes."""
@@ -190,10 +166,10 @@ class RoundWork:
 
     def train(self, head: UnitState) -> None:
         """Train on all batches, on the client's compute thread; the trained head is kept in the job."""
-        own, job = self.own, self.job
-        lr = learning_rate(own.kit.config.train, job.order.round)
-        client, began_s = Client(own.data, self.part, own.kit.num_units), time.perf_counter()
-        own.feed.on_batch = lambda client, num_samples: job.check()
+        setup, job = self.setup, self.job
+        lr = learning_rate(setup.kit.config.train, job.order.round)
+        client, began_s = Client(setup.data, self.part, setup.kit.num_units), time.perf_counter()
+        setup.feed.on_batch = lambda client, num_samples: job.check()
         client.receive(head, lr)
         trained, losses = client.train(_Steps(self), job.order.round, Link())
         job.head = trained.clone()
@@ -201,14 +177,14 @@ class RoundWork:
         self._end(losses, took_s)
 
     def _end(self, losses: Losses, took_s: float) -> None:
-        job, train = self.job, self.own.kit.config.train
-        steps = RoundSteps(self.own.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
+        job, train = self.job, self.setup.kit.config.train
+        steps = RoundSteps(self.setup.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
         losses.read()
         (total,) = losses.parts
         end = End(
             steps, losses.num_samples, float(total), max(took_s - job.exchange_s, 0.0), job.exchange_s, job.model_down_s
         )
-        done = 0 if job.order.cut == self.own.kit.num_units else steps
+        done = 0 if job.order.cut == self.setup.kit.num_units else steps
         expect(self.wait(self.exchange(done, pack(end))), Ended)
 
     def wait(self, work: Any) -> Any:

@@ -28,17 +28,17 @@ class FairQueue(Generic[Item]):
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Item]] = []
         self._last: dict[Hashable, float] = {}  # each client's last tag
-        self._now, self._order = 0.0, itertools.count()
+        self._current_tag, self._order = 0.0, itertools.count()
 
     def push(self, client: Hashable, cost: float, weight: float, item: Item) -> None:
-        tag = max(self._now, self._last.get(client, 0.0)) + cost / weight
+        tag = max(self._current_tag, self._last.get(client, 0.0)) + cost / weight
         self._last[client] = tag
         heapq.heappush(self._waiting, (tag, next(self._order), item))
 
     def pop(self) -> Item:
-        self._now, _, item = heapq.heappop(self._waiting)
+        self._current_tag, _, item = heapq.heappop(self._waiting)
         if not self._waiting:  # nobody waits, so that nobody has a claim from before
-            self._now, self._last = 0.0, {}
+            self._current_tag, self._last = 0.0, {}
         return item
 
     def __len__(self) -> int:

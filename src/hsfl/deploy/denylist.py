@@ -29,11 +29,11 @@ def read_denylist(path: Path) -> dict[int, str]:
         raise InputError(f"{path} cannot be read ({error.strerror}); let the user who runs hsfl read it") from None
     serials: dict[int, str] = {}
     for number, line in enumerate(lines, start=1):
-        if not (words := line.partition("#")[0].strip()):
+        if not (entry := line.partition("#")[0].strip()):
             continue
-        if (found := LINE.fullmatch(words)) is None:
-            raise InputError(f"{path} line {number} is {words[:60]!a}, which is no serial in hex; mend or remove it")
-        serials[int(found[1], 16)] = found[2] or ""
+        if (match := LINE.fullmatch(entry)) is None:
+            raise InputError(f"{path} line {number} is {entry[:60]!a}, which is no serial in hex; mend or remove it")
+        serials[int(match[1], 16)] = match[2] or ""
     return serials
 
 

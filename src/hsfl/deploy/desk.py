@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import RoundOver
 from hsfl.deploy.compute import Compute
-from hsfl.deploy.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.edge_link import EdgeLink
 from hsfl.deploy.evaluation import Evaluation
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.logs import Log
@@ -28,34 +28,24 @@ class Desk:
     compute: Compute
     log: Log
     metrics: Metrics
-    now: MainRound | None = None  # the open round
+    open_round: MainRound | None = None
     evaluation: Evaluation | None = None  # by the clients' samples, while one is under way
     waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
     drops: dict[str, int] = field(default_factory=dict)  # number of drops since the start of this process, by client
 
-    async def fresh_tokens(self, now: MainRound, seat: int) -> None:
-        """Send a client its order for the round again, with tokens that were not used."""
-        if seat not in now.tails or now.tails[seat].dropped is not None:
-            return
-        try:
-            now.hand_out([seat], await self.edge.allow(now.attempt, [seat]))
-        except EdgeLost:
-            return  # the loop opens the round again and tells everybody
-        self.roster.send(seat, pack(now.order(seat)))
-
     def drop(self, seat: int, reason: str, words: str) -> None:
         """Leave a client out of the open round. A client on which the servers have agreed stays in, as its update is in
         their sums, and is dropped only if the sums are not swapped. reason: of `metrics.REASONS`."""
-        now = self.now
-        if now is None or seat not in now.tails:
+        open_round = self.open_round
+        if open_round is None or seat not in open_round.tails:
             return
-        if seat in now.agreed:
-            now.later.append((seat, reason, words))
+        if seat in open_round.agreed:
+            open_round.later.append((seat, reason, words))
             return
-        if not now.drop(seat, reason, words):
+        if not open_round.drop(seat, reason, words):
             return
-        name = now.tails[seat].name
-        self.log.event("client dropped", "warning", client=name, round=now.round + 1, reason=reason, why=words)
+        name = open_round.tails[seat].name
+        self.log.event("client dropped", "warning", client=name, round=open_round.round + 1, reason=reason, why=words)
         self.metrics.dropped(reason)
         self.drops[name] = self.drops.get(name, 0) + 1
-        self.roster.send(seat, pack(RoundOver(now.round, now.attempt, False, words[:1000])))
+        self.roster.send(seat, pack(RoundOver(open_round.round, open_round.attempt, False, words[:1000])))

@@ -11,11 +11,9 @@ from hsfl.deploy.bundle import without_folder
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.messages import Message, expect, pack
 from hsfl.deploy.server_messages import (
-    Allow,
     Await,
     Begin,
     Done,
-    EdgeTokens,
     GiveUnits,
     Have,
     Open,
@@ -89,11 +87,8 @@ class EdgeLink:
         self.instance = standing.instance
         return standing
 
-    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> EdgeTokens:
-        return await self._ask("Open", Open(round, attempt, seats, evaluates), EdgeTokens)
-
-    async def allow(self, attempt: str, seats: list[int]) -> EdgeTokens:
-        return await self._ask("Allow", Allow(attempt, seats), EdgeTokens)
+    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:
+        await self._ask("Open", Open(round, attempt, seats, evaluates), Done)
 
     async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""
@@ -120,23 +115,23 @@ class EdgeLink:
             raise _lost(error) from None
 
     async def swap(
-        self, message: Swap, mine: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
+        self, message: Swap, main_sum: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
     ) -> UnitState:
         """End the round with the agreed clients: the servers' sums of the common units cross, each on its way while the
         other is. When this returns, the next round is on the edge server's disk.
 
-        mine: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
+        main_sum: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
         sum, while the edge server does so, too. Returns that state.
         """
         try:
             call = self.peer.stream("Swap", LOAD_S)
             await call.write(pack(message))
-            theirs = None
-            if mine is not None:
-                limit = most_sum_bytes(mine.total)
-                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(mine)))
-                theirs = read_sum(content, mine)
-            after = await finish(theirs)
+            edge_sum = None
+            if main_sum is not None:
+                limit = most_sum_bytes(main_sum.total)
+                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(main_sum)))
+                edge_sum = read_sum(content, main_sum)
+            after = await finish(edge_sum)
             expect(await read(call), Done)
             return after
         except aio.AioRpcError as error:

@@ -18,15 +18,13 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import expect, pack, token_bytes
+from hsfl.deploy.messages import expect, pack
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.probe import probe
 from hsfl.deploy.server_messages import (
-    Allow,
     Await,
     Begin,
     Done,
-    EdgeTokens,
     GiveUnits,
     Have,
     Open,
@@ -50,7 +48,6 @@ from hsfl.deploy.states import (
 )
 from hsfl.deploy.store import Store
 from hsfl.deploy.sums import agreed
-from hsfl.deploy.tokens import Tokens
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum, most_after
@@ -68,21 +65,19 @@ class Edge:
         self.store: Store | None = None  # the run's rounds on the disk
         self.held: dict[int, UnitState] = {}  # the run's states in memory, by round
         self.open_round: EdgeRound | None = None
-        self.fetch_tokens, self.upload_tokens = Tokens(), Tokens()
 
     def methods(self) -> dict[str, Served]:
-        ours, theirs = ("main",), ("client",)
+        main_only, clients_only = ("main",), ("client",)
         return {
-            "Begin": Served("unary_unary", ours, self.begin),
-            "TakeUnits": Served("stream_stream", ours, self.take_units),
-            "GiveUnits": Served("stream_stream", ours, self.give_units),
-            "Open": Served("unary_unary", ours, self.open),
-            "Allow": Served("unary_unary", ours, self.allow),
-            "Await": Served("unary_unary", ours, self.wait),
-            "Swap": Served("stream_stream", ours, self.swap),
-            "Fetch": Served("stream_stream", theirs, self.fetch),
-            "Upload": Served("stream_stream", theirs, self.upload),
-            "Probe": Served("unary_unary", theirs, probe),
+            "Begin": Served("unary_unary", main_only, self.begin),
+            "TakeUnits": Served("stream_stream", main_only, self.take_units),
+            "GiveUnits": Served("stream_stream", main_only, self.give_units),
+            "Open": Served("unary_unary", main_only, self.open),
+            "Await": Served("unary_unary", main_only, self.wait),
+            "Swap": Served("stream_stream", main_only, self.swap),
+            "Fetch": Served("stream_stream", clients_only, self.fetch),
+            "Upload": Served("stream_stream", clients_only, self.upload),
+            "Probe": Served("unary_unary", clients_only, probe),
         }
 
     async def begin(self, request: bytes, context: Any) -> bytes:
@@ -135,136 +130,133 @@ class Edge:
         state, deepest = self.held.get(message.round), max((seat.cut for seat in message.seats), default=0)
         if state is None or state.stop < deepest:
             raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
-        mine = state[0:deepest]
+        heads = state[0:deepest]
         self.open_round = EdgeRound(
-            message.round, message.attempt, mine, {seat.name: seat for seat in message.seats}, most_after(mine)
+            message.round, message.attempt, heads, {seat.name: seat for seat in message.seats}, most_after(heads)
         )
-        said = ("evaluation begins", message.round) if message.evaluates else ("round begins", message.round + 1)
-        self.log.event(said[0], round=said[1], clients=len(message.seats), units=deepest)
-        return self._tokens(self.open_round, [seat.seat for seat in message.seats])
+        event = "evaluation begins" if message.evaluates else "round begins"
+        shown_round = message.round if message.evaluates else message.round + 1
+        self.log.event(event, round=shown_round, clients=len(message.seats), units=deepest)
+        return pack(Done())
 
-    def _tokens(self, now: EdgeRound, seats: list[int]) -> bytes:
-        names = {seat.seat: name for name, seat in now.seats.items()}
-        fetch, upload = (
-            [tokens.give(names[seat], now.round).hex() for seat in seats]
-            for tokens in (self.fetch_tokens, self.upload_tokens)
-        )
-        return pack(EdgeTokens(self.instance, fetch, upload))
-
-    def _now(self, attempt: str) -> EdgeRound:
+    def _round_of(self, attempt: str) -> EdgeRound:
+        """The open round. Any other attempt than its own is refused."""
         if self.open_round is None or self.open_round.attempt != attempt:
             raise WireError("order", "that attempt at the round is not open at the edge server")
         return self.open_round
 
-    async def allow(self, request: bytes, context: Any) -> bytes:
-        """Give fresh tokens to clients whose streams broke."""
-        message, _ = expect(request, Allow)
-        now = self._now(message.attempt)
-        known = {seat.seat for seat in now.seats.values()}
-        if not known.issuperset(message.seats):
-            raise WireError("order", "a seat that is not in the round")
-        return self._tokens(now, message.seats)
-
     async def wait(self, request: bytes, context: Any) -> bytes:
         """Tell whose heads are complete and whose were refused, as soon as there is news or the asked time is over."""
         message, _ = expect(request, Await)
-        now = self._now(message.attempt)
-        async with now.news:
+        open_round = self._round_of(message.attempt)
+        async with open_round.news:
             try:
-                more = lambda: len(now.finished) + len(now.refused) > message.known  # noqa: E731
-                await asyncio.wait_for(now.news.wait_for(more), message.wait_s)
+                more = lambda: len(open_round.finished) + len(open_round.refused) > message.known  # noqa: E731
+                await asyncio.wait_for(open_round.news.wait_for(more), message.wait_s)
             except TimeoutError:
                 pass
-        seats, bad = sorted(now.finished), sorted(now.refused)
-        times = [now.model_up_s[seat] for seat in seats]
-        reasons, words = ([now.refused[seat][part] for seat in bad] for part in (0, 1))
-        return pack(Have(self.instance, seats, times, bad, reasons, words, now.up_bytes, now.down_bytes))
+        seats, bad = sorted(open_round.finished), sorted(open_round.refused)
+        times = [open_round.model_up_s[seat] for seat in seats]
+        reasons, sentences = ([open_round.refused[seat][k] for seat in bad] for k in (0, 1))
+        return pack(
+            Have(self.instance, seats, times, bad, reasons, sentences, open_round.up_bytes, open_round.down_bytes)
+        )
 
     def _seat(self, attempt: str) -> tuple[EdgeRound, Seat]:
         """The round and the seat of the client that calls."""
-        now, name = self._now(attempt), caller().name
-        seat = now.seats.get(name)
+        open_round, name = self._round_of(attempt), caller().name
+        seat = open_round.seats.get(name)
         if seat is None:
             raise WireError("order", f"{name} has no part in this round")
-        return now, seat
+        return open_round, seat
 
     async def fetch(self, messages: Any, context: Any) -> None:
         """Send a client its head."""
         message, _ = expect(await must_hear(context), Fetch)
-        now, seat = self._seat(message.attempt)
-        self.fetch_tokens.use(seat.name, now.round, token_bytes(message.token))
-        head = now.state[0 : seat.cut]
+        open_round, seat = self._seat(message.attempt)
+        head = open_round.state[0 : seat.cut]
         await send(context, state_bytes(head))
-        now.down_bytes += head.num_bytes
+        open_round.down_bytes += head.num_bytes
         self.metrics.carried("client_edge", "down", head.num_bytes)
 
     async def upload(self, messages: Any, context: Any) -> None:
         """Take a client's trained head. A head that is refused ends the client's part in the round."""
         message, _ = expect(await must_hear(context), Upload)
-        now, seat = self._seat(message.attempt)
-        self.upload_tokens.use(seat.name, now.round, token_bytes(message.token))
-        like, began_s = now.state[0 : seat.cut], time.perf_counter()
+        open_round, seat = self._seat(message.attempt)
+        if seat.seat in open_round.refused:
+            raise WireError("stale", f"a head of {seat.name} was refused in this round")
+        like, began_s = open_round.state[0 : seat.cut], time.perf_counter()
         try:
             content = await collect(lambda: must_hear(context), most_state_bytes(like))
             took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: checked_head(content, like, now.most))
+            head = await self.compute.run(lambda: checked_head(content, like, open_round.most))
         except WireError as error:
-            await self._refuse(now, seat, error)
+            await self._refuse(open_round, seat, error)
             raise
-        async with now.news:
-            if seat.seat not in now.finished:  # an answer that was lost is asked for again; the head of before stays
-                now.finished[seat.seat] = Finished(head, float(seat.num_samples))
-                now.model_up_s[seat.seat] = took_s
-                now.up_bytes += head.num_bytes
+        if open_round is not self.open_round:
+            raise WireError("stale", "the round was ended, or opened anew, during the upload; upload again")
+        async with open_round.news:
+            # A client whose answer was lost uploads again; the head of before stays.
+            if seat.seat not in open_round.finished:
+                open_round.finished[seat.seat] = Finished(head, float(seat.num_samples))
+                open_round.model_up_s[seat.seat] = took_s
+                open_round.up_bytes += head.num_bytes
             self.metrics.carried("client_edge", "up", head.num_bytes)
-            now.news.notify_all()
+            open_round.news.notify_all()
         await context.write(pack(Uploaded()))
 
-    async def _refuse(self, now: EdgeRound, seat: Seat, error: WireError) -> None:
-        if error.reason == "ended" or seat.seat in now.finished:
-            return  # the stream broke and the client may upload again, or its head is complete and may be agreed on already
+    async def _refuse(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
+        if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
+            return  # the stream broke and the client may upload again, or its part in the round is settled already
         self.log.event(
-            "client dropped", "warning", client=seat.name, round=now.round + 1, reason=error.reason, why=error.words
+            "client dropped",
+            "warning",
+            client=seat.name,
+            round=open_round.round + 1,
+            reason=error.reason,
+            why=error.words,
         )
         self.metrics.dropped(error.reason)
-        async with now.news:
-            now.refused[seat.seat] = (error.reason, error.words[:1000])
-            now.news.notify_all()
+        async with open_round.news:
+            open_round.refused[seat.seat] = (error.reason, error.words[:1000])
+            open_round.news.notify_all()
 
     async def swap(self, messages: Any, context: Any) -> None:
         """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
         message, _ = expect(await must_hear(context), Swap)
-        now = self._now(message.attempt)
-        if not set(message.kept) <= now.finished.keys() or len(set(message.kept)) < len(message.kept):
+        open_round = self._round_of(message.attempt)
+        if not set(message.kept) <= open_round.finished.keys() or len(set(message.kept)) < len(message.kept):
             raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
-        if not 0 <= message.start <= message.stop <= now.state.stop and message.start < message.stop:
+        if not 0 <= message.start <= message.stop <= open_round.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
-        server = await self._summed(now, message, context)
+        server = await self._summed(open_round, message, context)
         after = await self.compute.run(server.close)
-        await self._keep(now.round + 1, after)
-        self.held = {round: state for round, state in self.held.items() if now.round <= round <= now.round + 1}
-        self.log.event("round complete", round=now.round + 1, clients=len(message.kept))
-        self.metrics.completed(now.round + 1, time.perf_counter() - now.began_s)
+        await self._keep(open_round.round + 1, after)
+        self.held = {
+            round: state for round, state in self.held.items() if open_round.round <= round <= open_round.round + 1
+        }
+        self.log.event("round complete", round=open_round.round + 1, clients=len(message.kept))
+        self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
         await context.write(pack(Done()))
 
-    async def _summed(self, now: EdgeRound, message: Swap, context: Any) -> Server:
+    async def _summed(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
         """The sums of both servers. The main server's comes while this server sums and sends its own."""
 
         def sum_up() -> tuple[Server, PartialSum, bytes]:
-            server = agreed(now.state, now.finished, sorted(message.kept))
-            mine = server.send(message.start, message.stop)
-            return server, mine, sum_bytes(mine)
+            server = agreed(open_round.state, open_round.finished, sorted(message.kept))
+            edge_sum = server.send(message.start, message.stop)
+            return server, edge_sum, sum_bytes(edge_sum)
 
         async def give() -> tuple[Server, PartialSum]:
-            server, mine, content = await self.compute.run(sum_up)
+            server, edge_sum, content = await self.compute.run(sum_up)
             await send(context, content)
-            return server, mine
+            return server, edge_sum
 
         if message.start >= message.stop:
-            return await self.compute.run(lambda: agreed(now.state, now.finished, sorted(message.kept)))
-        limit = most_sum_bytes(now.state[message.start : message.stop])
-        content, (server, mine) = await together(collect(lambda: must_hear(context), limit), give())
-        await self.compute.run(lambda: server.merge(read_sum(content, mine)))
+            return await self.compute.run(lambda: agreed(open_round.state, open_round.finished, sorted(message.kept)))
+        limit = most_sum_bytes(open_round.state[message.start : message.stop])
+        content, (server, edge_sum) = await together(collect(lambda: must_hear(context), limit), give())
+        await self.compute.run(lambda: server.merge(read_sum(content, edge_sum)))
         return server
 
     async def _keep(self, round: int, state: UnitState) -> None:
@@ -277,11 +269,11 @@ class Edge:
 
 def _states(store: Store, kit: Kit) -> dict[int, UnitState]:
     """The rounds of a run that are on the disk."""
-    found = {}
+    states = {}
     for round in store.rounds():
-        found[round], notes = store.load(round, kit)
+        states[round], notes = store.load(round, kit)
         if notes.get("fingerprint") != kit.fingerprint:
             raise InputError(
                 "the edge server holds rounds of this run with another model; is a plugin another one now?"
             )
-    return found
+    return states

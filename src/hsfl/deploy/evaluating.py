@@ -15,7 +15,7 @@ from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.serving import must_hear
 from hsfl.deploy.settings import TAU_S
@@ -30,67 +30,69 @@ class Evaluating:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    async def quality(self, now: MainRound, whole: UnitState) -> Quality | None:
+    async def quality(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good a round's model is on the test samples of the clients that the round kept. They have tau for it."""
-        desk, kept = self.desk, now.kept()
-        seats = {seat.name: seat for seat in now.seats() if seat.seat in kept and seat.seat in desk.roster.members}
+        desk, kept = self.desk, open_round.kept()
+        seats = {
+            seat.name: seat for seat in open_round.seats() if seat.seat in kept and seat.seat in desk.roster.members
+        }
         if not seats:
             return None
         await desk.compute.run(partial(_load, desk.kit, whole))
-        held = Evaluation(now.round + 1, seats)
-        answer = await desk.edge.open(held.round, held.attempt, list(seats.values()), evaluates=True)
-        desk.evaluation = held
+        evaluation = Evaluation(open_round.round + 1, seats)
+        await desk.edge.open(evaluation.round, evaluation.attempt, list(seats.values()), evaluates=True)
+        desk.evaluation = evaluation
         try:
-            for seat, token in zip(seats.values(), answer.fetch):
-                if not desk.roster.send(seat.seat, pack(held.order(seat, token))):
-                    held.leave(seat.seat)
-            await asyncio.wait_for(held.over.wait(), desk.kit.config.train.tau_s or TAU_S)
+            for seat in seats.values():
+                if not desk.roster.send(seat.seat, pack(evaluation.order(seat))):
+                    evaluation.leave(seat.seat)
+            await asyncio.wait_for(evaluation.over.wait(), desk.kit.config.train.tau_s or TAU_S)
         except TimeoutError:
             pass  # the line below says how many were counted
         finally:
             desk.evaluation = None
-        found = held.quality()
-        level = "info" if len(held.tallies) == len(seats) else "warning"
+        quality = evaluation.quality()
+        level = "info" if len(evaluation.tallies) == len(seats) else "warning"
         desk.log.event(
-            "evaluated by clients", level, round=held.round, clients=len(held.tallies), of=len(seats), samples=held.num_samples
+            "evaluated by clients", level, round=evaluation.round, clients=len(evaluation.tallies), of=len(seats), samples=evaluation.num_samples
         )  # fmt: skip
-        return found
+        return quality
 
     async def evaluate(self, messages: Any, context: Any) -> None:
         """Count a client's test samples."""
         enter, _ = expect(await must_hear(context), Enter)
-        held, seat = self._entered(enter)
+        evaluation, seat = self._entered(enter)
         try:
             tally = await self._tally(seat, context)
-            if held is not self.desk.evaluation:
+            if evaluation is not self.desk.evaluation:
                 raise WireError("stale", "the evaluation is over")
-            held.finish(seat.seat, tally)
+            evaluation.finish(seat.seat, tally)
             await context.write(pack(Ended()))
         finally:
-            held.leave(seat.seat)
+            evaluation.leave(seat.seat)
 
     def _entered(self, enter: Enter) -> tuple[Evaluation, Seat]:
-        """The evaluation and the seat of the client that calls."""
-        held, name = self.desk.evaluation, caller().name
-        if held is None or enter.attempt != held.attempt or name not in held.seats:
+        """The evaluation and the seat of the client that calls. A stream that has ended, done or not, is not made anew."""
+        evaluation, name = self.desk.evaluation, caller().name
+        seat = evaluation.seats.get(name) if evaluation is not None and enter.attempt == evaluation.attempt else None
+        if evaluation is None or seat is None or seat.seat in evaluation.gone:
             raise WireError("stale", f"{name} has no part in an evaluation now")
-        held.tokens.use(name, held.round, token_bytes(enter.token))
-        return held, held.seats[name]
+        return evaluation, seat
 
     async def _tally(self, seat: Seat, context: Any) -> Tally:
         """The sums over all batches of a client. A batch after one that was not full is refused."""
         kit = self.desk.kit
         full, step = kit.config.train.batch_size, 0
-        found = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
+        total = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
         while True:
             message, tensors = expect_any(await must_hear(context), Batch, Tallied, Evaluated)
             if isinstance(message, Evaluated):
                 if message.steps != step:
                     raise WireError("order", f"the end after {message.steps} batches, where {step} came")
-                return found
-            if message.step != step or found.num_samples != step * full or found.num_samples >= MOST_SAMPLES:
+                return total
+            if message.step != step or total.num_samples != step * full or total.num_samples >= MOST_SAMPLES:
                 raise WireError("order", f"batch {message.step} where {step} comes next, or after the last")
-            found, step = merged((found, await self._batch(seat, message, tensors))), step + 1
+            total, step = merged((total, await self._batch(seat, message, tensors))), step + 1
 
     async def _batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
         """The sums over one batch: the tail runs here, unless the client holds all units and has counted itself."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import Evaluate
 from hsfl.deploy.server_messages import Seat
-from hsfl.deploy.tokens import Tokens
 from hsfl.training.evaluate import Quality, Tally, quality
 
 
@@ -17,15 +16,13 @@ class Evaluation:
     round: int  # rounds that the model has seen
     seats: dict[str, Seat]  # by name
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
-    tokens: Tokens = field(default_factory=Tokens)
     tallies: dict[int, Tally] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
     gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def order(self, seat: Seat, fetch_token: str) -> Evaluate:
-        """The order that tells a client to send its test samples. fetch_token: the edge server's, for the head."""
-        token = self.tokens.give(seat.name, self.round).hex()
-        return Evaluate(self.round, self.attempt, seat.cut, token, fetch_token)
+    def order(self, seat: Seat) -> Evaluate:
+        """The order that tells a client to send its test samples."""
+        return Evaluate(self.round, self.attempt, seat.cut)
 
     def finish(self, seat: int, tally: Tally) -> None:
         """All test samples of a client are counted."""

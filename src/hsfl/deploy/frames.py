@@ -21,7 +21,7 @@ from hsfl.errors import explain_field, first_problem
 from hsfl.models.strides import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<4sHHII")  # magic, version, kind, bytes of the fields, bytes of the tensors' headers
 MOST_JSON_BYTES = 1 << 20  # of the fields, and of the headers
 MOST_TENSORS = 64
@@ -133,11 +133,11 @@ def _tensors(content: memoryview, headers: list[TensorHeader]) -> dict[str, Tens
     """Copies of the tensors. Every length is compared with what arrived before any memory is taken."""
     if sum(header.num_bytes for header in headers) != len(content):
         raise WireError("protocol", f"the headers do not account for the {len(content)} bytes that follow them")
-    found, at = {}, 0
+    tensors, at = {}, 0
     for header in headers:
-        found[header.name] = _tensor(header, content[at : at + header.num_bytes])
+        tensors[header.name] = _tensor(header, content[at : at + header.num_bytes])
         at += header.num_bytes
-    return found
+    return tensors
 
 
 def _tensor(header: TensorHeader, content: memoryview) -> Tensor:

@@ -67,7 +67,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
     ) -> None:
         self._roles, self._denylist = dict(roles), denylist
         self._on_refusal, self._on_failure = on_refusal, on_failure
-        self._on_problem, self._told = on_problem, denylist.problem if denylist is not None else None
+        self._on_problem, self._known_problem = on_problem, denylist.problem if denylist is not None else None
         self._calls: set[_Call] = set()
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -96,9 +96,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
 
     def _tell_problem(self, problem: str | None) -> None:
         """Say once that the denylist cannot be read: until it can, nobody new is revoked."""
-        if problem is not None and problem != self._told:
+        if problem is not None and problem != self._known_problem:
             self._on_problem(f"the denylist of before stays in force: {problem}")
-        self._told = problem
+        self._known_problem = problem
 
     def _peer(self, context: Any) -> Identity:
         if self._denylist is None:
@@ -137,7 +137,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
                 raise
             call.task.uncancel()
             await self._abort(context, call.ended, call.identity, method)
-        except Refused as refused:  # a handler's own, such as a token that was used before
+        except Refused as refused:  # a handler's own, such as a name that is not the certificate's
             await self._abort(context, refused, call.identity, method)
         except (
             grpc.aio.AbortError,

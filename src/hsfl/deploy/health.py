@@ -87,10 +87,10 @@ class Health:
     async def _watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """The status now, and again whenever it changes."""
         service = await self._asked(request, context)
-        told = None
+        last_status = None
         while True:
             changed = self._changed
-            if (status := self._status(service)) != told:
+            if (status := self._status(service)) != last_status:
                 yield encode_status(status)
-                told = status
+                last_status = status
             await changed.wait()

@@ -89,14 +89,14 @@ def uris(name: str) -> tuple[str, str]:
     return f"hsfl://{'client' if role == 'client' else 'server'}/{name}", f"hsfl://role/{role}"
 
 
-def named_by(found: Iterable[str]) -> tuple[str, str]:
+def named_by(certificate_uris: Iterable[str]) -> tuple[str, str]:
     """Name and role, from all URIs of a certificate."""
-    own = sorted(uri for uri in found if uri.startswith("hsfl://"))
-    names = [uri for uri in own if not uri.startswith("hsfl://role/")]
-    if len(own) != 2 or len(names) != 1:
+    hsfl_uris = sorted(uri for uri in certificate_uris if uri.startswith("hsfl://"))
+    names = [uri for uri in hsfl_uris if not uri.startswith("hsfl://role/")]
+    if len(hsfl_uris) != 2 or len(names) != 1:
         raise Refused("name", "the certificate names no device of HSFL; make one with hsfl certs add NAME")
     name = names[0].rpartition("/")[2]
-    if not NAME.fullmatch(name) or name in RESERVED or sorted(uris(name)) != own:
+    if not NAME.fullmatch(name) or name in RESERVED or sorted(uris(name)) != hsfl_uris:
         raise Refused(
             "name", f"the certificate's name {_shown(names[0])} and role disagree; make one with hsfl certs add"
         )
@@ -161,10 +161,10 @@ def check_current(identity: Identity, now: datetime | None = None) -> None:
 
 def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
     """Who a peer says it is, where there is no TLS; for loopback alone."""
-    said = [value for key, value in metadata if key == NAME_HEADER]
-    if len(said) != 1 or not isinstance(said[0], str) or not NAME.fullmatch(said[0]) or said[0] in RESERVED:
+    claimed = [value for key, value in metadata if key == NAME_HEADER]
+    if len(claimed) != 1 or not isinstance(claimed[0], str) or not NAME.fullmatch(claimed[0]) or claimed[0] in RESERVED:
         raise Refused("name", f"the call does not say whose it is; send one header {NAME_HEADER} with a name")
-    return Identity(said[0], role_of(said[0]), 0)
+    return Identity(claimed[0], role_of(claimed[0]), 0)
 
 
 def check_role(identity: Identity, roles: Collection[str], what: str) -> None:

@@ -55,18 +55,18 @@ class Keeping:
         self.folder.keep_rounds(self.round)
         self.desk.log.event("goes on from the last completed round", round=self.round)
 
-    async def write(self, now: MainRound, after: UnitState, began_s: float) -> None:
+    async def write(self, open_round: MainRound, after: UnitState, began_s: float) -> None:
         """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
         state; began_s: when the round began, by `perf_counter`."""
-        kept, config = now.agreed, self.desk.kit.config
-        last = now.round + 1 == config.train.rounds
+        kept, config = open_round.agreed, self.desk.kit.config
+        last = open_round.round + 1 == config.train.rounds
         whole = quality = None
-        if self.desk.settings.evaluate != "none" and (last or (now.round + 1) % config.train.eval_every == 0):
-            whole, quality = await self._evaluated(now, after)
-        measured = {seat: self._measured(now, seat) for seat in kept}
+        if self.desk.settings.evaluate != "none" and (last or (open_round.round + 1) % config.train.eval_every == 0):
+            whole, quality = await self._evaluated(open_round, after)
+        measured = {seat: self._measured(open_round, seat) for seat in kept}
         before_s = self._modelled_s()
         record = make_record(
-            self.desk.kit, now.round, before_s, now.plan, now.tails, kept, measured, self._sent(now), quality,
+            self.desk.kit, open_round.round, before_s, open_round.plan, open_round.tails, kept, measured, self._sent(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
         self.standing = advance(self.standing, record)
@@ -74,21 +74,21 @@ class Keeping:
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
         self._keep(after)
-        self._end_well(now, record, measured)
+        self._end_well(open_round, record, measured)
 
-    async def _evaluated(self, now: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
+    async def _evaluated(self, open_round: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
         """The joined model, and how good it is. The edge server has the round on its disk already, so an edge server
         that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         until_s = clock() + (self.desk.kit.config.train.tau_s or TAU_S)
         while True:
             try:
-                whole = await self._whole(now.round + 1, after)
-                return whole, await self._judge(now, whole)
+                whole = await self._whole(open_round.round + 1, after)
+                return whole, await self._judge(open_round, whole)
             except EdgeLost as error:
                 if clock() > until_s:
                     raise
-                self.desk.log.event("evaluation made again", "warning", round=now.round + 1, why=str(error))
+                self.desk.log.event("evaluation made again", "warning", round=open_round.round + 1, why=str(error))
                 await self.desk.edge.lose()
                 await backoff.wait()
                 with suppress(EdgeLost):
@@ -104,14 +104,14 @@ class Keeping:
         self.store.save(self.round + 1, after, notes)
         self.round, self.state = self.round + 1, after
 
-    def _end_well(self, now: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
-        self.desk.now = None
-        for seat, tail in now.tails.items():
+    def _end_well(self, open_round: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
+        self.desk.open_round = None
+        for seat, tail in open_round.tails.items():
             if seat in measured:
-                self.desk.roster.send(seat, pack(RoundOver(now.round, now.attempt, True, "")))
+                self.desk.roster.send(seat, pack(RoundOver(open_round.round, open_round.attempt, True, "")))
                 head = self.desk.kit.empty(0, tail.cut).num_bytes
                 self.desk.planner.learn(
-                    now.round,
+                    open_round.round,
                     seat,
                     tail.cut,
                     measured[seat],
@@ -119,28 +119,28 @@ class Keeping:
                 )
                 for phase in PHASES:
                     self.desk.metrics.phase(phase, measured[seat][phase])
-            now.parts.give_back(tail.cut, tail.part)
+            open_round.parts.give_back(tail.cut, tail.part)
         self.desk.metrics.completed(record.round, record.wall_s)
         self.desk.log.event(
             "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=_short(record.train_loss),
             test_accuracy=_short(record.test_accuracy), wall_s=round(record.wall_s, 3),
         )  # fmt: skip
 
-    def _measured(self, now: MainRound, seat: int) -> dict[str, float]:
-        tail = now.tails[seat]
+    def _measured(self, open_round: MainRound, seat: int) -> dict[str, float]:
+        tail = open_round.tails[seat]
         up_share = self.desk.planner.up_share(seat, tail.up_bytes, tail.down_bytes)
-        return tail.phases(now.model_up_s[seat], up_share)
+        return tail.phases(open_round.model_up_s[seat], up_share)
 
-    def _sent(self, now: MainRound) -> LinkBytes:
+    def _sent(self, open_round: MainRound) -> LinkBytes:
         """Bytes on each link, as a simulation counts them."""
-        start, stop = now.common
+        start, stop = open_round.common
         sums = 2 * (self._sum_bytes(start, stop) if start < stop else 0)
-        assert now.have is not None
+        assert open_round.have is not None
         return LinkBytes(
-            client_main_up=sum(tail.up_bytes for tail in now.tails.values()),
-            client_main_down=sum(tail.down_bytes for tail in now.tails.values()),
-            client_edge_up=now.have.up_bytes,
-            client_edge_down=now.have.down_bytes,
+            client_main_up=sum(tail.up_bytes for tail in open_round.tails.values()),
+            client_main_down=sum(tail.down_bytes for tail in open_round.tails.values()),
+            client_edge_up=open_round.have.up_bytes,
+            client_edge_down=open_round.have.down_bytes,
             edge_main=sums,
         )
 
@@ -154,10 +154,10 @@ class Keeping:
             return state
         return join(await self.desk.edge.give_units(round, self.desk.kit.empty(0, state.start)), state)
 
-    async def _judge(self, now: MainRound, whole: UnitState) -> Quality | None:
+    async def _judge(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good the model is on the operator's test samples, or on the clients' own."""
         if self.test is None:
-            return await self.evaluating.quality(now, whole)
+            return await self.evaluating.quality(open_round, whole)
         return await self.desk.compute.run(partial(self._assess, whole, self.test))
 
     def _assess(self, whole: UnitState, test: Images) -> Quality:

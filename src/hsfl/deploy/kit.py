@@ -46,13 +46,13 @@ class Kit:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shape of one sample's smashed data at each cut, 0 to num_units."""
-        found, x = [self.input_shape], example(self.input_shape)
+        shapes, x = [self.input_shape], example(self.input_shape)
         self.model.eval()
         with torch.no_grad():
             for unit in self.model.units:
                 x = unit(x)
-                found.append(tuple(x.shape[1:]))
-        return tuple(found)
+                shapes.append(tuple(x.shape[1:]))
+        return tuple(shapes)
 
     @property
     def batch_bytes(self) -> int:

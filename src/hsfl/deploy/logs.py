@@ -79,13 +79,13 @@ def _where(error: BaseException) -> list[str]:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """What a line says beside its time, in the order of importance."""
-    said: dict[str, Any] = {"level": record.levelname.lower(), "server": record.name.rpartition(".")[2]}
-    said["event"] = scrubbed(record.getMessage())
-    said |= {name: _plain(value, hosts=name not in NAMES) for name, value in getattr(record, "fields", {}).items()}
+    fields: dict[str, Any] = {"level": record.levelname.lower(), "server": record.name.rpartition(".")[2]}
+    fields["event"] = scrubbed(record.getMessage())
+    fields |= {name: _plain(value, hosts=name not in NAMES) for name, value in getattr(record, "fields", {}).items()}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        said |= {"error": f"{type(error).__name__}: {scrubbed(str(error))}", "where": _where(error)}
-    return said
+        fields |= {"error": f"{type(error).__name__}: {scrubbed(str(error))}", "where": _where(error)}
+    return fields
 
 
 class JsonLines(logging.Formatter):
@@ -100,9 +100,9 @@ class Words(logging.Formatter):
     """One line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = _fields(record)
-        level, who, event = (said.pop(name) for name in ("level", "server", "event"))
-        more = " ".join(f"{name}={_shown(value)}" for name, value in said.items())
+        fields = _fields(record)
+        level, who, event = (fields.pop(name) for name in ("level", "server", "event"))
+        more = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
         mark = "" if level == "info" else f"{level}: "
         line = f"{datetime.fromtimestamp(record.created):%Y-%m-%d %H:%M:%S} {who}: {mark}{event}"
         return _printable(f"{line}  {more}" if more else line)

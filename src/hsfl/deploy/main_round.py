@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from hsfl.deploy.client_messages import Round
 from hsfl.deploy.kit import Kit
 from hsfl.deploy.plan import RoundPlan
-from hsfl.deploy.server_messages import EdgeTokens, Have, Seat
+from hsfl.deploy.server_messages import Have, Seat
 from hsfl.deploy.tails import Tail
-from hsfl.deploy.tokens import Tokens
 from hsfl.models.state import UnitState
 from hsfl.training.step import Part, learning_rate
 
@@ -48,8 +47,6 @@ class MainRound:
     deadline_s: float  # when tau is over, by the event loop's clock
     parts: SpareTails
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
-    tokens: Tokens = field(default_factory=Tokens)
-    edge_tokens: dict[int, tuple[str, str]] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
     have: Have | None = None
     edge_stop: int = 0  # the edge server holds the units [0, edge_stop): up to the deepest cut when it opened the round
@@ -72,15 +69,9 @@ class MainRound:
         """The clients that are still in the round, as the edge server must know them."""
         return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
 
-    def hand_out(self, seats: list[int], answer: EdgeTokens) -> None:
-        """Remember the edge server's tokens for these clients."""
-        self.edge_tokens |= dict(zip(seats, zip(answer.fetch, answer.upload)))
-
     def order(self, seat: int) -> Round:
-        """The order for a client: the round, the client's cut, and fresh tokens."""
-        tail, (fetch, upload) = self.tails[seat], self.edge_tokens[seat]
-        train = self.tokens.give(tail.name, self.round).hex()
-        return Round(self.round, self.attempt, tail.cut, train, fetch, upload)
+        """The order for a client."""
+        return Round(self.round, self.attempt, self.tails[seat].cut)
 
     def is_complete(self, seat: int) -> bool:
         """Whether both sides of the client are complete, as far as the main server knows."""
@@ -99,12 +90,11 @@ class MainRound:
         if tail.dropped is not None:
             return False
         tail.dropped, self.drops[seat] = words, reason
-        self.tokens.forget(tail.name)
         self.changed.set()
         return True
 
 
-def open_round(
+def begin_round(
     kit: Kit,
     round: int,
     state: UnitState,
@@ -119,6 +109,6 @@ def open_round(
     parts.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
-        mine = state[cut : state.stop]
-        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, mine, parts.take(cut), lr)
+        tail_state = state[cut : state.stop]
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, parts.take(cut), lr)
     return MainRound(round, state, plan, tails, deadline_s, parts)

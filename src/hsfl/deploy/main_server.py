@@ -16,7 +16,7 @@ from hsfl.deploy.client_messages import RoundOver
 from hsfl.deploy.desk import Desk
 from hsfl.deploy.edge_link import EdgeLost
 from hsfl.deploy.keeping import Keeping
-from hsfl.deploy.main_round import MainRound, SpareTails, open_round
+from hsfl.deploy.main_round import MainRound, SpareTails, begin_round
 from hsfl.deploy.messages import pack
 from hsfl.deploy.probe import probe
 from hsfl.deploy.record import write_clients
@@ -113,15 +113,15 @@ class Main:
         )
         state = self.keeping.state[min(cuts) : self.keeping.state.stop]
         deadline_s = asyncio.get_running_loop().time() + self._tau_s
-        now = self.desk.now = await self.desk.compute.run(
-            partial(open_round, self.desk.kit, self.keeping.round, state, plan, seats, self.parts, deadline_s)
+        open_round = self.desk.open_round = await self.desk.compute.run(
+            partial(begin_round, self.desk.kit, self.keeping.round, state, plan, seats, self.parts, deadline_s)
         )
         self.started = True
         self.desk.log.event("round begins", round=self.keeping.round + 1, clients=len(seats), cuts=cuts)
-        await self._tell_everybody(now)
-        await self._gather(now)
-        after = await self._agree(now)
-        await self.keeping.write(now, after, began_s)
+        await self._tell_everybody(open_round)
+        await self._gather(open_round)
+        after = await self._agree(open_round)
+        await self.keeping.write(open_round, after, began_s)
 
     async def _enough(self) -> dict[int, tuple[str, int]]:
         """Wait until there are enough clients for the next round; returns their names and numbers of samples by seat.
@@ -146,8 +146,8 @@ class Main:
 
     def _say_waiting(self, least: int) -> None:
         if self.desk.waits_for != least:
-            here = len(self.desk.roster.members)
-            self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=here, wanted=least)
+            num_present = len(self.desk.roster.members)
+            self.desk.log.event("waits for clients", round=self.keeping.round + 1, clients=num_present, wanted=least)
             self.desk.waits_for = least
 
     @property
@@ -173,63 +173,62 @@ class Main:
             )
             self.keeping.state = join(lower, self.keeping.state)[low : self.keeping.state.stop].clone()
 
-    async def _tell_everybody(self, now: MainRound) -> None:
+    async def _tell_everybody(self, open_round: MainRound) -> None:
         """Open the round at the edge server and send every client its order."""
-        seats = now.seats()
-        answer = await self.desk.edge.open(now.round, now.attempt, seats)
-        now.edge_stop = max((seat.cut for seat in seats), default=0)
-        now.hand_out([seat.seat for seat in seats], answer)
+        seats = open_round.seats()
+        await self.desk.edge.open(open_round.round, open_round.attempt, seats)
+        open_round.edge_stop = max((seat.cut for seat in seats), default=0)
         for seat in seats:
-            self.desk.roster.send(seat.seat, pack(now.order(seat.seat)))
+            self.desk.roster.send(seat.seat, pack(open_round.order(seat.seat)))
 
-    async def _gather(self, now: MainRound) -> None:
+    async def _gather(self, open_round: MainRound) -> None:
         """Wait until every client is complete or dropped; at the round's deadline, drop those that are not complete."""
         clock = asyncio.get_running_loop().time
         news: asyncio.Task[Have] | None = None
         try:
-            while now.waiting():
-                left_s = now.deadline_s - clock()
+            while open_round.waiting():
+                left_s = open_round.deadline_s - clock()
                 if left_s <= 0:
-                    for seat in now.waiting():
+                    for seat in open_round.waiting():
                         self.desk.drop(seat, "late", f"it was not done after tau = {self._tau_s:g} s")
                     break
-                known = 0 if now.have is None else len(now.have.seats) + len(now.have.refused)
-                news = news or asyncio.create_task(self.desk.edge.wait(now.attempt, known, min(left_s, NEWS_S)))
-                now.changed.clear()
-                change = asyncio.create_task(now.changed.wait())
+                known = 0 if open_round.have is None else len(open_round.have.seats) + len(open_round.have.refused)
+                news = news or asyncio.create_task(self.desk.edge.wait(open_round.attempt, known, min(left_s, NEWS_S)))
+                open_round.changed.clear()
+                change = asyncio.create_task(open_round.changed.wait())
                 await asyncio.wait((news, change), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
                 if news.done():
                     try:
-                        self._hear_edge(now, news.result())
+                        self._hear_edge(open_round, news.result())
                     except EdgeLost as error:
-                        await self._reopen(now, error)
+                        await self._reopen(open_round, error)
                     news = None
         finally:
             if news is not None:
                 news.cancel()
 
-    def _hear_edge(self, now: MainRound, have: Have) -> None:
-        now.have = have
-        now.model_up_s = dict(zip(have.seats, have.model_up_s))
+    def _hear_edge(self, open_round: MainRound, have: Have) -> None:
+        open_round.have = have
+        open_round.model_up_s = dict(zip(have.seats, have.model_up_s))
         for seat, reason, words in zip(have.refused, have.reasons, have.words):
             self.desk.drop(seat, reason, words)
 
-    async def _reopen(self, now: MainRound, lost: EdgeLost) -> None:
+    async def _reopen(self, open_round: MainRound, lost: EdgeLost) -> None:
         """The edge server was away: once it is back, it gets the round again and every client uploads its head again."""
         self._say_lost(lost)
         clock, backoff = asyncio.get_running_loop().time, Backoff()
-        now.have, now.model_up_s = None, {}
+        open_round.have, open_round.model_up_s = None, {}
         while True:
             await self.desk.edge.lose()
             await backoff.wait()
-            if clock() > now.deadline_s:
+            if clock() > open_round.deadline_s:
                 raise lost
             try:
                 standing = await self.desk.edge.begin(self.desk.kit)
-                if now.round not in standing.rounds:
-                    raise InputError(f"the edge server has lost round {now.round}; start it in its own folder")
-                await self._tell_everybody(now)
+                if open_round.round not in standing.rounds:
+                    raise InputError(f"the edge server has lost round {open_round.round}; start it in its own folder")
+                await self._tell_everybody(open_round)
                 self._say_back()
                 return
             except EdgeLost:
@@ -246,48 +245,50 @@ class Main:
             self.desk.log.event("edge server is back", round=self.keeping.round + 1)
         self.edge_away = False
 
-    async def _agree(self, now: MainRound) -> UnitState:
+    async def _agree(self, open_round: MainRound) -> UnitState:
         """Agree on one list of kept clients: both servers sum these clients, swap the sums of the common units, and
         divide. Returns the new state."""
         while True:
-            kept = now.agreed = now.kept()
+            kept = open_round.agreed = open_round.kept()
             if len(kept) < self.desk.settings.min_clients:
-                diverged = all(reason in ("diverged", "not_finite") for reason in now.drops.values())
+                diverged = all(reason in ("diverged", "not_finite") for reason in open_round.drops.values())
                 raise TooFew(
-                    f"{len(kept)} of {len(now.tails)} clients were kept; {self.desk.settings.min_clients} make a round",
+                    f"{len(kept)} of {len(open_round.tails)} clients were kept; {self.desk.settings.min_clients} make a round",
                     diverged,
                 )
-            sides = {seat: now.tails[seat].side for seat in kept}
-            server = await self.desk.compute.run(partial(agreed, now.state, sides, kept))
-            start, stop = now.common
-            mine = server.send(start, stop) if start < stop else None
+            sides = {seat: open_round.tails[seat].side for seat in kept}
+            server = await self.desk.compute.run(partial(agreed, open_round.state, sides, kept))
+            start, stop = open_round.common
+            main_sum = server.send(start, stop) if start < stop else None
             try:
-                message = Swap(now.round, now.attempt, kept, start, stop)
-                return await self.desk.edge.swap(message, mine, partial(self._divide, server))
+                message = Swap(open_round.round, open_round.attempt, kept, start, stop)
+                return await self.desk.edge.swap(message, main_sum, partial(self._divide, server))
             except EdgeLost as error:
-                self._disagree(now)
-                await self._reopen(now, error)
-                await self._gather(now)
+                self._disagree(open_round)
+                await self._reopen(open_round, error)
+                await self._gather(open_round)
 
-    async def _divide(self, server: Server, theirs: PartialSum | None) -> UnitState:
+    async def _divide(self, server: Server, edge_sum: PartialSum | None) -> UnitState:
         """The state after the round, from this server's sums and the edge server's of the common units."""
-        if theirs is not None:
-            self.desk.metrics.carried("main_edge", "up", theirs.num_bytes)
-            self.desk.metrics.carried("main_edge", "down", theirs.num_bytes)
-            await self.desk.compute.run(partial(server.merge, theirs))
+        if edge_sum is not None:
+            self.desk.metrics.carried("main_edge", "up", edge_sum.num_bytes)
+            self.desk.metrics.carried("main_edge", "down", edge_sum.num_bytes)
+            await self.desk.compute.run(partial(server.merge, edge_sum))
         return await self.desk.compute.run(server.close)
 
-    def _disagree(self, now: MainRound) -> None:
+    def _disagree(self, open_round: MainRound) -> None:
         """Forget the agreement, as the sums were not swapped. Clients that were to be dropped are dropped now."""
-        later, now.later, now.agreed = now.later, [], []
+        later, open_round.later, open_round.agreed = open_round.later, [], []
         for seat, reason, words in later:
             self.desk.drop(seat, reason, words)
 
     async def _end_attempt(self, why: str) -> None:
         """Give the open round up; its clients wait for the next order."""
-        now, self.desk.now = self.desk.now, None
-        if now is not None:
-            for seat, tail in now.tails.items():
+        open_round, self.desk.open_round = self.desk.open_round, None
+        if open_round is not None:
+            for seat, tail in open_round.tails.items():
                 if tail.dropped is None:
-                    self.desk.roster.send(seat, pack(RoundOver(now.round, now.attempt, False, why[:1000])))
+                    self.desk.roster.send(
+                        seat, pack(RoundOver(open_round.round, open_round.attempt, False, why[:1000]))
+                    )
                 self.parts.give_back(tail.cut, tail.part)

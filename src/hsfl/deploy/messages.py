@@ -6,7 +6,6 @@ from torch import Tensor
 
 from hsfl.deploy import frames
 from hsfl.deploy.client_messages import (
-    AskTokens,
     Batch,
     Chunk,
     End,
@@ -31,12 +30,10 @@ from hsfl.deploy.client_messages import (
 )
 from hsfl.deploy.frames import Frame, WireError
 from hsfl.deploy.server_messages import (
-    Allow,
     AskStatus,
     Await,
     Begin,
     Done,
-    EdgeTokens,
     GiveUnits,
     Have,
     Open,
@@ -47,11 +44,10 @@ from hsfl.deploy.server_messages import (
 )
 
 KINDS: dict[type[Any], int] = {
-    Hello: 1, Welcome: 2, Ready: 3, Round: 4, AskTokens: 5, RoundOver: 6, Evaluate: 7, Leave: 8, Stop: 9, Probe: 10,
+    Hello: 1, Welcome: 2, Ready: 3, Round: 4, RoundOver: 6, Evaluate: 7, Leave: 8, Stop: 9, Probe: 10,
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25, Tallied: 26, Evaluated: 27,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
-    Begin: 40, Standing: 41, Open: 42, Allow: 43, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
-    EdgeTokens: 50,
+    Begin: 40, Standing: 41, Open: 42, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
     AskStatus: 60, Status: 61,
 }  # fmt: skip
 RECORDS = {number: record for record, number in KINDS.items()}
@@ -74,24 +70,16 @@ def unpack(content: bytes) -> tuple[Any, dict[str, Tensor]]:
 
 def expect(content: bytes, kind: type[Message], tensors: tuple[str, ...] = ()) -> tuple[Message, dict[str, Tensor]]:
     """A message that must be of this kind, with exactly these tensors."""
-    message, found = expect_any(content, kind)
-    if tuple(sorted(found)) != tuple(sorted(tensors)):
-        raise WireError("protocol", f"{kind.__name__} has tensors {sorted(found)}, not {sorted(tensors)}")
-    return message, found
+    message, received = expect_any(content, kind)
+    if tuple(sorted(received)) != tuple(sorted(tensors)):
+        raise WireError("protocol", f"{kind.__name__} has tensors {sorted(received)}, not {sorted(tensors)}")
+    return message, received
 
 
 def expect_any(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor]]:
     """A message that must be of one of these kinds."""
-    message, found = unpack(content)
+    message, received = unpack(content)
     if not isinstance(message, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise WireError("order", f"a message {type(message).__name__} where {wanted} is expected")
-    return message, found
-
-
-def token_bytes(text: str) -> bytes:
-    """The bytes of a token, which travels as hexadecimal text."""
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise WireError("protocol", "a token that is no number in hex") from None
+    return message, received

@@ -15,7 +15,7 @@ PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "mod
 LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
-    *("certificate", "expired", "key_usage", "name", "role", "revoked", "token"),  # of hsfl.deploy.identity.Refused
+    *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.identity.Refused
     *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
 )
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
@@ -25,20 +25,20 @@ class Metrics:
     """The counters of one server. Every label has a fixed set of values, so that no peer can make the page grow."""
 
     def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
-        self.clients = Gauge("hsfl_clients", "Clients that are connected.", registry=own)
-        self.round = Gauge("hsfl_round", "The last completed round.", registry=own)
-        self.rounds = Counter("hsfl_rounds", "Rounds completed since the start of this process.", registry=own)
-        self.round_s = Histogram("hsfl_round_seconds", "Seconds of a round.", registry=own, buckets=SECONDS)
+        self.registry = registry = CollectorRegistry()
+        self.clients = Gauge("hsfl_clients", "Clients that are connected.", registry=registry)
+        self.round = Gauge("hsfl_round", "The last completed round.", registry=registry)
+        self.rounds = Counter("hsfl_rounds", "Rounds completed since the start of this process.", registry=registry)
+        self.round_s = Histogram("hsfl_round_seconds", "Seconds of a round.", registry=registry, buckets=SECONDS)
         self._phase_s = Histogram(
             "hsfl_phase_seconds",
             "Measured seconds of a client's phase in a round.",
             ["phase"],
-            registry=own,
+            registry=registry,
             buckets=SECONDS,
         )
-        self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=own)
-        self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=own)
+        self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=registry)
+        self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=registry)
         for phase in PHASES:
             self._phase_s.labels(phase)  # a series is there from the start, at zero
         for link in LINKS:

@@ -20,7 +20,7 @@ from hsfl.training.speed import Speed, training_speed
 
 
 @dataclass(frozen=True)
-class Own:
+class ClientSetup:
     """The client's side of a run."""
 
     kit: Kit
@@ -40,7 +40,7 @@ class Own:
         return training_speed(kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds)
 
 
-def prepare_own(settings: ClientSettings, welcome: Welcome) -> Own:
+def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
     plugins.load_all(settings.plugins)
     simulated = settings.as_client is not None
@@ -53,18 +53,18 @@ def prepare_own(settings: ClientSettings, welcome: Welcome) -> Own:
             f"the data have samples of {images.shape} in {dataset.num_classes} classes, and {tuple(welcome.input_shape)} in "
             f"{welcome.num_classes} are trained; change data.*, or ask the operator"
         )
-    mine = np.arange(len(images))
+    sample_indices = np.arange(len(images))
     if settings.as_client is not None:
         shares = divide(config, dataset)
         if settings.as_client >= len(shares):
             raise InputError(f"as_client is {settings.as_client} but the run has {len(shares)} clients, from 0")
-        mine = shares[settings.as_client]
+        sample_indices = shares[settings.as_client]
     kit = make_kit(config, tuple(welcome.input_shape), welcome.num_classes)
-    counts = torch.bincount(images.y[torch.from_numpy(mine)], minlength=welcome.num_classes)
-    indices = [np.empty(0, int)] * welcome.seat + [mine]
+    counts = torch.bincount(images.y[torch.from_numpy(sample_indices)], minlength=welcome.num_classes)
+    indices = [np.empty(0, int)] * welcome.seat + [sample_indices]
     feed = Feed(images, indices, config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None
-    return Own(kit, feed, welcome.seat, tuple(counts.tolist()), test)
+    return ClientSetup(kit, feed, welcome.seat, tuple(counts.tolist()), test)
 
 
 def _test_images(config: RunConfig, dataset: Dataset, as_client: int | None) -> Images | None:
@@ -75,5 +75,5 @@ def _test_images(config: RunConfig, dataset: Dataset, as_client: int | None) -> 
     images = make_images(config, dataset, "test")
     if as_client is None:
         return images
-    mine = slice(as_client, None, config.fleet.num_clients)
-    return replace(images, x=images.x[mine], y=images.y[mine])
+    share = slice(as_client, None, config.fleet.num_clients)
+    return replace(images, x=images.x[share], y=images.y[share])

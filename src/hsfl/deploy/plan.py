@@ -37,12 +37,12 @@ class RoundPlan:
     """The cuts of a round, and how long it should take."""
 
     cuts: tuple[int, ...]  # [K]
-    line: Timeline
-    says: dict[str, Any]  # what the allocation says, for the record
+    timeline: Timeline
+    allocation_note: dict[str, Any]  # what the allocation says, for the record
 
     def weight(self, seat: int) -> float:
         """The client's share of the main server, in proportion: its planned cycles per second, or 1 without a plan."""
-        planned = self.says.get("server_hz")
+        planned = self.allocation_note.get("server_hz")
         return max(float(planned[seat]), 1e-9) if planned is not None else 1.0
 
 
@@ -75,15 +75,15 @@ class Planner:
         train = self.config.train
         trained = samples_of_round(self.samples[seat], train.batch_size, train.local_epochs, round)
         work = float(trained) * float(self.cost.client_flops[cut])
-        found: dict[str, float] = {}
+        rates: dict[str, float] = {}
         if work > 0 and phases["client"] > 0:
-            found["flops_per_s"] = work / phases["client"]
+            rates["flops_per_s"] = work / phases["client"]
         moved = zip(RATES, ("smashed", "gradient", "model_up", "model_down"), ("up", "down", "head", "head"))
         for name, phase, load in moved:
             if sent[load] > 0 and phases[phase] > 0:
-                found[name] = 8 * sent[load] / phases[phase]
+                rates[name] = 8 * sent[load] / phases[phase]
         kept = {
-            name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in found.items()
+            name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in rates.items()
         }  # seconds may be anything a client claims
         blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
         self.measured[seat] = replace(before, **blended)
@@ -94,7 +94,7 @@ class Planner:
         best = self._timed(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
             before = self._timed(world, samples, self._fitting(best.cuts, world), round, chosen)
-            if best.line.round_s < GAIN * before.line.round_s:
+            if best.timeline.round_s < GAIN * before.timeline.round_s:
                 best = self._fewest_changes(world, samples, best, before, round, chosen)
                 self._say(best, before, chosen, names)
             else:
@@ -126,22 +126,22 @@ class Planner:
             if best.cuts[seat] != before.cuts[seat]:
                 cuts = (*best.cuts[:seat], before.cuts[seat], *best.cuts[seat + 1 :])
                 other = self._timed(world, samples, cuts, round, chosen)
-                best = other if other.line.round_s <= best.line.round_s * (1 + WORTH) else best
+                best = other if other.timeline.round_s <= best.timeline.round_s * (1 + WORTH) else best
         return best
 
     def _choose(self, world: World, samples: np.ndarray) -> tuple[int, ...]:
         config, batches = self.config, count_batches(self.config, samples)
         cuts = choose_cuts(config.fleet, config.allocation, world, config.train.batch_size, batches, config.options)
         if not method(config.framework).own_cuts:
-            one = choose_one_cut(config.fleet, world, cuts, config.train.batch_size, batches)
-            cuts = (one,) * len(cuts)
+            common_cut = choose_one_cut(config.fleet, world, cuts, config.train.batch_size, batches)
+            cuts = (common_cut,) * len(cuts)
         return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
 
     def _timed(
         self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]
     ) -> RoundPlan:
-        line, says = RoundClock(self.config, world, cuts, samples).round(round, chosen)
-        return RoundPlan(cuts, line, says)
+        timeline, allocation_note = RoundClock(self.config, world, cuts, samples).round(round, chosen)
+        return RoundPlan(cuts, timeline, allocation_note)
 
     def _world(self, names: list[str]) -> World:
         """The fleet of all K seats. A seat that nobody has taken yet gets the median of the taken seats."""
@@ -181,7 +181,7 @@ class Planner:
             )
 
     def _column(self, name: str) -> np.ndarray:
-        known = {seat: float(getattr(each, name)) for seat, each in self.measured.items()}
+        known = {seat: float(getattr(speeds, name)) for seat, speeds in self.measured.items()}
         usual = float(np.median(list(known.values()))) if known else 1e9
         return np.array([known.get(seat, usual) for seat in range(self.config.fleet.num_clients)])
 
@@ -189,11 +189,11 @@ class Planner:
         usual = int(np.median(list(self.samples.values()))) if self.samples else 1
         return np.array([self.samples.get(seat, usual) for seat in range(self.config.fleet.num_clients)], float)
 
-    def _say(self, now: RoundPlan, before: RoundPlan, chosen: tuple[int, ...], names: list[str]) -> None:
+    def _say(self, plan: RoundPlan, before: RoundPlan, chosen: tuple[int, ...], names: list[str]) -> None:
         for seat in chosen:
-            old, new = before.cuts[seat], now.cuts[seat]
+            old, new = before.cuts[seat], plan.cuts[seat]
             if old != new:
                 self.log.event(
                     "client gets another cut, as measured rounds say", client=names[seat], cut=new, before=old,
-                    modelled_round_s=now.line.round_s, before_round_s=before.line.round_s,
+                    modelled_round_s=plan.timeline.round_s, before_round_s=before.timeline.round_s,
                 )  # fmt: skip

@@ -51,10 +51,10 @@ def certs_folder(certs: str | None, insecure: bool, name: str) -> Path | None:
         raise InputError(
             "certs is not given; name the folder that hsfl certs add wrote, or try on this machine with --insecure"
         )
-    own = check_own(Path(certs), role_of(name)).identity
-    if own.name != name:
+    identity = check_own(Path(certs), role_of(name)).identity
+    if identity.name != name:
         raise InputError(
-            f"{certs} is the bundle of {own.name}, and this is {name}; copy the folder that hsfl certs add {name} wrote"
+            f"{certs} is the bundle of {identity.name}, and this is {name}; copy the folder that hsfl certs add {name} wrote"
         )
     return Path(certs)
 
@@ -168,15 +168,15 @@ async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
             log.event(problem, "warning")
             device.hint = device.hint or problem
     _on_signals(stopping.set)
-    running, told = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
+    running, stop_request = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
     try:
-        await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, stop_request), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return await running
         await device.leave()
         return "told to end"
     finally:
         running.cancel()
-        told.cancel()
-        await asyncio.gather(running, told, return_exceptions=True)
+        stop_request.cancel()
+        await asyncio.gather(running, stop_request, return_exceptions=True)
         device.thread.shutdown(wait=False, cancel_futures=True)

@@ -41,8 +41,8 @@ def make_record(
     return RoundRecord(
         round=round + 1,
         framework=kit.config.framework,
-        sim_time_s=now_s + plan.line.round_s,
-        round_s=plan.line.round_s,
+        sim_time_s=now_s + plan.timeline.round_s,
+        round_s=plan.timeline.round_s,
         wall_s=wall_s,
         num_samples=losses.num_samples,
         train_loss=losses.mean,
@@ -55,10 +55,10 @@ def make_record(
         started=sorted(tails),
         kept=list(kept),
         dropped=sorted(tails.keys() - set(kept)),
-        straggler=plan.line.straggler if plan.line.straggler >= 0 else None,
-        waiting_s=all_rounded(plan.line.waiting_s, DIGITS),
-        phases=phase_times(plan.line),
-        allocation=cast(Says, plan.says),
+        straggler=plan.timeline.straggler if plan.timeline.straggler >= 0 else None,
+        waiting_s=all_rounded(plan.timeline.waiting_s, DIGITS),
+        phases=phase_times(plan.timeline),
+        allocation=cast(Says, plan.allocation_note),
         bytes=asdict(sent),
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )
@@ -83,7 +83,7 @@ def write_clients(
     counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
     flops = [float(planner.measured[k].flops_per_s) if k in planner.measured else 0.0 for k in seats]
     record = ClientsRecord(
-        num_samples=[sum(own) for own in counts],
+        num_samples=[sum(client_counts) for client_counts in counts],
         class_counts=counts,
         class_names=list(classes),
         cuts=list(plan.cuts),

@@ -35,14 +35,16 @@ class Roster:
 
     def __init__(self, folder: Path, names: tuple[str, ...], most: int) -> None:
         self._path, self._most = folder / "seats.json", most
-        found = self._path.exists()
-        record: SeatsRecord = read_record(self._path, SeatsRecord) if found else SeatsRecord([], secrets.token_hex(8))
-        kept, self.run = record.names, record.run
-        self.names = [*names, *kept[len(names) :]]
-        others = any(old and old != new for old, new in zip(kept, names))
+        is_resumed = self._path.exists()
+        record: SeatsRecord = (
+            read_record(self._path, SeatsRecord) if is_resumed else SeatsRecord([], secrets.token_hex(8))
+        )
+        recorded_names, self.run = record.names, record.run
+        self.names = [*names, *recorded_names[len(names) :]]
+        others = any(old and old != new for old, new in zip(recorded_names, names))
         if others or len({name for name in self.names if name}) < sum(map(bool, self.names)):
             raise InputError(
-                f"clients are {', '.join(names)} but the run began with {', '.join(kept)}; keep their order"
+                f"clients are {', '.join(names)} but the run began with {', '.join(recorded_names)}; keep their order"
             )
         self.members: dict[int, Member] = {}
         self.known: dict[int, Ready] = {}  # what each client said last, connected or not, by seat

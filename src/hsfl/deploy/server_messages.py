@@ -45,31 +45,12 @@ class Seat:
 @dataclass(frozen=True)
 class Open:
     """Main server to edge server: a round begins, or goes on after a restart, or the state before it is evaluated.
-    Answered by EdgeTokens."""
+    Answered by Done."""
 
     round: Small
     attempt: Id
     seats: Annotated[list[Seat], Field(max_length=100_000)]
     evaluates: bool  # heads are fetched to be evaluated, and none is uploaded
-
-
-@strict
-@dataclass(frozen=True)
-class Allow:
-    """Main server to edge server: fresh tokens for clients whose streams broke. Answered by EdgeTokens."""
-
-    attempt: Id
-    seats: Seats
-
-
-@strict
-@dataclass(frozen=True)
-class EdgeTokens:
-    """Edge server to main server: tokens for the asked clients, in the same order; the main server hands them on."""
-
-    instance: Id
-    fetch: Annotated[list[Id], Field(max_length=100_000)]
-    upload: Annotated[list[Id], Field(max_length=100_000)]
 
 
 @strict
@@ -136,7 +117,7 @@ class GiveUnits:
 @strict
 @dataclass(frozen=True)
 class Done:
-    """Edge server to main server: what TakeUnits or Swap asked for is done."""
+    """Edge server to main server: what Open, TakeUnits or Swap asked for is done."""
 
 
 @strict

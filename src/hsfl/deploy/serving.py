@@ -22,6 +22,7 @@ from hsfl.deploy.metrics import Metrics
 from hsfl.errors import InputError
 
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -101,7 +102,7 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable
         except (WireError, InputError) as error:
             reason = getattr(error, "reason", "input")
             log.event("message refused", "warning", method=what, client=caller().name, reason=reason, why=str(error))
-            code = BAD_MESSAGE if isinstance(error, WireError) else BAD_SETTING
+            code = BAD_SETTING if isinstance(error, InputError) else REPLACED if reason == "replaced" else BAD_MESSAGE
             await context.abort(code, scrubbed(str(error)))  # a peer learns no path of this machine
 
     return guarded

@@ -96,8 +96,8 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
 def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
     """The settings of a file that name paths, with these paths from the file's folder."""
     folder = path.parent
-    found = {name: getattr(settings, name, None) for name in ("out", "certs")}
-    paths: dict[str, Any] = {name: os.path.join(folder, value) for name, value in found.items() if value is not None}
+    given = {name: getattr(settings, name, None) for name in ("out", "certs")}
+    paths: dict[str, Any] = {name: os.path.join(folder, value) for name, value in given.items() if value is not None}
     if files := getattr(settings, "plugins", ()):
         paths["plugins"] = tuple(os.path.join(folder, file) for file in files)
     if run := getattr(settings, "run", None):

@@ -79,8 +79,8 @@ def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
         )
     for name, view in views.items():
         if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
-            found = f"{tensors[name].dtype} {tuple(tensors[name].shape)}"
-            raise WireError("shape", f"{name} is {found}, not {view.dtype} {tuple(view.shape)}")
+            received = f"{tensors[name].dtype} {tuple(tensors[name].shape)}"
+            raise WireError("shape", f"{name} is {received}, not {view.dtype} {tuple(view.shape)}")
         view.copy_(tensors[name])
 
 
@@ -152,7 +152,7 @@ async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]
     """Both results. If one fails, the other is given up, and its failure is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            one, two = group.create_task(first), group.create_task(second)
+            first_task, second_task = group.create_task(first), group.create_task(second)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return one.result(), two.result()
+    return first_task.result(), second_task.result()

@@ -28,9 +28,13 @@ def status_handler(desk: Desk, keeping: Keeping) -> Callable[[bytes, Any], Any]:
 
 def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
     """The state of the deployment as plain data."""
-    num_units, now = desk.kit.num_units, desk.now
-    cuts = list(now.plan.cuts) if now is not None else list(desk.planner.cuts or ())
-    low, high = (min(now.cuts), max(now.cuts)) if now is not None else (keeping.state.start, max(cuts, default=0))
+    num_units, open_round = desk.kit.num_units, desk.open_round
+    cuts = list(open_round.plan.cuts) if open_round is not None else list(desk.planner.cuts or ())
+    low, high = (
+        (min(open_round.cuts), max(open_round.cuts))
+        if open_round is not None
+        else (keeping.state.start, max(cuts, default=0))
+    )
     last = keeping.folder.rounds()[-1:]
     measured = (last[0].measured or {}) if last else {}
     clients = [
@@ -51,7 +55,7 @@ def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
         "framework": desk.kit.config.framework,
         "rounds_done": keeping.round,
         "rounds": desk.kit.config.train.rounds,
-        "open_round": None if now is None else now.round + 1,
+        "open_round": None if open_round is None else open_round.round + 1,
         "waits_for_clients": desk.waits_for,
         "test_accuracy": last[0].test_accuracy if last else None,
         "clients": clients,
@@ -62,15 +66,15 @@ def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
 
 
 def _doing(desk: Desk, seat: int) -> str:
-    now = desk.now
-    tail = None if now is None else now.tails.get(seat)
-    if now is None or tail is None:
+    open_round = desk.open_round
+    tail = None if open_round is None else open_round.tails.get(seat)
+    if open_round is None or tail is None:
         if desk.roster.names[seat] in desk.roster.joining:
             return "joins"
         return "waits" if seat in desk.roster.members else "away"
     if tail.dropped is not None:
         return "dropped"
-    if now.is_complete(seat):
+    if open_round.is_complete(seat):
         return "complete"
     return "uploads" if tail.end is not None else f"step {tail.step} of {tail.steps.count}"
 

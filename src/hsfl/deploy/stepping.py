@@ -11,11 +11,11 @@ from hsfl.deploy.desk import Desk
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.identity import caller
 from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import expect, expect_any, pack, token_bytes
+from hsfl.deploy.messages import expect, expect_any, pack
 from hsfl.deploy.serving import hear, must_hear
 from hsfl.deploy.tails import Tail
 
-NO_FAULT = ("stale", "ended")  # reasons for which nobody is dropped
+NO_FAULT = ("stale", "replaced", "ended")  # reasons for which nobody is dropped
 
 
 class Stepping:
@@ -28,7 +28,7 @@ class Stepping:
     async def train(self, messages: Any, context: Any) -> None:
         """Answer a client's batches of a round."""
         enter, _ = expect(await must_hear(context), Enter)
-        now, tail = self._tail(enter)
+        open_round, tail = self._tail(enter)
         stream = object()
         async with tail.lock:
             await context.write(pack(Entered(tail.enter(stream))))
@@ -37,13 +37,13 @@ class Stepping:
                 message, tensors = expect_any(content, Batch, End)
                 if isinstance(message, End):
                     async with tail.lock:
-                        self._check_open(now, tail)
+                        self._check_open(open_round, tail)
                         tail.check_stream(stream)
                         await self.desk.compute.run(partial(tail.finish, message))
-                    now.changed.set()
+                    open_round.changed.set()
                     await context.write(pack(Ended()))
                     return
-                await context.write(await self._step(now, tail, message, tensors, stream))
+                await context.write(await self._step(open_round, tail, message, tensors, stream))
         except WireError as error:
             if error.reason not in NO_FAULT:
                 self.desk.drop(tail.seat, error.reason, error.words)
@@ -51,23 +51,24 @@ class Stepping:
 
     def _tail(self, enter: Enter) -> tuple[MainRound, Tail]:
         """The round and the tail of the client that calls."""
-        now, name = self.desk.now, caller().name
-        if now is None or enter.attempt != now.attempt:
+        open_round, name = self.desk.open_round, caller().name
+        if open_round is None or enter.attempt != open_round.attempt:
             raise WireError("stale", "that attempt at the round is over")
-        tail = next((tail for tail in now.tails.values() if tail.name == name), None)
+        tail = next((tail for tail in open_round.tails.values() if tail.name == name), None)
         if tail is None or tail.dropped is not None:
             raise WireError("stale", f"{name} has no part in this round, or not any more")
-        now.tokens.use(name, now.round, token_bytes(enter.token))
-        return now, tail
+        return open_round, tail
 
-    def _check_open(self, now: MainRound, tail: Tail) -> None:
-        if now is not self.desk.now or tail.dropped is not None:
+    def _check_open(self, open_round: MainRound, tail: Tail) -> None:
+        if open_round is not self.desk.open_round or tail.dropped is not None:
             raise WireError("stale", "the round is over for this client")
 
-    async def _step(self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object) -> bytes:
+    async def _step(
+        self, open_round: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object
+    ) -> bytes:
         """The answer to a batch. A step that has begun is counted even if its stream breaks: the weights have moved.
         The client sends the batch again on the next stream and gets the same answer."""
-        step = asyncio.create_task(self._counted(now, tail, message, tensors, stream))
+        step = asyncio.create_task(self._counted(open_round, tail, message, tensors, stream))
         self._steps.add(step)
         step.add_done_callback(self._ended)
         return await asyncio.shield(step)
@@ -78,23 +79,25 @@ class Stepping:
             step.exception()  # whoever still listens has heard it
 
     async def _counted(
-        self, now: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object
+        self, open_round: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object
     ) -> bytes:
         async with tail.lock:
-            self._check_open(now, tail)
+            self._check_open(open_round, tail)
             if tail.repeats(message, stream):
                 return tail.last
             if tensors.keys() != {"smashed", "labels"} or tail.part is None:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
             cost = tensors["labels"].numel() * float(self.desk.planner.cost.server_flops[tail.cut])
-            weight = now.plan.weight(tail.seat)
-            done = await self.desk.compute.timed(lambda: self._compute(now, tail, tensors), tail.seat, cost, weight)
+            weight = open_round.plan.weight(tail.seat)
+            done = await self.desk.compute.timed(
+                lambda: self._compute(open_round, tail, tensors), tail.seat, cost, weight
+            )
             loss, gradient = done.answer
             self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
             self.desk.metrics.carried("client_main", "down", gradient.nbytes)
             return tail.answer(loss, gradient, done.waited_s, done.took_s, tensors["smashed"].nbytes)
 
-    def _compute(self, now: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _compute(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """The step in its turn. The round may have ended while it waited, and its working copy may be another client's by now."""
-        self._check_open(now, tail)
+        self._check_open(open_round, tail)
         return tail.compute(tensors)

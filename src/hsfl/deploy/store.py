@@ -24,8 +24,8 @@ class Store:
 
     def rounds(self) -> list[int]:
         """The rounds that are here, oldest first."""
-        found = (FILE.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (FILE.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def save(self, round: int, state: UnitState, notes: dict[str, str]) -> None:
         """Keep a state. Either it is on the disk, or the files are as before and an error without paths says why.

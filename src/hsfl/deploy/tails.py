@@ -78,7 +78,7 @@ class Tail:
     def check_stream(self, stream: object) -> None:
         """Refuse what comes late on a stream that another one has replaced; the client has done nothing wrong."""
         if stream is not self.stream:
-            raise WireError("stale", "a message on a stream that another one has replaced")
+            raise WireError("replaced", "a message on a stream that another one has replaced; open a new one")
 
     def repeats(self, message: Batch, stream: object) -> bool:
         """Whether this is the last batch again, which a new stream may send first. Any other batch out of order is
