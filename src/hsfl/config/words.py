@@ -8,7 +8,6 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel
 
 from hsfl import plugins
-from hsfl.config.options import older_options
 from hsfl.config.sections import RunConfig
 
 
@@ -105,8 +104,6 @@ def suggest(unknown: str) -> str:
     section, _, last = unknown.rpartition(".")
     every, inside = _field_names(), f"{section}." if section else ""
     beside = dict.fromkeys(name.removeprefix(inside).partition(".")[0] for name in every if name.startswith(inside))
-    older = {name: ".".join(now) for name, now in older_options().items()} if section == "options" else {}
     same = [name for name in every if name.rpartition(".")[2] == last]
-    alike = difflib.get_close_matches(last, [*beside, *older], 1, 0.6)
-    near = same or [inside + older.get(name, name) for name in alike]
+    near = same or [inside + name for name in difflib.get_close_matches(last, beside, 1, 0.6)]
     return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(inside + name for name in beside)}"

@@ -103,7 +103,7 @@ def straggler(record: RoundRecord) -> int | None:
 
 
 def why(record: RoundRecord) -> str | None:
-    """What holds the straggler up, in words; None where an older version did not record it."""
+    """What holds the straggler up, in words; None where the round did not record it."""
     words = record.why.get("words") if isinstance(record.why, dict) else None
     return words if isinstance(words, str) else None
 

@@ -100,7 +100,7 @@ class RoundRecord:
     allocation: Says  # what the policy says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, Count]  # by link
     why: Held | None = (
-        None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, or in older runs
+        None  # what holds the straggler up (planning.straggler.Why); None if nobody trained, and on real machines
     )
     metrics: dict[str, Number] = field(
         default_factory=dict
