@@ -83,6 +83,8 @@ def fabricate(path: Path, num_rounds: int, num_clients: int) -> None:
         max_cut=[UNITS] * num_clients,
         cpu_hz=(1e11 * rng.random(num_clients)).tolist(),
         max_power_w=(10 * rng.random(num_clients)).tolist(),
+        input_shape=[3, 32, 32],
+        main_flops_per_s=1e12,
     )
     write_json(folder.clients_path, vars(clients))
     for number in range(1, num_rounds + 1):

@@ -154,17 +154,13 @@ def field_names(model: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def suggest(unknown: str, known_fields: Iterable[str], older: Mapping[str, str] | None = None) -> str:
-    """A hint for an unknown field: the same name in another section, else a similar name in this section, else all names here.
-
-    older: today's names of fields by the names that they had in this section before.
-    """
+def suggest(unknown: str, known_fields: Iterable[str]) -> str:
+    """A hint for an unknown field: the same name in another section, else a similar name in this section, else all names here."""
     section, _, last = unknown.rpartition(".")
-    inside, known_fields, older = f"{section}." if section else "", list(known_fields), older or {}
+    inside, known_fields = f"{section}." if section else "", list(known_fields)
     beside = dict.fromkeys(
         name.removeprefix(inside).partition(".")[0] for name in known_fields if name.startswith(inside)
     )
     same = [name for name in known_fields if name.rpartition(".")[2] == last]
-    alike = get_close_matches(last, [*beside, *older], 1, 0.6)
-    near = same or [inside + older.get(name, name) for name in alike]
+    near = same or [inside + name for name in get_close_matches(last, beside, 1, 0.6)]
     return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(inside + name for name in beside)}"

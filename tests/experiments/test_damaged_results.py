@@ -21,7 +21,18 @@ from tests.runs.damage import damaged
 ROOT = Path(__file__).parents[2]
 POINT = make_point("mnist", "smoke", 1, 2, [60] * 10, ("hsfl",))
 ANSWER = Answer(
-    "mnist", 1, 2, "drawn", 0.01, {"hsfl": [2] * 10}, {"hsfl": [3.5]}, [1e9] * 10, [3] * 10, [60.0] * 10, 0.5
+    "mnist",
+    1,
+    2,
+    "drawn",
+    0.01,
+    {"hsfl": [2] * 10},
+    {"hsfl": [3.5]},
+    [1e9] * 10,
+    [3] * 10,
+    [60.0] * 10,
+    0.5,
+    "settings",
 )
 ROUNDS = {"cuts": [2, 2], "plan_s": [1.5, 2.0], "fresh_s": [1.0]}
 SOLVED = {

@@ -21,7 +21,7 @@ COST = CostTable(  # what is sent halves at cut 3
 def fleet(max_cut: list[int], gain: float = 1.0, cpu_hz: tuple[float, ...] = (1.0, 2.0, 4.0)) -> Answer:
     """Three clients; the second one has the most samples."""
     rounds = {"single_proposed": [gain, gain], "hsfl": [1.0, 1.0]}
-    return Answer("mnist", 1, 1, "drawn", 0.0, {}, rounds, list(cpu_hz), max_cut, [10.0, 30.0, 20.0], 1.0)
+    return Answer("mnist", 1, 1, "drawn", 0.0, {}, rounds, list(cpu_hz), max_cut, [10.0, 30.0, 20.0], 1.0, "")
 
 
 def test_deep_is_where_less_is_sent() -> None:

@@ -29,7 +29,7 @@ def make_trace(accuracies: Sequence[float], name: str = "twins", seed: int = 1, 
 def make_answer(fleet: int, seconds: dict[str, float], seed: int = 1, data: str = "mnist") -> Answer:
     """Rounds of constant length."""
     round_s = {name: [value] * 4 for name, value in seconds.items()}
-    return Answer(data, seed, fleet, "drawn", 0.01, {}, round_s, [1e9], [3], [10.0], 0.0)
+    return Answer(data, seed, fleet, "drawn", 0.01, {}, round_s, [1e9], [3], [10.0], 0.0, "")
 
 
 @pytest.mark.parametrize(

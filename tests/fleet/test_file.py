@@ -73,15 +73,6 @@ def test_devices_by_name_in_toml_and_json(tmp_path: Path) -> None:
     assert fleet.take(np.array([1])).name(0) == "ward-2"
 
 
-def test_the_lists_of_the_older_form_are_read_and_may_have_units(tmp_path: Path) -> None:
-    text = '{"cpu_hz": ["1GHz", 2e9], "max_power_w": ["500mW", 1], "storage_bits": ["1MiB", "2MiB"]}'
-    fleet = devices.read(written(tmp_path, text, "old.json"), COST)
-    assert fleet.cpu_hz.tolist() == [1e9, 2e9]
-    assert fleet.max_power_w.tolist() == [0.5, 1]
-    assert fleet.max_cut.tolist() == [1, 2]
-    assert fleet.name(1) == "client 1"
-
-
 def test_measured_links_need_no_power_and_count_their_clients(tmp_path: Path) -> None:
     made = world(written(tmp_path, TWO + SERVER), "network.kind=measured")
     assert made.fleet.num_clients == 2

@@ -28,7 +28,7 @@ def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "option", ["options.fsl_average=server", "options.psl_cut_gradient=true", "options.cpsl_cut=cluster"]
+    "option", ["options.fsl.average=server", "options.psl.cut_gradient=true", "options.cpsl.cut=cluster"]
 )
 def test_options_of_frameworks_learn(option: str, tmp_path: Path) -> None:
     framework = option.removeprefix("options.").partition("_")[0]

@@ -75,7 +75,8 @@ def test_sl_and_cpsl_hand_the_head_on() -> None:
 
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_sl_counts_the_optimiser_that_it_hands_on(optimizer: str, states: int) -> None:
-    task = make_task([2, 3, 4], COUNTS, dtype=torch.float32, optimizer=optimizer, options={"sl_hand_optimizer": True})
+    options = {"sl": {"hand_optimizer": True}}
+    task = make_task([2, 3, 4], COUNTS, dtype=torch.float32, optimizer=optimizer, options=options)
     sl = find_framework("sl")(task)
     state, result = sl.round(sl.init(), [0, 1, 2], 0)
     travels = sum(t.nbytes for name, t in state.tensors.items() if name.startswith("head."))
@@ -105,11 +106,11 @@ def test_psl_moves_gradients_every_step() -> None:
     buffers = sum(UNITS[:2]) - weights
     assert got["client_edge_up"] == weights * (1 + 2 + 2) + 3 * buffers
     assert got["client_edge_down"] == weights * 2 * 3 + 3 * buffers
-    assert link_bytes("psl", [2, 2, 2], [0, 1, 2], psl_cut_gradient=True)["client_edge_up"] == 0
+    assert link_bytes("psl", [2, 2, 2], [0, 1, 2], psl={"cut_gradient": True})["client_edge_up"] == 0
 
 
 def test_fsl_server_moves_no_head() -> None:
-    got = link_bytes("fsl", [2, 2, 2], [0, 1, 2], fsl_average="server")
+    got = link_bytes("fsl", [2, 2, 2], [0, 1, 2], fsl={"average": "server"})
     assert got["client_edge_up"] == got["client_edge_down"] == 0
 
 
@@ -129,7 +130,7 @@ def test_locfedmix_moves_decoders_with_the_heads() -> None:
 
 def test_cpsl_moves_units_between_the_servers_where_the_cut_changes() -> None:
     """Cuts 3, 1, 2 in turn: units 1 and 2 to the main server, 1 back; the next round begins with 2 back, from cut 2."""
-    task = make_task([1, 2, 3], COUNTS, dtype=torch.float32, options={"cpsl_cut": "cluster"})
+    task = make_task([1, 2, 3], COUNTS, dtype=torch.float32, options={"cpsl": {"cut": "cluster"}})
     task = in_clusters(task, (1, 2, 0))
     moved = []
     state = find_framework("cpsl")(task).init()

@@ -17,8 +17,8 @@ RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}
 PHASES = {"main_up": "smashed", "main_down": "gradient", "edge_up": "model_up", "edge_down": "model_down"}
 WORDS = ["data.limit=120", "data.limit_test=20", "fleet.num_clients=4", "train.batch_size=8", "model.input=[1,8,8]"]
 WORDS += ["network.kind=measured", *(f"network.{link}_bps={bps}" for link, bps in RATES.items())]
-OPTIONS = ["fsl,options.fsl_average=server", "psl,options.psl_cut_gradient=true", "sl,options.sl_hand_optimizer=true"]
-OPTIONS += ["cpsl,options.cpsl_cut=cluster", "hsfl,allocation.policy=proposed", "fsl,allocation.policy=proposed"]
+OPTIONS = ["fsl,options.fsl.average=server", "psl,options.psl.cut_gradient=true", "sl,options.sl.hand_optimizer=true"]
+OPTIONS += ["cpsl,options.cpsl.cut=cluster", "hsfl,allocation.policy=proposed", "fsl,allocation.policy=proposed"]
 
 
 @pytest.mark.parametrize("who", ["train.clients_per_round=4", "train.clients_per_round=3"])

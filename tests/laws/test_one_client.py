@@ -19,12 +19,12 @@ def test_one_client_is_centralised_learning(framework: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_sl_that_hands_its_optimiser_on_is_cl(optimizer: str) -> None:
-    task = make_task([2], [10], optimizer=optimizer, options={"sl_hand_optimizer": True})
+    task = make_task([2], [10], optimizer=optimizer, options={"sl": {"hand_optimizer": True}})
     assert_same(train(task, "sl", ROUNDS)[0], train(task, "cl", ROUNDS)[0], 1e-12)
 
 
 def test_psl_with_the_gradient_at_the_cut_averaged_is_cl_for_one_client() -> None:
-    task = make_task([2], [10], options={"psl_cut_gradient": True})
+    task = make_task([2], [10], options={"psl": {"cut_gradient": True}})
     assert_same(train(task, "psl", ROUNDS)[0], train(task, "cl", ROUNDS)[0], 1e-12)
 
 

@@ -13,7 +13,7 @@ from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link
 from tests.laws.bench import in_clusters, make_task
 
-OPTIONS = {"cpsl": {"cpsl_cut": "cluster"}}
+OPTIONS = {"cpsl": {"cpsl": {"cut": "cluster"}}}
 RAW = {("cl", "client_main_up")}  # raw data, uploaded once before the first round and counted then
 
 

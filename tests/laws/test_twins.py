@@ -144,7 +144,7 @@ def test_cpsl_clusters_take_turns_and_the_server_keeps_its_optimiser(optimizer_n
 
 
 def test_cpsl_begins_a_new_optimiser_only_where_the_cut_changes() -> None:
-    task = make_task([3, 4, 3, 3, 4], [*COUNTS, 6, 2], optimizer="momentum", options={"cpsl_cut": "cluster"})
+    task = make_task([3, 4, 3, 3, 4], [*COUNTS, 6, 2], optimizer="momentum", options={"cpsl": {"cut": "cluster"}})
     task = in_clusters(task, (0, 0, 1, 1, 2))  # cuts 3 = min(3, 4), 3 and 4
     expected = plain_cpsl(task, [[0, 1], [2, 3], [4]], [3, 3, 4], num_rounds=2)
     assert_same(train(task, "cpsl", [[0, 1, 2, 3, 4]] * 2)[0], expected, 1e-9)
@@ -281,7 +281,7 @@ def plain_locfedmix(task: Task, rounds: list[list[int]]) -> tuple[UnitState, Uni
     ids=["one step", "two rounds"],
 )
 def test_locfedmix_mixes_on_the_server_and_reconstructs_on_the_clients(counts: list, rounds: list) -> None:
-    options = {"locfedmix_reconstruction": 0.5, "locfedmix_alpha": 0.7}
+    options = {"locfedmix_sl": {"reconstruction": 0.5, "alpha": 0.7}}
     task = make_task([2] * len(counts), counts, dropout=0.3, optimizer="momentum", options=options)
     whole, losses, state = train(task, "locfedmix_sl", rounds)
     expected, decoder, expected_losses = plain_locfedmix(task, rounds)
@@ -296,7 +296,7 @@ def test_locfedmix_mixes_on_the_server_and_reconstructs_on_the_clients(counts: l
 @pytest.mark.parametrize("framework", ["cl", "sl"])
 @pytest.mark.parametrize("optimizer_name", ["momentum", "adam"])
 def test_cl_and_sl_have_one_optimiser_for_the_run(framework: str, optimizer_name: str) -> None:
-    options = {"sl_hand_optimizer": True}
+    options = {"sl": {"hand_optimizer": True}}
     task = make_task([2, 2, 2], COUNTS, optimizer=optimizer_name, lr=0.01, options=options)
     whole, losses, _ = train(task, framework, [[0, 1, 2]] * 2)
     shares = [range(22)] if framework == "cl" else [range(9), range(9, 12), range(12, 22)]
@@ -340,7 +340,7 @@ def test_sl_starts_the_heads_optimiser_anew_with_every_client(optimizer_name: st
 @pytest.mark.parametrize("framework", METHODS)
 def test_one_client_is_a_bare_loop_with_the_rates_of_the_schedule(framework: str) -> None:
     settings = {"schedule": "step", "step_rounds": 1, "step_factor": 0.5, "rounds": 3}
-    task = make_task([2], [9], lr=0.08, options={"locfedmix_reconstruction": 0.0}, **settings)
+    task = make_task([2], [9], lr=0.08, options={"locfedmix_sl": {"reconstruction": 0.0}}, **settings)
     whole, _, _ = train(task, framework, [[0]] * 3)
     model = copy.deepcopy(task.model).train()
     for round_index, lr in enumerate([0.08, 0.04, 0.02]):

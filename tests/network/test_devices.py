@@ -93,10 +93,13 @@ def test_bad_input_is_one_line_that_names_client_and_value(make, words):
 
 
 def test_a_fleet_from_json_and_toml(tmp_path):
-    (tmp_path / "fleet.json").write_text(json.dumps({"cpu_hz": [1e9, 2e9], "max_power_w": [1, 2], "max_cut": [1, 3]}))
-    (tmp_path / "fleet.toml").write_text(
-        "cpu_hz = [1e9, 2e9]\nmax_power_w = [1, 2]\nstorage_bits = [100, 200]\nflops_per_cycle = 4"
-    )
+    rows = [{"name": "a", "cpu": "1GHz", "power": "1W", "max_cut": 1}, {"name": "b", "cpu": 2e9, "max_cut": 3}]
+    (tmp_path / "fleet.json").write_text(json.dumps({"device": rows}))
+    tables = [
+        f'[[device]]\nname = "{name}"\ncpu = {hz}\nflops_per_cycle = 4\nmemory = "{memory}"\n'
+        for name, hz, memory in (("a", 1e9, "13B"), ("b", 2e9, "25B"))
+    ]
+    (tmp_path / "fleet.toml").write_text("".join(tables))
     first, second = (devices.read(tmp_path / name, COST) for name in ("fleet.json", "fleet.toml"))
     assert first.cpu_hz.tolist() == second.cpu_hz.tolist() == [1e9, 2e9]
     assert first.max_cut.tolist() == [1, 3]
@@ -109,12 +112,12 @@ def test_a_fleet_from_json_and_toml(tmp_path):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [4]}, r"max_cut of client 0 is 4 but the model has 3 units"),
-        ({"cpu_hz": [1], "max_power_w": [1], "max_cut": [0]}, r"client 0 has no feasible cut: max_cut is 0"),
-        ({"cpu_hz": [1], "max_power": [1], "max_cut": [1]}, r"'max_power' is unknown; did you mean max_power_w"),
-        ({"cpu_hz": [1], "max_cut": [1]}, r"lacks max_power_w"),
-        ({"cpu_hz": [1], "max_power_w": [1]}, r"either max_cut or storage_bits"),
-        ({"cpu_hz": [-1], "max_power_w": [1], "max_cut": [1]}, r"fleet.json: cpu_hz of client 0 is -1"),
+        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 4}]}, r"max_cut of a is 4 but the model has 3 units"),
+        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 0}]}, r"a has no feasible cut: max_cut is 0"),
+        (
+            {"cpu_hz": [1], "max_cut": [1]},
+            r"fleet.json: field 'cpu_hz' is unknown.* a device is a \[\[device\]\] table",
+        ),
         ([1], r"holds a list"),
     ],
 )

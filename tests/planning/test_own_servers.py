@@ -148,9 +148,9 @@ def test_tau_drops_whom_its_own_server_is_too_slow_for() -> None:
 
 
 def test_clients_that_keep_their_heads_send_no_model(tmp_path: Path) -> None:
-    """`fsl_average = server`: no head travels, so none takes time, under a policy as under none."""
+    """`fsl.average = server`: no head travels, so none takes time, under a policy as under none."""
     for policy in ("even", "proposed"):
-        run(config("options.fsl_average=server", f"allocation.policy={policy}"), tmp_path / policy)
+        run(config("options.fsl.average=server", f"allocation.policy={policy}"), tmp_path / policy)
         (record,) = RunFolder(tmp_path / policy).rounds()
         assert record.bytes["client_edge_up"] == record.bytes["client_edge_down"] == 0
         assert not {"model_up", "model_down"} & record.phases.keys()

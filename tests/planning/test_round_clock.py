@@ -112,4 +112,4 @@ def test_links_to_the_edge_server_are_those_to_the_main_server() -> None:
 
 def test_nobody_can_hold_fls_model() -> None:
     with pytest.raises(InputError, match=r"nobody can hold all .* units \(max_cut is at most 1\)"):
-        prepare(config("framework=fl", "fleet.max_cut=1", "fleet.cuts=1", "options.fl_needs_storage=true"))
+        prepare(config("framework=fl", "fleet.max_cut=1", "fleet.cuts=1", "options.fl.needs_storage=true"))

@@ -65,7 +65,7 @@ def test_each_turn_deals_the_whole_band_to_its_members() -> None:
 
 def test_a_turn_alone_is_never_slower_than_even() -> None:
     """With a client a turn there is nobody to deal with: all subchannels, water-filled where even spreads."""
-    bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2", "options.cpsl_clusters=4"))
+    bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2", "options.cpsl.clusters=4"))
     job = job_of(bench, 2)
     for index in range(10):
         greedy, even = (

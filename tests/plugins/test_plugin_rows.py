@@ -1,6 +1,5 @@
 """Rows, data, options and names of the user's own."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +9,14 @@ import pytest
 import torch
 
 from hsfl import plugins
-from hsfl.config import parse_config, read_config
-from hsfl.config.options import OF_MODELS
+from hsfl.config import read_config
 from hsfl.data.datasets import load
-from hsfl.errors import InputError
 from hsfl.frameworks.parallel import HSFL
 from hsfl.methods import METHODS, register_framework
 from hsfl.runs import loop
 from hsfl.training.batches import Images
 from tests.plugins.files import TWICE, twice, write
-from tests.small_runs import assert_same_run, numbers, tiny
+from tests.small_runs import numbers, tiny
 
 # --- rows
 
@@ -86,45 +83,6 @@ def test_vectors_train_in_every_family(here: Path, framework: str) -> None:
     )
     assert summary.test_accuracy is not None
     assert summary.test_accuracy > 0.8
-
-
-# --- options in today's and in the older spelling
-
-
-def test_older_spellings_are_the_same_config(tmp_path: Path) -> None:
-    older = {"fl_needs_storage": True, "fsl_average": "server", "cpsl_clusters": 3, "locfedmix_alpha": 0.5}
-    now = {
-        "fl": {"needs_storage": True},
-        "fsl": {"average": "server"},
-        "cpsl": {"clusters": 3},
-        "locfedmix_sl": {"alpha": 0.5},
-    }
-    assert parse_config({"options": older}) == parse_config({"options": now})
-    assert read_config(None, ["options.fsl_average=server"]) == read_config(None, ["options.fsl.average=server"])
-    with pytest.raises(InputError, match=r"options.fl_needs_storage and options.fl.needs_storage are one setting"):
-        parse_config({"options": older | now})
-    with pytest.raises(InputError, match=r"did you mean 'options.fsl.average'\?"):
-        read_config(None, ["options.fsl_avrage=server"])
-    with pytest.raises(InputError, match=r"config options.fsl.average is 'x'; give 'both' or 'server'"):
-        parse_config({"options": {"fsl_average": "x"}})
-
-
-def test_a_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
-    words = ["framework=fsl", "options.fsl.average=server"]
-    loop.run(tiny(*words, "train.rounds=1"), tmp_path / "a")
-    path = tmp_path / "a/config.json"
-    config = json.loads(path.read_text())
-    options = {
-        f"{'locfedmix' if name == 'locfedmix_sl' else name}_{k}": v
-        for name, part in config["options"].items()
-        if name not in OF_MODELS  # which are younger than sections
-        for k, v in part.items()
-    }
-    path.write_text(json.dumps(config | {"options": options}))
-    assert "fsl_average" in path.read_text()
-    loop.run(tiny(*words, "train.rounds=2"), tmp_path / "a", resume=True)
-    loop.run(tiny(*words, "train.rounds=2"), tmp_path / "b")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
 # --- from Python

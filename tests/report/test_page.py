@@ -272,9 +272,8 @@ def test_plan_writes_the_same_page(tmp_path):
     assert "3 clients with 20 samples each" in plan["words"]
     stored = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert plan["words"] == " ".join(stored.pop("assumed"))
-    assert "words" not in stored
-    (tmp_path / "plan" / "plan.json").write_text(json.dumps(stored | {"words": "as it was."}))  # of an older version
-    assert page_data(read_sources([tmp_path / "plan"]))["plans"][0]["words"] == "as it was."
+    (tmp_path / "plan" / "plan.json").write_text(json.dumps(stored))
+    assert "plan.json: assumed is missing; it is damaged" in refused("report", tmp_path / "plan")
     assert "leave it out with --device" in refused("plan", "--device", "cpu=1e9,up=1e6,down=1e6", "-o", tmp_path / "x")
 
 

@@ -1,10 +1,13 @@
 """A run stopped at any round and resumed gives, to the bit, what one never stopped gives."""
 
+import json
 import os
 import resource
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from hsfl.methods import METHODS
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_checkpoint, save_checkpoint, save_tensors
+from hsfl.runs.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import RunStanding
 from hsfl.runs.round_records import RoundRecord
@@ -28,9 +31,9 @@ HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "dat
 CASES = [(f"framework={name}", "train.optimizer=adam") for name in METHODS]
 CASES += [(f"framework={name}", "train.optimizer=momentum") for name in ("cl", "sl")]  # their optimiser lasts the run
 CASES += [
-    ("framework=fsl", "options.fsl_average=server"),
-    ("framework=psl", "options.psl_cut_gradient=true"),
-    ("framework=cpsl", "options.cpsl_cut=cluster", "train.schedule=step", "train.step_rounds=1"),
+    ("framework=fsl", "options.fsl.average=server"),
+    ("framework=psl", "options.psl.cut_gradient=true"),
+    ("framework=cpsl", "options.cpsl.cut=cluster", "train.schedule=step", "train.step_rounds=1"),
     ("framework=hsfl", "model.name=mlp", "fleet.cuts=[1, 2, 3]", "train.schedule=cosine", "train.proximal_mu=0.1"),
 ]
 
@@ -147,11 +150,23 @@ def foreign(*changes: str):
 
 
 def without_progress(path: Path) -> None:
+    save_tensors(path, load_file(path))
+
+
+def without_checksum(path: Path) -> None:
     save_file(load_file(path), path)
 
 
+def with_standing(standing: dict[str, Any]) -> Callable[[Path], None]:
+    def spoil(path: Path) -> None:
+        tensors, notes = load_tensors(path)
+        save_tensors(path, tensors, notes | {"progress": json.dumps(standing)})
+
+    return spoil
+
+
 def without_tensors(path: Path) -> None:
-    standing, config = RunStanding(2), tiny()
+    standing, config = RunStanding(2, None, None), tiny()
     save_checkpoint(path, State({}, {"x": torch.zeros(3)}), standing, config)
 
 
@@ -162,6 +177,8 @@ SPOILS = {
     "noise": (lambda path: path.write_bytes(b"\x07" * 5000), "does not hold a checkpoint"),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), "is no ordinary file"),
     "without standing": (without_progress, "no 'config' in it"),
+    "without checksum": (without_checksum, "its checksum is wrong"),
+    "of other fields": (with_standing({"rounds_done": 2, "best_accuracy": 0.5}), "note progress: best is missing"),
     "without tensors": (without_tensors, "no 'floats/main' in it"),
     "of another seed": (foreign("seed=4"), "was run with seed = 4, not 0"),
     "of another framework": (foreign("framework=sl"), "was run with framework = 'sl', not 'hsfl'"),

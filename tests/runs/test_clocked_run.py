@@ -127,7 +127,7 @@ def test_budget_goes_on_after_resume(tmp_path: Path) -> None:
 def test_fl_with_and_without_storage() -> None:
     weak = ["framework=fl", "fleet.max_cut=[1,3,2,3]"]
     (without,) = rounds(config(*weak), 1)
-    (needs,) = rounds(config(*weak, "options.fl_needs_storage=true"), 1)
+    (needs,) = rounds(config(*weak, "options.fl.needs_storage=true"), 1)
     assert without.kept.tolist() == [True] * 4
     assert needs.kept.tolist() == [False, True, False, True]
     down_s = needs.phase_s["model_down"]
@@ -139,7 +139,7 @@ def test_a_model_that_does_not_fit_is_not_downloaded(tmp_path: Path) -> None:
     weak = ["framework=fl", "fleet.max_cut=[1,3,2,3]", "train.rounds=1"]
     down = []
     for word in ("false", "true"):
-        run(config(*weak, f"options.fl_needs_storage={word}"), tmp_path / word)
+        run(config(*weak, f"options.fl.needs_storage={word}"), tmp_path / word)
         down.append(RunFolder(tmp_path / word).rounds()[0].bytes["client_edge_down"])
     assert down[0] == 2 * down[1]
 
@@ -208,14 +208,19 @@ def test_recorded_rates_need_no_others(tmp_path: Path) -> None:
     assert played[0].round_s > 0
 
 
+def fleet_text(*cpu_hz: float) -> str:
+    """A fleet file of four devices."""
+    rows = zip("abcd", cpu_hz, (1, 2, 3, 3))
+    return json.dumps({"device": [{"name": name, "cpu": hz, "power": 1, "max_cut": cut} for name, hz, cut in rows]})
+
+
 def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
-    table = {"cpu_hz": [1e9, 2e9, 3e9, 4e9], "max_power_w": [1, 1, 1, 1], "max_cut": [1, 2, 3, 3]}
     file = tmp_path / "fleet.json"
-    file.write_text(json.dumps(table))
+    file.write_text(fleet_text(1e9, 2e9, 3e9, 4e9))
     run(config(f"fleet.file={file}", "train.rounds=1"), tmp_path / "run")
     run(config(f"fleet.file={file}", "train.rounds=2"), tmp_path / "run", resume=True)
     compare(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["hsfl"], tmp_path / "out")
-    file.write_text(json.dumps(table | {"cpu_hz": [1e7] * 4}))
+    file.write_text(fleet_text(1e7, 1e7, 1e7, 1e7))
     with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
         run(config(f"fleet.file={file}", "train.rounds=3"), tmp_path / "run", resume=True)
     with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
@@ -238,11 +243,10 @@ def test_storage_gives_max_cut_and_a_client_without_a_cut_is_named() -> None:
 
 
 def test_explicit_fleet(tmp_path: Path) -> None:
-    table = {"cpu_hz": [1e9, 2e9, 3e9, 4e9], "max_power_w": [1, 1, 1, 1], "max_cut": [1, 2, 3, 3]}
-    (tmp_path / "fleet.json").write_text(json.dumps(table))
+    (tmp_path / "fleet.json").write_text(fleet_text(1e9, 2e9, 3e9, 4e9))
     bench = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}"))
     assert bench.task.cuts == (1, 2, 3, 3)
-    assert bench.world.fleet.cpu_hz.tolist() == table["cpu_hz"]
+    assert bench.world.fleet.cpu_hz.tolist() == [1e9, 2e9, 3e9, 4e9]
     equal = prepare(config(f"fleet.file={tmp_path / 'fleet.json'}", "fleet.heterogeneity=0")).world.fleet
     assert equal.cpu_hz.tolist() == [2.5e9] * 4
     with pytest.raises(InputError, match=r"set fleet\.num_clients=4"):
@@ -250,9 +254,9 @@ def test_explicit_fleet(tmp_path: Path) -> None:
 
 
 def test_gibbs_clusters_are_no_slower_than_random_ones() -> None:
-    cpsl = ["framework=cpsl", "fleet.num_clients=6", "options.cpsl_clusters=3", "fleet.cuts=1"]
+    cpsl = ["framework=cpsl", "fleet.num_clients=6", "options.cpsl.clusters=3", "fleet.cuts=1"]
     (random,) = rounds(config(*cpsl), 1)
-    (gibbs,) = rounds(config(*cpsl, "options.cpsl_clustering=gibbs"), 1)
+    (gibbs,) = rounds(config(*cpsl, "options.cpsl.clustering=gibbs"), 1)
     assert gibbs.round_s <= random.round_s * (1 + 1e-12)
 
 

@@ -126,7 +126,7 @@ def test_who_takes_part():
 
 
 def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_path):
-    config = tiny("framework=fsl", "options.fsl_average=server", "train.rounds=1")
+    config = tiny("framework=fsl", "options.fsl.average=server", "train.rounds=1")
     loop.run(config, tmp_path / "run")
     bench = prepare(config)
     framework = loop.find_framework("fsl")(bench.task)

@@ -93,7 +93,7 @@ def steps_of(left: dict[int, float]):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_sl_by_hand(optimizer: str, handed: str) -> None:
     """One client after another with the whole band and server; the optimiser's bits travel with the head if asked."""
-    words = [f"options.sl_hand_optimizer={handed}", f"train.optimizer={optimizer}", "fleet.cuts=2"]
+    words = [f"options.sl.hand_optimizer={handed}", f"train.optimizer={optimizer}", "fleet.cuts=2"]
     settings = config("framework=sl", "train.clients_per_round=4", *words)
     bench, pace = paced(settings)
     bits = 0.0
@@ -118,7 +118,7 @@ def test_a_handed_optimiser_takes_its_bits_over_the_rates(optimizer: str) -> Non
     rates += ["network.edge_up_bps=[1e6,2e6,3e6,4e6,5e6]", "network.edge_down_bps=[7e6,6e6,5e6,4e6,3e6]"]
     words = ["framework=sl", f"train.optimizer={optimizer}", "fleet.cuts=2", *rates]
     everyone = (0, 1, 2, 3, 4)
-    (_, without), (bench, handed) = (paced(config(*words, f"options.sl_hand_optimizer={w}")) for w in ("false", "true"))
+    (_, without), (bench, handed) = (paced(config(*words, f"options.sl.hand_optimizer={w}")) for w in ("false", "true"))
     sl = find_framework("sl")(bench.task)
     state, _ = sl.round(sl.init(), everyone, 0)
     bits = sum(8 * memory.nbytes for name, memory in state.tensors.items() if name.startswith("head."))
@@ -146,7 +146,7 @@ def test_cl_by_hand(full: str) -> None:
     assert pace.round(1, ())[0].round_s == pytest.approx(training_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("option", ["psl_cut_gradient=false", "psl_cut_gradient=true"])
+@pytest.mark.parametrize("option", ["psl.cut_gradient=false", "psl.cut_gradient=true"])
 @pytest.mark.parametrize("full", ["false", "true"])
 def test_psl_by_hand(option: str, full: str) -> None:
     """Batches in proportion to samples, equal steps; heads' gradients go up and down in every step, or never."""
@@ -188,7 +188,7 @@ def test_splitfed_v2_by_hand() -> None:
 
 def test_cpsl_by_hand() -> None:
     """Two clusters in turn, a client of one away: the others have its share of the band, downloads too."""
-    settings = config("framework=cpsl", "options.cpsl_clusters=2", "train.clients_per_round=4")
+    settings = config("framework=cpsl", "options.cpsl.clusters=2", "train.clients_per_round=4")
     bench, pace = paced(settings)
     cuts = find_framework("cpsl")(bench.task).cuts
     chosen = choose_clients(settings, 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.small_runs import read_strictly, tiny
+from tests.small_runs import read_strictly, refused, tiny
 
 from hsfl.config import RunConfig
 from hsfl.engines.versions import sources_sha256
@@ -239,3 +239,16 @@ def test_rounds_that_do_not_count_up_are_refused(tmp_path):
     folder.append(replace(RECORD, round=2))
     with pytest.raises(InputError, match="line 4: round is 2"):
         folder.keep_rounds(4)
+
+
+def test_a_folder_of_other_settings_or_fields_is_refused_in_one_line(tmp_path):
+    """As a version before 0.1.0 might have left it: an option without a section, a field that is not there."""
+    folder = a_folder(tmp_path / "run")
+    today = json.loads(folder.config_path.read_text())
+    write_json(folder.config_path, today | {"options": {"fsl_average": "server"}})
+    said = f"{folder.config_path}: unknown config field 'options.fsl_average'; known here: options.fl, options.sl"
+    for words in (["report"], ["evaluate"], ["run", "--resume", "--out"]):
+        assert said in refused(*words, folder.path)
+    write_json(folder.config_path, today)
+    write_json(folder.clients_path, {"num_samples": [3], "class_counts": [[3]], "class_names": ["a"], "cuts": [1]})
+    assert f"{folder.clients_path}: max_cut is missing; it is damaged" in refused("report", folder.path)

@@ -33,7 +33,7 @@ SILENT = [  # a setting, what it stands beside, and what the reason names
     ("train.drop_rate=0.5", ["framework=cl"], "no client can be away"),
     ("train.clients_per_round=2", ["framework=cl"], "no client can be away"),
     ("options.cpsl.clusters=3", [], "options of cpsl"),
-    ("options.cpsl_clusters=3", [], "options of cpsl"),
+    ("options.cpsl.clusters=3", [], "options of cpsl"),
     ("data.alpha=0.1", [], "dirichlet"),
     ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
     ("data.split=image", [], "ham10000"),
@@ -275,8 +275,8 @@ def test_a_sweep_over_the_default_is_no_excuse_and_contenders_answer_for_their_o
             hsfl.compare(tiny(), [label, "cpsl"], tmp_path / "c")
 
 
-def test_an_older_spelling_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "my.toml").write_text("[options]\ncpsl_clusters = 3\n")
+def test_an_option_of_another_framework_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text("[options.cpsl]\nclusters = 3\n")
     with pytest.raises(InputError, match=r"options.cpsl.clusters = 3 has no effect"):
         refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
 

@@ -84,10 +84,10 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
             writing.check_free(path, name)
 
 
-def test_a_file_of_lists_takes_no_devices(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text(json.dumps({"cpu_hz": [1], "max_power_w": [1], "max_cut": [1]}))
-    with pytest.raises(InputError, match=r"without \[\[device\]\] tables"):
-        writing.check_free(tmp_path / "old.json", "a")
+def test_a_file_that_is_no_fleet_takes_no_devices(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps({"cpu_hz": [1]}))
+    with pytest.raises(InputError, match=r"neither \[\[device\]\] tables nor \[main_server\]"):
+        writing.check_free(tmp_path / "other.json", "a")
 
 
 QUICK = ("measure", "--seconds", "0.1", "--model", "mlp", "--input", "1,8,8", "--set", "train.batch_size=8")

@@ -111,7 +111,7 @@ def odd_model(cut: int) -> SplitModel:
 @pytest.mark.parametrize("framework", [name for name in METHODS if name not in ("cl", "fl")])
 def test_parts_without_parameters_and_tails_that_begin_in_place_train(framework: str, cut: int) -> None:
     """One client and plain SGD: a bare loop over the model that writes over nothing."""
-    options = {"locfedmix_reconstruction": 0.0}
+    options = {"locfedmix_sl": {"reconstruction": 0.0}}
     task = make_task([cut], [9], model=odd_model(cut), lr=0.2, options=options)
     whole, _, _ = train(task, framework, [[0], [0]])
     model = odd_model(cut=0).double()

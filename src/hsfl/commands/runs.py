@@ -177,7 +177,6 @@ def export(
     to: Annotated[Path | None, typer.Option(help="The file to write; by default a file in the run's folder.")] = None,
     which: Annotated[str, typer.Option(help="The model of the best or of the last round: best or last.")] = "last",
     plugin: Plugins = None,
-    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Write the model of a run as a file for other programs; no data set is needed."""
@@ -185,5 +184,5 @@ def export(
         from hsfl.runs.export import export_folder
 
         load_plugins(plugin)
-        path = export_folder(folder, format, to, which, data_dir)
+        path = export_folder(folder, format, to, which)
     print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True)

@@ -1,15 +1,11 @@
 """Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from hsfl import plugins
 from hsfl.config.section import Section
-from hsfl.errors import InputError
-
-OLDER_PREFIXES = {"locfedmix_sl": "locfedmix"}  # of options.<prefix>_<field>, if it was not the framework's name
 
 
 class FLOptions(Section):
@@ -73,8 +69,6 @@ OF_MODELS = ("gpt", "vit")
 class OptionsConfig(Section):
     """Choices that the papers leave open, a section for each framework, and the sizes of some models. The options of a plugin stand under the name that it
     registered.
-
-    The older spelling without a section (`options.fsl_average`) is still read.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -88,38 +82,7 @@ class OptionsConfig(Section):
     gpt: GPTOptions = GPTOptions()
     vit: ViTOptions = ViTOptions()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _older_spellings(cls, value: Any) -> Any:
-        return modern_options(value)
-
     def of(self, name: str) -> Any:
         """The options of a framework, policy, model or data set: those given, else its defaults; null if it takes no options."""
         given = {*type(self).model_fields, *(self.model_extra or {})}
         return getattr(self, name) if name in given else plugins.default_options(name)
-
-
-def older_options() -> dict[str, tuple[str, str]]:
-    """The older spellings of options, each with its section and field of today: fsl_average -> (fsl, average)."""
-    return {
-        f"{OLDER_PREFIXES.get(section, section)}_{field}": (section, field)
-        for section, options in OptionsConfig.model_fields.items()
-        if section not in OF_MODELS
-        for field in type(options.default).model_fields
-    }
-
-
-def modern_options(options: Any) -> Any:
-    """The options with older spellings replaced by today's; anything that is no mapping is returned as it is."""
-    older = older_options()
-    if not isinstance(options, Mapping) or not older.keys() & options.keys():
-        return options
-    tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in options.items()}
-    for name in (name for name in older if name in options):
-        section, field = older[name]
-        if not isinstance(tree.setdefault(section, {}), dict):
-            continue  # what is no section is told where it is checked
-        if field in tree[section]:
-            raise InputError(f"options.{name} and options.{section}.{field} are one setting; give one of them")
-        tree[section][field] = tree.pop(name)
-    return tree

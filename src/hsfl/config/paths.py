@@ -64,4 +64,4 @@ def count_devices(tree: dict[str, Any]) -> None:
     if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
         return
     if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
-        fleet["num_clients"] = fleet_file.read(fleet["file"]).num_devices
+        fleet["num_clients"] = len(fleet_file.read(fleet["file"]).devices)

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hsfl.config.options import modern_options, older_options
 from hsfl.config.paths import RUN_CONFIG, beside, count_devices, from_folder
 from hsfl.config.sections import RunConfig
 from hsfl.config.words import config_fields, fields_of, unknown_field
@@ -57,11 +56,13 @@ def read_config(
 def _found(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """The settings of a source, with paths from where it lies, and whether HSFL wrote it."""
     if source is None or isinstance(source, Mapping):
-        return (_modern(source) if source is not None else {}), source is not None
+        return dict(source or {}), source is not None
     file = config_file(source)
-    tree = _modern(read_tree(str(file)))
+    tree = read_tree(str(file))
     if is_of_a_run(file):
-        return from_folder(Path(str(file)).parent, tree), True
+        tree = from_folder(Path(str(file)).parent, tree)
+        parse_stored(tree, str(file))
+        return tree, True
     return (tree if str(file) in presets() else beside(Path(str(file)), tree)), False  # typed paths are from here
 
 
@@ -106,12 +107,19 @@ def resolved(config: RunConfig) -> RunConfig:
 
 def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfig:
     """A config from plain data; no plugin is loaded. of_a_folder: options of plugins that are not loaded stay plain data."""
-    tree = _modern(tree)
     try:
-        config = RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(dict(tree))
     except ValidationError as error:
         raise InputError(explain(error, tree, RunConfig, "config", known_fields=config_fields())) from None
     return _with_own_options(config, of_a_folder)
+
+
+def parse_stored(tree: Mapping[str, Any], file: str | Path) -> RunConfig:
+    """The config that HSFL wrote to a file, which an error names. Options of plugins that are not loaded stay plain data."""
+    try:
+        return parse_config(tree, of_a_folder=True)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -170,11 +178,6 @@ def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
         raise InputError(explain(error, value, model, "config", f"{path}.", config_fields())) from None
 
 
-def _modern(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tree, with the older spellings of options replaced."""
-    return {**tree, "options": modern_options(tree["options"])} if "options" in tree else dict(tree)
-
-
 def read_tree(source: str) -> dict[str, Any]:
     """The settings of a preset or a file as they stand there."""
     if source in presets():
@@ -205,17 +208,13 @@ def read_tree(source: str) -> dict[str, Any]:
 
 
 def set_name(change: str) -> str:
-    """The name of the field that a change such as "train.rounds=20" sets; older spellings of options in today's."""
-    name = change.partition("=")[0].strip()
-    section, _, field = name.partition(".")
-    return ".".join(("options", *older_options()[field])) if section == "options" and field in older_options() else name
+    """The name of the field that a change such as "train.rounds=20" sets."""
+    return change.partition("=")[0].strip()
 
 
 def set_names(change: str) -> list[str]:
     """The names of all fields that a change sets: a whole section may be given at once, as in "train={rounds=20, lr=0.1}"."""
-    value = _value(change.partition("=")[2].strip())
-    tree = {set_name(change): value}
-    return [set_name(name) for name in flatten(tree)] if isinstance(value, dict) else list(tree)
+    return list(flatten({set_name(change): _value(change.partition("=")[2].strip())}))
 
 
 def _apply(tree: dict[str, Any], change: str) -> None:

@@ -1,7 +1,6 @@
 """The fields of all settings by name, the options of plugins included, and what to say of a field that is none of them."""
 
 from hsfl import plugins
-from hsfl.config.options import older_options
 from hsfl.config.sections import RunConfig
 from hsfl.errors import field_names, suggest
 
@@ -19,7 +18,4 @@ def fields_of(section: str) -> str:
 
 def unknown_field(path: str) -> str:
     """What to say of a field that does not exist."""
-    older = (
-        {name: ".".join(now) for name, now in older_options().items()} if path.rpartition(".")[0] == "options" else {}
-    )
-    return f"unknown config field {path!r}; {suggest(path, config_fields(), older)}"
+    return f"unknown config field {path!r}; {suggest(path, config_fields())}"

@@ -42,7 +42,7 @@ class Keeping:
         self.desk, self.folder, self.test, self.classes = desk, folder, test, tuple(classes)
         self.store = Store(folder.path / "checkpoint")
         self.evaluating = Evaluating(desk)
-        self.round, self.state, self.standing = 0, desk.kit.initial, RunStanding(0)
+        self.round, self.state, self.standing = 0, desk.kit.initial, RunStanding(0, None, None)
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""

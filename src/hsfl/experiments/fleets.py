@@ -91,7 +91,7 @@ class Answer:
     max_cut: list[Index]  # [K]
     num_samples: list[Positive]  # [K] as the clock charges them
     seconds: Positive
-    settings: str = ""  # the point's
+    settings: str  # the point's
 
     def mean_s(self, column: str) -> float:
         return float(np.mean(self.round_s[column]))

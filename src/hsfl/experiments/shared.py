@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl import plugins
-from hsfl.config import parse_config
+from hsfl.config import flatten
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_atomic, write_json
 from hsfl.report.curves import Estimate
@@ -49,28 +49,16 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / "settings.json"
     wanted = json.loads(json.dumps(settings))
     if path.exists():
-        stored = _todays(_stored(path))
-        different = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+        before, after = flatten(_stored(path)), flatten(wanted)
+        different = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         if different:
             name = "scale" if "scale" in different else different[0]
-            was, now = (json.dumps(of.get(name))[:40] for of in (stored, wanted))
+            was, now = (json.dumps(of.get(name))[:40] for of in (before, after))
             raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
     elif holds_something(folder):
         raise InputError(f"{folder} already holds something else; choose another folder (--out)")
     else:
         write_json(path, wanted)
-
-
-def _todays(settings: dict[str, Any]) -> dict[str, Any]:
-    """Stored settings with their configs as this version writes them."""
-
-    def todays(tree: Any) -> Any:
-        return parse_config(tree, of_a_folder=True).model_dump(mode="json") if isinstance(tree, dict) else tree
-
-    one = {"config": todays(settings["config"])} if "config" in settings else {}
-    several = settings.get("configs")
-    many = {"configs": {name: todays(tree) for name, tree in several.items()}} if isinstance(several, dict) else {}
-    return settings | one | many
 
 
 def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]) -> None:

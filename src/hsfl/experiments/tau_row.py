@@ -223,7 +223,7 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
         folder.append(record)
         now_s = record.sim_time_s
     write_json(folder.path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
-    save_checkpoint(folder.checkpoint_path, framework.init(), RunStanding(num_shared), config)
+    save_checkpoint(folder.checkpoint_path, framework.init(), RunStanding(num_shared, None, None), config)
 
 
 def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:

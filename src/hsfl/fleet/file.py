@@ -1,17 +1,16 @@
 """Fleet files, TOML or JSON: a `[[device]]` table for each client, and `[main_server]`.
 
-    [[device]]
-    name = "ward-1"
-    compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
-    memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
-    up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
-    down = "100Mbps"
-    power = "2W"             # where the links are a radio
-
-The older form, lists with one number per client (`cpu_hz`, `max_power_w`, `max_cut` or `storage_bits`), is read as well.
+[[device]]
+name = "ward-1"
+compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
+memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
+up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
+down = "100Mbps"
+power = "2W"             # where the links are a radio
 """
 
 import json
+import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 from hsfl.errors import InputError, known
 from hsfl.files import check_ordinary
-from hsfl.fleet.quantities import parse, with_units
+from hsfl.fleet.quantities import parse
 
 QUANTITIES = {  # of a device, with its kind
     "compute": "compute", "cpu": "cycles", "memory": "memory", "power": "power",
@@ -28,7 +27,6 @@ QUANTITIES = {  # of a device, with its kind
 }  # fmt: skip
 DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut")
 SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle")
-LISTS = ("cpu_hz", "max_power_w", "max_cut", "storage_bits", "flops_per_cycle")
 
 
 @dataclass(frozen=True)
@@ -49,25 +47,15 @@ class Device:
 
 @dataclass(frozen=True)
 class FleetFile:
-    """What a fleet file says: devices and main server, or the lists of the older form."""
+    """What a fleet file says: its devices, and the main server where it describes one."""
 
     path: Path
-    devices: tuple[Device, ...]  # empty in the older form
+    devices: tuple[Device, ...]
     main_server: Device | None
-    lists: Mapping[str, Any] | None  # the older form
-
-    @property
-    def num_devices(self) -> int:
-        if self.lists is None:
-            return len(self.devices)
-        sizes = [len(values) for values in self.lists.values() if isinstance(values, list)]
-        return max(sizes, default=1)
 
     @property
     def gives_memory(self) -> bool:
         """Whether memory decides how deep a cut some device can hold."""
-        if self.lists is not None:
-            return "storage_bits" in self.lists
         return any(device.memory_bits is not None and device.max_cut is None for device in self.devices)
 
     @property
@@ -79,8 +67,6 @@ def read(path: str | Path) -> FleetFile:
     """Read a fleet file and check every value; an error names the file and the device."""
     path = Path(path)
     table = load(path)
-    if "device" not in table and any(name in table for name in LISTS):
-        return FleetFile(path, (), None, _lists(table, path))
     for name in table:
         known(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
     rows = table.get("device", [])
@@ -95,7 +81,7 @@ def read(path: str | Path) -> FleetFile:
     server = table.get("main_server")
     if server is not None and not isinstance(server, dict):
         raise InputError(f"{path}: main_server is {server!r}; write a [main_server] table")
-    return FleetFile(path, devices, None if server is None else _server(server, path), None)
+    return FleetFile(path, devices, None if server is None else _server(server, path))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -113,18 +99,6 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InputError(f"the fleet {path} holds a {type(table).__name__}; write a [[device]] table for each device")
     return table
-
-
-def _lists(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    for name in table:
-        known(f"{path}: field", name, LISTS)
-    lists = {}
-    for name, values in table.items():
-        try:
-            lists[name] = with_units(name, values)
-        except InputError as error:
-            raise InputError(f"{path}: {name} is {values!r}; {error}") from None
-    return lists
 
 
 def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
@@ -176,4 +150,4 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
             raise InputError("give text with a number and a unit, or a number")
         return parse(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
     except InputError as error:
-        raise InputError(f"{where}: {key} is {value!r}; {error}") from None
+        raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None

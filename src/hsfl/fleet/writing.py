@@ -50,7 +50,9 @@ def check_free(path: Path, name: str | None) -> None:
         if name is not None and name in [device.name for device in found.devices]:
             raise InputError(f"{path} has a device {name!r} already; choose another --name, or delete its table")
     elif "main_server" not in table:
-        raise InputError(f"{path} is a fleet file without [[device]] tables; choose another -o")
+        raise InputError(
+            f"{path} is no fleet file: it has neither [[device]] tables nor [main_server]; choose another -o"
+        )
     if name is None and "main_server" in table:
         raise InputError(f"{path} has a [main_server] already; delete its table first")
 

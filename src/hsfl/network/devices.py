@@ -11,7 +11,7 @@ import numpy as np
 
 from hsfl.errors import InputError
 from hsfl.fleet import file as fleet_file
-from hsfl.fleet.file import Device, FleetFile
+from hsfl.fleet.file import Device
 from hsfl.models.cost import CostTable
 from hsfl.network import checks
 
@@ -202,39 +202,16 @@ def _spread(values: Array, heterogeneity: float) -> Array:
 def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
     """An explicit fleet from a file (see `hsfl.fleet.file`), for a model: memory becomes the deepest cut that fits."""
     file = fleet_file.read(path)
-    fleet = (
-        _from_lists(file, cost, storage, min_cut)
-        if file.lists is not None
-        else _from_devices(file, cost, storage, min_cut)
-    )
-    _check_deepest(fleet, cost.num_units, min_cut, str(path))
-    return fleet
-
-
-def _from_lists(file: FleetFile, cost: CostTable, storage: str, min_cut: int) -> Fleet:
-    table = file.lists
-    assert table is not None, "the older form"
-    for name in ("cpu_hz", "max_power_w"):
-        if name not in table:
-            raise InputError(f"{file.path} lacks {name}; give one number per client")
-    if ("max_cut" in table) == ("storage_bits" in table):
-        raise InputError(f"{file.path} must give either max_cut or storage_bits")
-    try:
-        deepest = table["max_cut"] if "max_cut" in table else max_cuts(cost, table["storage_bits"], storage, min_cut)
-        return Fleet(table["cpu_hz"], table.get("flops_per_cycle", 1.0), table["max_power_w"], deepest)
-    except InputError as error:
-        raise InputError(f"{file.path}: {error}") from None
-
-
-def _from_devices(file: FleetFile, cost: CostTable, storage: str, min_cut: int) -> Fleet:
     each = file.devices
-    return Fleet(
+    fleet = Fleet(
         cpu_hz=np.array([device.cpu_hz for device in each]),
         flops_per_cycle=np.array([device.flops_per_cycle for device in each]),
         max_power_w=np.array([np.nan if device.power_w is None else device.power_w for device in each]),
         max_cut=np.array([_deepest(device, file.path, cost, storage, min_cut) for device in each]),
         names=np.array([device.name for device in each]),
     )
+    _check_deepest(fleet, cost.num_units, min_cut, str(path))
+    return fleet
 
 
 def _deepest(device: Device, path: Path, cost: CostTable, storage: str, min_cut: int) -> int:

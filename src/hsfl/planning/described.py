@@ -38,9 +38,7 @@ def fleet_notes(config: RunConfig) -> list[str]:
 
 
 def _read(config: RunConfig) -> FleetFile | None:
-    """The fleet file, where it has device tables."""
-    file = None if config.fleet.file is None else fleet_file.read(config.fleet.file)
-    return file if file is not None and file.lists is None else None
+    return None if config.fleet.file is None else fleet_file.read(config.fleet.file)
 
 
 def _is_default(network: NetworkConfig) -> bool:

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.config import RunConfig, parse_config
-from hsfl.errors import InputError
+from hsfl.config import parse_stored
 from hsfl.formats import QUANTILES
 from hsfl.report.comparing import compare, gained
 from hsfl.report.comparison import SENT
@@ -19,6 +18,7 @@ from hsfl.report.page_words import describe, plan_sentence, settings_rows, shari
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.records import PlanRecord
 from hsfl.report.runs import Run, display_name
+from hsfl.report.sweep import FILE as SWEEP_FILE
 from hsfl.runs.records import ClientsRecord
 from hsfl.runs.round_records import best_round
 from hsfl.tasks import Metric
@@ -35,9 +35,11 @@ def page_data(sources: Sources) -> dict[str, Any]:
     configs = {names[label]: next(o.config for o in sources.runs if o.run.label == label) for label in labels}
     if not runs:
         configs = {
-            folder: _plan_config(plan.config, folder) for folder, plan in sources.plans if plan.config is not None
+            folder: parse_stored(plan.config, f"{folder}/plan.json")
+            for folder, plan in sources.plans
+            if plan.config is not None
         }
-        configs |= {folder: parse_config(sweep.config, of_a_folder=True) for folder, sweep in sources.sweeps}
+        configs |= {folder: parse_stored(sweep.config, f"{folder}/{SWEEP_FILE}") for folder, sweep in sources.sweeps}
     return {
         "title": title(sources),
         "target": sources.target,
@@ -57,7 +59,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
 
 
 def _plan_part(folder: str, plan: PlanRecord) -> dict[str, Any]:
-    words = {"words": " ".join(plan.assumed) or plan.words, "why_words": plan_sentence(plan)}
+    words = {"words": " ".join(plan.assumed), "why_words": plan_sentence(plan)}
     return {"folder": folder} | asdict(plan) | words
 
 
@@ -68,19 +70,12 @@ def _metrics(runs: list[Run]) -> list[dict[str, Any]]:
     return [_metric_part(found[name]) for name in ordered]
 
 
-def _plan_config(tree: dict[str, Any], folder: str) -> RunConfig:
-    try:
-        return parse_config(tree, of_a_folder=True)
-    except InputError as error:
-        raise InputError(f"{folder}/plan.json: {error}") from None
-
-
 def title(sources: Sources) -> str:
     """The page's title: what was run, planned or swept."""
     names = list({one.run.label: one.run.name for one in sources.runs}.values())
     if not names and sources.sweeps:
-        sweep = sources.sweeps[0][1]
-        config = parse_config(sweep.config, of_a_folder=True)
+        folder, sweep = sources.sweeps[0]
+        config = parse_stored(sweep.config, f"{folder}/{SWEEP_FILE}")
         what = [config.model.name if "model.name" not in sweep.fields else "models"]
         what += [config.data.name] if "data.name" not in sweep.fields else []
         return f"{_who(list(sweep.names.values()))} against {' and '.join(sweep.fields)}: {' on '.join(what)}"

@@ -33,14 +33,14 @@ class PlannedClient:
     server_hz: Number
     seconds: dict[str, Number]  # of each phase over the round
     bottleneck: str  # the longest phase
-    subchannels: list[Index] | None = None
-    share: list[Number] | None = None
-    main_up_power_w: Number | None = None
-    main_down_power_w: Number | None = None
-    edge_up_power_w: Number | None = None
-    edge_down_power_w: Number | None = None
-    weight: Number | None = None
-    name: str = ""
+    subchannels: list[Index] | None
+    share: list[Number] | None
+    main_up_power_w: Number | None
+    main_down_power_w: Number | None
+    edge_up_power_w: Number | None
+    edge_down_power_w: Number | None
+    weight: Number | None
+    name: str
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,13 @@ class PlanRecord:
     baselines_s: dict[str, Number]
     num_samples: Count
     seconds: Number
-    notes: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    words: str = ""  # what older versions had instead of the sentences of `assumed`
-    why: Held | None = None
-    other_cut: Index | None = None
-    other_round_s: Number | None = None
-    config: dict[str, Any] | None = None
-    crowd: CrowdPlan | None = None  # of many clients, or several cells, in place of the clients
+    notes: list[str]
+    assumed: list[str]
+    why: Held | None
+    other_cut: Index | None
+    other_round_s: Number | None
+    crowd: CrowdPlan | None  # of many clients, or several cells, in place of the clients
+    config: dict[str, Any] | None = None  # None in what `hsfl plan --json` prints
 
 
 def _with_phases(plan: PlanRecord) -> PlanRecord:

@@ -216,6 +216,7 @@ def read_sweep(out: str | Path) -> Sweep:
         fields, labels = [str(name) for name in about["fields"]], [str(label) for label in about["labels"]]
         points = [(list(point["values"]), str(point["folder"])) for point in about["points"]]
         seeds, plan_only, target = [int(seed) for seed in about["seeds"]], bool(about["plan_only"]), about["target"]
+        config = dict(about["config"])
         if target is not None:
             target = float(target)
     except (KeyError, TypeError, ValueError) as error:
@@ -236,8 +237,7 @@ def read_sweep(out: str | Path) -> Sweep:
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
     values, folders = [one for one, _ in points], [folder for _, folder in points]
-    config = about.get("config") if isinstance(about.get("config"), dict) else {}
     return Sweep(
-        *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config or {}, rows, num_missing),
+        *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config, rows, num_missing),
         metric=metric,
     )

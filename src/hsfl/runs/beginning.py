@@ -84,7 +84,7 @@ def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: 
 def _start(parts: Parts, resume: bool) -> tuple[State, RunStanding]:
     """The state to begin with, and the folder's rounds cut to those that the state has seen."""
     folder, config = parts.folder, parts.config
-    state, standing = parts.framework.init(), RunStanding(0)
+    state, standing = parts.framework.init(), RunStanding(0, None, None)
     if resume:
         state, standing = load_checkpoint(folder.checkpoint_path, state, config)
         if config.train.rounds < standing.rounds_done:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hsfl.config import RunConfig, parse_config
+from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, check_ordinary, checked, write_atomic
 from hsfl.frameworks.base import State
@@ -44,13 +44,12 @@ def _save_apart(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and notes of a safetensors file. A file with a wrong checksum is refused; files of older versions have no checksum."""
+    """Tensors and notes of a safetensors file that `save_tensors` wrote. A file whose checksum is wrong or missing is refused."""
     check_ordinary(path)
     with safe_open(path, "pt") as file:
         notes = file.metadata() or {}
     tensors = load_file(path)
-    stored = notes.pop(CHECKSUM, None)
-    if stored is not None and stored != checksum(tensors, notes):
+    if notes.pop(CHECKSUM, None) != checksum(tensors, notes):
         raise SafetensorError("its checksum is wrong: the file is damaged")
     return tensors, notes
 
@@ -89,7 +88,8 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         raise InputError(f"{path} is missing, so that the run cannot go on; run again into a new folder")
     try:
         tensors, notes = load_tensors(path)
-        stored = parse_config(checked(notes["config"], dict[str, Any], f"{path} note config"), of_a_folder=True)
+        note = f"{path} note config"
+        stored = parse_stored(checked(notes["config"], dict[str, Any], note), note)
         standing: RunStanding = checked(notes["progress"], RunStanding, f"{path} note progress")
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hsfl.config import RunConfig, flatten, parse_config, with_changes
+from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_record, write_json
@@ -195,10 +195,7 @@ def _stored(out: Path) -> CompareRecord | None:
 
 
 def _settings(stored: CompareRecord, out: Path) -> RunConfig:
-    try:
-        return parse_config(stored.config, of_a_folder=True)
-    except InputError as error:
-        raise InputError(f"{out / 'compare.json'}: {error}") from None
+    return parse_stored(stored.config, out / "compare.json")
 
 
 def _check_same(stored: CompareRecord, base: RunConfig, out: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,11 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_inputs(before: Any, config: RunConfig, where: Path) -> None:
+def check_inputs(before: Mapping[str, Any], config: RunConfig, where: Path) -> None:
     """Refuse to go on in the folder `where` if a file that the config names holds something else than when the folder was
-    begun. `before` is what `input_digests` gave then; folders of older versions have none."""
+    begun. `before` is what `input_digests` gave then; it is empty where a crash came before it was written."""
     for field, digest in input_digests(config).items():
-        if isinstance(before, dict) and before.get(field, digest) != digest:
+        if before.get(field, digest) != digest:
             raise InputError(
                 f"{where} was begun with other contents of {field}; put them back, or choose another --out"
             )

@@ -12,13 +12,14 @@ from torch import nn
 
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.errors import InputError, known
-from hsfl.files import write_atomic
+from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.data import read_data
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins
+from hsfl.runs.records import CheckedClients, ClientsRecord
 from hsfl.training.evaluate import Quality, evaluate
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
@@ -32,15 +33,12 @@ class StoredModel:
     input_shape: tuple[int, ...]  # of one sample
 
 
-def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> StoredModel:
-    """The model of the last or the best round (`which` is "last" or "best").
-
-    The folder says which samples the model takes. A folder of an older version does not: then the data set is read, from
-    `data_dir` where it is given.
-    """
+def load_model(folder: RunFolder, which: str) -> StoredModel:
+    """The model of the last or the best round (`which` is "last" or "best"). No data are read: the folder says which samples the
+    model takes."""
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known("--which", which, paths)]
-    config = stored_config(folder, data_dir)
+    config = stored_config(folder)
     if config.model.name == OWN_MODEL:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():
@@ -48,8 +46,9 @@ def load_model(folder: RunFolder, which: str, data_dir: Path | None = None) -> S
         hint = f", or --which {other}" if other else ""
         when = "when a round was tested" if which == "best" else "when the run ends"
         raise InputError(f"{path} is missing: it is written {when}; let the run go on (--resume){hint}")
-    shape, num_classes = _takes(folder, config)
-    model = make_model(config, shape, num_classes)
+    clients: ClientsRecord = read_record(folder.clients_path, CheckedClients)
+    shape = tuple(clients.input_shape)
+    model = make_model(config, shape, clients.num_outputs or len(clients.class_names))
     try:
         tensors = load_tensors(path)[0]
         model.load_state_dict(tensors)
@@ -72,19 +71,10 @@ def stored_config(folder: RunFolder, data_dir: Path | None = None) -> RunConfig:
     return config.model_copy(update={"device": "cpu", "data": data, "model": model})
 
 
-def _takes(folder: RunFolder, config: RunConfig) -> tuple[tuple[int, ...], int]:
-    """The shape of the samples that the run's model takes, and how many classes it tells apart."""
-    clients = folder.clients()
-    if clients is not None and clients.input_shape:
-        return tuple(clients.input_shape), clients.num_outputs or len(clients.class_names)
-    dataset = read_data(config)
-    return input_shape(config, dataset), dataset.num_classes
-
-
 def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = None) -> tuple[Quality, tuple[str, ...]]:
     """How good the model of a folder's last or best round is on the test samples, and the names of the classes."""
     run = RunFolder(folder)
-    stored, config = load_model(run, which, data_dir), stored_config(run, data_dir)
+    stored, config = load_model(run, which), stored_config(run, data_dir)
     dataset = read_data(config)
     if (shape := input_shape(config, dataset)) != stored.input_shape:
         raise InputError(
@@ -100,7 +90,6 @@ def export_folder(
     format: str = "safetensors",
     to: Path | None = None,
     which: str = "last",
-    data_dir: Path | None = None,
 ) -> Path:
     """Write the model of the last or best round to the file `to`, by default into the run's folder; returns the path.
 
@@ -108,7 +97,7 @@ def export_folder(
     """
     known("--format", format, FORMATS)
     run = RunFolder(folder)
-    stored = load_model(run, which, data_dir)
+    stored = load_model(run, which)
     if to is not None and os.path.realpath(to) in map(os.path.realpath, (run.last_model_path, run.best_model_path)):
         raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]

@@ -21,7 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from hsfl.config import RunConfig, flatten, parse_config
+from hsfl.config import RunConfig, flatten, parse_stored
 from hsfl.config.paths import INPUTS, KEPT, from_folder
 from hsfl.errors import InputError
 from hsfl.files import (
@@ -131,7 +131,7 @@ class RunFolder:
         write_json(self.config_path, keep_inputs(self.path, config))
 
     def clients(self) -> ClientsRecord | None:
-        """Data and devices of the clients; None in a folder of an older version, which did not write the file."""
+        """Data and devices of the clients; None where a crash came before they were written."""
         if not self.clients_path.exists():
             return None
         record: ClientsRecord = read_record(self.clients_path, CheckedClients)
@@ -187,7 +187,7 @@ class RunFolder:
         write_json(self.cuts_path, asdict(cuts))
 
     def cuts(self) -> CutsRecord | None:
-        """The cuts that the run began with; None in a folder of an older version, which did not write them."""
+        """The cuts that the run began with; None where a crash came before they were written, and on real machines."""
         if not self.cuts_path.exists():
             return None
         record: CutsRecord = read_record(self.cuts_path, CutsRecord)
@@ -196,11 +196,7 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The run's settings. Plugins that the file may name are neither loaded nor kept."""
         tree = from_folder(self.path, read_object(self.config_path))
-        try:
-            config = parse_config(tree, of_a_folder=True)
-        except InputError as error:
-            raise InputError(f"{self.config_path}: {error}") from None
-        return config.model_copy(update={"plugins": ()})
+        return parse_stored(tree, self.config_path).model_copy(update={"plugins": ()})
 
     def plugins(self) -> PluginsRecord:
         """Which plugins the run used, as plain data. Anybody may have written it: it is shown and compared, and never run."""
@@ -270,7 +266,7 @@ def check_same_run(stored: RunConfig, wanted: RunConfig, where: Path) -> None:
     """Refuse to go on with other settings than the run in the folder `where` began with.
 
     Another number of rounds (unless the cosine schedule depends on it), another budget, another place of the data,
-    another engine and other logging are allowed. Settings are compared as they are read, not as they are spelt."""
+    another engine and other logging are allowed."""
     before, after = _settings(stored), _settings(wanted)
     if stored.train.schedule == "cosine":  # its rates depend on the number of rounds
         before["train.rounds"], after["train.rounds"] = stored.train.rounds, wanted.train.rounds

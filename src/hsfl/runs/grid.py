@@ -76,7 +76,7 @@ def _axis(base: RunConfig, word: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(config: RunConfig, field: str, text: str) -> Any:
-    """The value as the config holds it (1e6 and 1000000 are one); a field in an older spelling has its text alone."""
+    """The value as the config holds it (1e6 and 1000000 are one); a whole section has its text alone."""
     return flatten(config.model_dump(mode="json")).get(field, text)
 
 

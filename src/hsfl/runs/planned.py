@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hsfl.allocation.policy_table import policy_row
-from hsfl.config import RunConfig, set_names, with_changes
+from hsfl.config import RunConfig, parse_stored, set_names, with_changes
 from hsfl.config.paths import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
@@ -35,7 +35,10 @@ def read_plan(path: Path) -> PlannedCuts:
         raise InputError(f"--plan {path} is no file; hsfl plan CONFIG --out DIR writes DIR/plan.json")
     way_out = "give the plan.json that hsfl plan CONFIG --out DIR writes"
     plan: PlannedCuts = read_record(path, PlannedCuts, way_out)
-    config = None if plan.config is None else from_folder(path.parent, plan.config)
+    if plan.config is None:
+        return plan
+    config = from_folder(path.parent, plan.config)
+    parse_stored(config, path)
     return PlannedCuts(plan.policy, plan.cuts, config)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
-from hsfl.runs.numbers import Count, Fraction, Index, Number, check_length
+from hsfl.runs.numbers import Count, Index, Number, check_length
 from hsfl.runs.round_records import RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
@@ -43,16 +43,12 @@ class ClientsRecord:
     max_cut: list[Index]  # [K] as deep as the device can hold
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
-    input_shape: list[Index] = field(default_factory=list)  # of a sample, as the model gets it; empty in older folders
-    num_outputs: Count | None = (
-        None  # that the model gives for a sample (or token); None in older folders: a number for each class
-    )
-    unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty in older folders
+    input_shape: list[Index]  # of a sample, as the model gets it
+    num_outputs: Count | None = None  # that the model gives for a sample (or token); None: a number for each class
+    unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty where a fleet is large, or real
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
-    flops_per_s: list[Number] | None = None  # [K] mean speed; None in runs of older versions
-    main_flops_per_s: Number | None = (
-        None  # of the main server, as the config or the fleet file says; None in older folders
-    )
+    flops_per_s: list[Number] | None = None  # [K] mean speed; None where a fleet is large
+    main_flops_per_s: Number = field(kw_only=True)  # of the main server, as the config or the fleet file says
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
     notes: list[str] = field(default_factory=list)  # what a person should know, as the run warned when it began
     redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
@@ -75,7 +71,7 @@ CheckedClients = Annotated[ClientsRecord, AfterValidator(_consistent_clients)]
 
 @dataclass(frozen=True)
 class EnvironmentRecord:
-    """environment.json: the machine and the versions that the numbers come from. Older versions wrote fewer fields."""
+    """environment.json: the machine and the versions that the numbers come from."""
 
     python: str | None = None
     platform: str | None = None
@@ -125,7 +121,7 @@ class CompareRecord:
     """compare.json: what a comparison was asked for."""
 
     config: dict[str, Any]
-    inputs: dict[str, str] = field(default_factory=dict)  # as in EnvironmentRecord
+    inputs: dict[str, str]  # as in EnvironmentRecord
 
 
 @dataclass(frozen=True)
@@ -133,18 +129,13 @@ class RunStanding:
     """Where a run stands, the note `progress` of a checkpoint: how many rounds it has done, and which gave the best model."""
 
     rounds_done: Count
-    best: Number | None = None  # of the task's first metric
-    best_round: Count | None = None
-    best_accuracy: Fraction | None = None  # where older versions kept `best`
-
-    @property
-    def best_so_far(self) -> float | None:
-        return self.best_accuracy if self.best is None else self.best
+    best: Number | None  # of the task's first metric; None: no round was tested yet
+    best_round: Count | None
 
 
 def advance(standing: RunStanding, record: RoundRecord, metric: Metric = ACCURACY) -> RunStanding:
     """Where a run stands after a round."""
-    value, best = record.value(metric.name), standing.best_so_far
+    value, best = record.value(metric.name), standing.best
     if value is not None and (best is None or metric.is_better(value, best)):
         return RunStanding(record.round, value, record.round)
     return RunStanding(record.round, best, standing.best_round)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.config import RunConfig, flatten, parse_config, with_changes
+from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
@@ -119,7 +119,7 @@ def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None
             raise InputError(f"{out} already holds something else; choose another folder (--out)")
         return
     stored = read_json(path)
-    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict):
+    if not isinstance(stored, dict) or not all(isinstance(stored.get(name), dict) for name in ("config", "inputs")):
         raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
     fields = stored.get("fields")
     if fields != list(grid.fields):
@@ -128,10 +128,10 @@ def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None
     if stored.get("plan_only") is not plan_only:
         other = "without --plan-only" if plan_only else "with --plan-only"
         raise InputError(f"{out} holds a sweep {other}; choose another --out")
-    old, new = (_settings(config, grid) for config in (parse_config(stored["config"], of_a_folder=True), base))
+    old, new = (_settings(config, grid) for config in (parse_stored(stored["config"], path), base))
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
         raise InputError(f"{out} holds a sweep with another {different[0]}; put it back, or choose another --out")
-    check_inputs(stored.get("inputs"), base, out)
+    check_inputs(stored["inputs"], base, out)
 
 
 def _settings(config: RunConfig, grid: Grid) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from hsfl.config import (
     parse_config,
     presets,
     read_tree,
-    set_name,
     set_names,
 )
 from hsfl.config.options import OF_MODELS
@@ -134,7 +133,7 @@ def _file_settings(source: str | Path | None) -> tuple[list[RunConfig], set[str]
     if source is None or str(source) in presets() or is_of_a_run(source):
         return [], set()
     tree: Mapping[str, Any] = read_tree(str(source))
-    names = {set_name(name) for name in flatten({name: part for name, part in tree.items() if name != "plugins"})}
+    names = set(flatten({name: part for name, part in tree.items() if name != "plugins"}))
     try:
         return [parse_config(tree)], names
     except InputError:
