@@ -22,6 +22,7 @@ LISTS = {  # files that may name frameworks, and why
     "experiments/columns.py": "the columns of the paper's table",
     "experiments/fig1.py": "the three charts of the paper's figure",
     "experiments/fig3.py": "the curves that the paper's claim names",
+    "experiments/norms.py": "the trainings whose statistics are averaged, all of them or those of heads",
     "experiments/table1_report.py": "the paper's accuracies",
     "experiments/tau_row.py": "the columns that are trained again",
 } | dict.fromkeys(POLICIES, "policies that are named after their frameworks")

@@ -5,6 +5,7 @@ Ray opens ports, so each test runs in a network namespace of its own, with `lo` 
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.engines import namespaces
 from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, until
+from tests.small_runs import assert_same_run
 
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
@@ -25,6 +27,8 @@ pytestmark = [
     pytest.mark.skipif(not namespaces.can_make(), reason="network namespaces need root and ip"),
 ]
 ON_RAY = ("engine.name=ray", "engine.threads=1")
+ESTIMATED = ("train.norm_statistics=estimated", "train.norm_batches=2", "train.eval_every=2")
+PART_OF_AN_EPOCH = ("train.local_epochs=0.4",)
 PATIENCE_S = 600
 
 
@@ -49,6 +53,21 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert losses(tmp_path / "ray") == losses(tmp_path / "inline")
     assert "node 127.0.0.1" in (tmp_path / "ray" / "workers.log").read_text()
     assert until(20, lambda: not namespaces.processes_in(lonely))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("words", [ESTIMATED, PART_OF_AN_EPOCH], ids=["estimated", "part of an epoch"])
+def test_ray_estimates_and_counts_steps_as_one_process_does(
+    words: tuple[str, ...], number: int, lonely: str, tmp_path: Path
+) -> None:
+    """Estimated statistics, and a fraction of an epoch, for which a round goes on where the last one stopped in a client's pass."""
+    run(config(*DROPS, *words), tmp_path / "inline")
+    done = finished(
+        namespaces.inside(lonely, command(tmp_path / "ray", *DROPS, *words, *ON_RAY, f"engine.workers={number}"))
+    )
+    assert done.returncode == 0, done.stderr
+    assert_same_run(tmp_path / "ray", tmp_path / "inline")
+    assert len(set(re.findall(r"process \d+", (tmp_path / "ray" / "workers.log").read_text()))) == number
 
 
 RUN = (

@@ -10,7 +10,7 @@ import pytest
 from hsfl.allocation.joint import exact
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
-from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, trace_config
+from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, SIZES, trace_config
 from hsfl.experiments.fleets import (
     GAINS_CUTS_FILE,
     cost_of,
@@ -23,6 +23,7 @@ from hsfl.experiments.fleets import (
     write_cuts,
 )
 from hsfl.experiments.gains import find_gains
+from hsfl.experiments.reclock import at_budget
 from hsfl.experiments.traces import Trace, file_name, find_trace, is_of, read_trace
 from hsfl.planning.cuts import _phases
 from hsfl.planning.policy_cuts import samples
@@ -210,7 +211,7 @@ def test_a_column_with_tau_goes_on_from_the_twins(
         np.median(clocks.round_s["splitfed_v1"])
     )  # so that some round has a straggler, but not the first
     config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tight_s, 1e9, None)
-    lines = tau_row._lines(config, "splitfed_v1", clocks)
+    lines, _ = tau_row._clocked(config, "splitfed_v1", clocks)
     first = next((i for i, line in enumerate(lines) if not line.kept.all()), None)
     if first:  # a fork in the middle
         tau_row.fork(config, tmp_path / "forked", trace, first, out)
@@ -222,3 +223,37 @@ def test_a_column_with_tau_goes_on_from_the_twins(
         forked = RunFolder(tmp_path / "forked").rounds()
         assert [(r.kept, r.round_s) for r in forked] == [(r.kept, r.round_s) for r in whole]
         assert [r.train_loss for r in forked] == pytest.approx([r.train_loss for r in whole], rel=1e-3)
+
+
+def test_a_row_with_tau_pays_for_the_estimation_of_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody is dropped, rounds take what the other columns' rounds take. Where clients are dropped, they take what a run takes, forked
+    from the twins or not. A test after round 3, which a run makes when its budget ends there, is no test of the row."""
+    words = ("model.norm=batch", "train.norm_statistics=estimated", "train.norm_batches=1", "train.eval_every=2")
+    monkeypatch.setitem(SIZES["smoke"], "digits", (*SIZES["smoke"]["digits"], *words))
+    twins = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1"])
+    run(twins, tmp_path / "runs" / "digits" / "twins" / f"seed-{SEED}")
+    trace = get_trace(tmp_path, "twins")
+    shared = tau_row.run(tmp_path, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
+    clocks = tau_row._answer(tmp_path, "smoke", trace, None, quietly)
+    for row in shared:
+        assert row.first_drop is None
+        config = tau_row._config("smoke", row.column, trace, clocks, row.tau_s, 1e9, None)
+        assert tau_row._clocked(config, row.column, clocks)[1] == pytest.approx(clocks.round_s[row.column], rel=1e-12)
+        assert row.rounds == at_budget(trace, clocks.round_s[row.column], row.budget_s).rounds
+    tau_s = 1.1 * float(np.median(clocks.round_s["splitfed_v1"]))  # too short for the third round alone
+    config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tau_s, 1e9, None)
+    lines, round_s = tau_row._clocked(config, "splitfed_v1", clocks)
+    assert [line.kept.all() for line in lines] == [True, True, False, True]
+    assert [s > line.round_s for s, line in zip(round_s, lines)] == [False, True, False, True]
+    tau_row.fork(config, tmp_path / "forked", trace, 2, tmp_path)
+    run(config, tmp_path / "forked", resume=True)
+    config = with_changes(config, [f"train.budget_s={sum(round_s[:3]) + 0.1 * round_s[3]}"])
+    assert tau_row._clocked(config, "splitfed_v1", clocks)[1] == round_s[:3]
+    run(config, tmp_path / "whole")
+    forked, whole = RunFolder(tmp_path / "forked").rounds(), RunFolder(tmp_path / "whole").rounds()
+    assert [r.round_s for r in forked] == pytest.approx(round_s, rel=1e-9)
+    assert [r.round_s for r in whole[:2]] == pytest.approx(round_s[:2], rel=1e-9)
+    assert forked[1].averaged == pytest.approx(whole[1].averaged, rel=1e-3)
+    assert whole[2].test_loss is not None
+    own = tau_row.OwnTraining(replace(shared[0], rounds=3, accuracy=None), config, tmp_path / "whole", trace, 2)
+    assert own.trained().accuracy == whole[1].test_accuracy != whole[2].test_accuracy

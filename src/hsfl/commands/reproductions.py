@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
-BESIDE = ("rates",)  # not in the paper, and not part of `all`
+BESIDE = ("rates", "norms")  # not in the paper, and not part of `all`
 
 
 @commands.command(
@@ -40,13 +40,15 @@ BESIDE = ("rates",)  # not in the paper, and not part of `all`
     "- `hsfl reproduce table1 --results none --data-dir DATA --out results` trains everything itself\n"
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training\n"
-    "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place"
+    "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place\n"
+    "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models"
 )
 def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates."
+            help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates; "
+            "or norms, what averaging BatchNorm's statistics costs."
         ),
     ],
     scale: Annotated[
@@ -74,7 +76,7 @@ def reproduce(
         ),
     ] = "seven",
     datasets: Annotated[
-        str, typer.Option(help="The data sets of table1 and gains, joined by commas.")
+        str, typer.Option(help="The data sets of table1 and gains, joined by commas; norms takes cifar10 or the first.")
     ] = "ham10000,cifar10,mnist",
     results: Annotated[
         str | None,
@@ -130,7 +132,7 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, rates, table1, when
+    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, norms, rates, table1, when
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -143,15 +145,18 @@ def _run(
         return when.run(folder, scale, seeds, say, words["together"].jobs)
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
-        return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_fig3_data(words["datasets"]),)})
+        return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_one_of(words["datasets"], "ham10000"),)})
+    if name == "norms":
+        own = {name: words[name] for name in ("data_dir", "shipped", "together")}
+        return norms.run(folder, scale, seeds, say, data=_one_of(words["datasets"], norms.DATA), **own)
     return {"table1": table1, "gains": gains, "when": when, "rates": rates}[name].run(
         folder, scale, seeds, say, **watched
     )
 
 
-def _fig3_data(datasets: tuple[str, ...]) -> str:
-    """The data set of figure 3: the paper's, unless only others are wanted."""
-    return "ham10000" if "ham10000" in datasets else datasets[0]
+def _one_of(datasets: tuple[str, ...], usual: str) -> str:
+    """The data set of an experiment that takes one: its usual one, unless only others are wanted."""
+    return usual if usual in datasets else datasets[0]
 
 
 def _names(text: str) -> tuple[str, ...]:

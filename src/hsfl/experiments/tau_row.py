@@ -3,6 +3,9 @@
 tau is twice the median round of SplitFed V1 as published on the fleet; the budget is that of the table. Who is dropped in
 which round follows from the clock alone. Until its first drop a column shares the twins' training; there it takes the model
 that the twins had and is trained on its own. Fleet and training share their seed.
+
+Where BatchNorm's statistics are estimated, a round that is tested is charged with the estimation, as in the other columns; a client that
+estimates is not measured against tau.
 """
 
 import csv
@@ -29,6 +32,7 @@ from hsfl.frameworks.base import RoundResult
 from hsfl.methods import PROPOSED
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
+from hsfl.planning.round_clock import is_tested
 from hsfl.planning.world import world_of
 from hsfl.runs.checkpoint import save_checkpoint
 from hsfl.runs.compare import has_ended, run_or_resume
@@ -83,8 +87,12 @@ class OwnTraining:
         return f"{self.row.data}, {self.row.column} with tau, seed {self.row.seed}"
 
     def trained(self) -> TauRow:
-        last = RunFolder(self.path).rounds()[-1]
-        return replace(self.row, accuracy=last.test_accuracy, balanced_accuracy=last.balanced_accuracy)
+        """The row with the accuracies after the last round whose test the row has paid for. A run also tests the last round within its
+        budget, whichever that is, and a column that shares the twins' training does not have that test."""
+        paid = [record for record in RunFolder(self.path).rounds() if is_tested(self.config.train, record.round - 1)]
+        if not paid:
+            return self.row
+        return replace(self.row, accuracy=paid[-1].test_accuracy, balanced_accuracy=paid[-1].balanced_accuracy)
 
 
 def run(
@@ -121,13 +129,12 @@ def _timed(
     tau_s = TAU_ROUNDS * float(np.median(answer.round_s[PUBLISHED]))
     whole_s = budget_s(answer.round_s[PUBLISHED], max(1, len(trace.rounds) // 2))
     config = _config(scale, column, trace, answer, tau_s, whole_s, data_dir)
-    lines = _lines(config, column, answer)
+    lines, round_s = _clocked(config, column, answer)
     drops, rounds = sum(int(line.dropped.sum()) for line in lines), len(lines)
     first = next((index for index, line in enumerate(lines) if not line.kept.all()), None)
     said = (trace.data, trace.seed, column, tau_s, whole_s, rounds, drops)
     short = rounds == config.train.rounds
     if first is None:
-        round_s = [line.round_s for line in lines]
         plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
         return TauRow(*said, None, short, plain.value, balanced.value)
     folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
@@ -173,18 +180,21 @@ def _config(
     )  # fmt: skip
 
 
-def _lines(config: RunConfig, column: str, answer: Answer) -> list[Timeline]:
-    """The timelines of the rounds that fit into the budget."""
+def _clocked(config: RunConfig, column: str, answer: Answer) -> tuple[list[Timeline], list[float]]:
+    """The timelines of the rounds that fit into the budget (up to rounding, as in `at_budget`), and the seconds of those rounds with their
+    tests."""
     world = world_of(config, cost_of(config))
     clock = column_clock(config, world, answer.cuts[column], np.array(answer.num_samples))
-    lines, now_s = [], 0.0
+    everyone, budget_s = tuple(range(len(answer.num_samples))), (config.train.budget_s or np.inf) * (1 + 1e-9)
+    lines, round_s = list[Timeline](), list[float]()
     for index in range(config.train.rounds):
-        line, _ = clock.round(index, tuple(range(len(answer.num_samples))))
-        now_s += line.round_s
-        if now_s > (config.train.budget_s or np.inf):
+        line, _ = clock.round(index, everyone)
+        seconds = line.round_s + (clock.estimation_s(index, everyone) if is_tested(config.train, index) else 0.0)
+        if sum(round_s) + seconds > budget_s:
             break
         lines.append(line)
-    return lines
+        round_s.append(seconds)
+    return lines, round_s
 
 
 def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path) -> None:
@@ -211,15 +221,19 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
     clock, now_s = make_clock(bench, framework), 0.0
     folder.create(config)
     write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
+    everyone = tuple(range(task.num_clients))
     for index, row in enumerate(trace.rounds[:num_shared]):
-        line, says = clock.round(index, tuple(range(task.num_clients)))
+        line, says = clock.round(index, everyone)
         assert line.kept.all()
-        quality = None
+        quality, averaged, estimation_s = None, None, 0.0
         if row.test_loss is not None:
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)
-        num_samples = sum(task.trained_samples(range(task.num_clients), index).values())
+        if row.averaged_loss is not None:
+            averaged = Quality(row.averaged_loss, row.averaged_accuracy, row.averaged_balanced_accuracy, ())
+            estimation_s = clock.estimation_s(index, everyone)
+        num_samples = sum(task.trained_samples(everyone, index).values())
         result = RoundResult(row.train_loss, num_samples, LinkBytes())  # its bytes were not counted
-        record = make_record(framework, task, index, now_s, line, says, result, quality, wall_s=0.0)
+        record = make_record(framework, task, index, now_s, line, says, result, quality, 0.0, averaged, estimation_s)
         folder.append(record)
         now_s = record.sim_time_s
     write_json(folder.path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})
