@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings, scls
-from hsfl.allocation.cuts import choose_cuts, exact_rounds
+from hsfl.allocation.cut_methods import CutSettings, scls, search_cuts
+from hsfl.allocation.cuts import exact_rounds, radio_request
 from hsfl.allocation.draw import gains, random_cuts, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all, with_draws
@@ -31,9 +31,15 @@ def plans(name, n, num_samples, population, subchannels=10, clients=10):
         rows = []
         for seed in range(n):
             samples = fleet(seed, num_samples, clients, subchannels)
-            plan = choose_cuts(samples, CutSettings(method=method, seed=seed, population=population))
+            plan = search_cuts(radio_request(samples, CutSettings(method=method, seed=seed, population=population)))
             rows.append(
-                (plan.seconds, plan.mean_s, plan.gap, plan.evaluations, exact_rounds(samples, scls(samples[0])).mean())
+                (
+                    plan.seconds,
+                    plan.mean_s,
+                    plan.gap,
+                    plan.evaluations,
+                    exact_rounds(samples, scls(samples[0].rows)).mean(),
+                )
             )
         results[method] = np.array(rows)
         s, mean, gap, evaluations, shallow = results[method].T
@@ -74,7 +80,7 @@ def main():
     parser.add_argument("--n", type=int, default=5)
     options = parser.parse_args()
     n = 1 if options.quick else options.n
-    choose_cuts(fleet(0, 2, 3, 3), CutSettings(time_limit_s=1))  # compile
+    search_cuts(radio_request(fleet(0, 2, 3, 3), CutSettings(time_limit_s=1)))  # compile
     fitness_rate()
     plans("small (S=10, population 30)", n, 10, 30)
     evaluations = plans("full (S=20, population 50)", n, 20, 50)
@@ -82,7 +88,7 @@ def main():
     samples, limit = fleet(0, 2), 5.0 if options.quick else 60.0
     start = time.perf_counter()
     for sample in samples:
-        allocate(sample, scls(sample), "scip", time_limit_s=limit)
+        allocate(sample, scls(sample.rows), "scip", time_limit_s=limit)
     each = (time.perf_counter() - start) / 2
     days = each * 20 * evaluations / 86400
     print(

@@ -7,6 +7,7 @@ import pytest
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import random_cuts, random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
@@ -54,11 +55,12 @@ def test_each_changes_one_decision():
     even = policy("even").allocate(scenario, cuts)
     assert sorted(np.bincount(even.owner)) == [1, 1, 2, 2]
     assert etra.status is SolveStatus.HEURISTIC
-    assert (policy("scls").choose([scenario]) == scenario.max_cut.min()).all()
-    random = policy("rcls").choose([scenario], CutSettings(seed=3))
+    assert (policy("scls").choose(radio_request([scenario])).cuts == scenario.max_cut.min()).all()
+    request = radio_request([scenario], CutSettings(seed=3))
+    random = policy("rcls").choose(request).cuts
     assert ((random >= scenario.min_cut) & (random <= scenario.max_cut)).all()
-    assert (random == policy("rcls").choose([scenario], CutSettings(seed=3))).all()
-    assert np.ptp(policy("cpsl").choose([scenario])) == 0
+    assert (random == policy("rcls").choose(request).cuts).all()
+    assert np.ptp(policy("cpsl").choose(request).cuts) == 0
 
 
 def test_policies_drop_clients_at_tau():
