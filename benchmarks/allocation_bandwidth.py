@@ -24,7 +24,7 @@ def main():
         for seed in range(n):
             rng = np.random.default_rng(seed)
             scenario = random_scenario(rng, clients, subchannels, sharing="bandwidth")
-            answer = exact(scenario, rcls(scenario, rng), gap=1e-2, time_limit_s=900.0)
+            answer = exact(scenario, rcls(scenario.rows, rng), gap=1e-2, time_limit_s=900.0)
             seconds.append(answer.seconds)
             gaps.append(answer.gap)
         print(

@@ -11,8 +11,8 @@ import argparse
 import numpy as np
 
 from hsfl.allocation import paper
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.cut_methods import CutSettings, search_cuts
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
@@ -83,15 +83,16 @@ def instances(clients, subchannels, seeds):
     """(scenario, planned cuts, the exact round)."""
     for seed in seeds:
         scenario = random_scenario(np.random.default_rng(seed), clients, subchannels)
-        cuts = choose_cuts([scenario], CutSettings(seed=seed, bound=False, patience=5)).cuts
+        cuts = search_cuts(radio_request([scenario], CutSettings(seed=seed, bound=False, patience=5))).cuts
         yield seed, scenario, cuts, exact(scenario, cuts, gap=1e-4).round_s
 
 
 def baselines(found, scenario, cuts, best_s, seed):
+    request = radio_request([scenario], CutSettings(seed=seed))
     for name in POLICIES:
         if name != "proposed":
             rule = policy(name)
-            own = cuts if rule.cuts == "optimised" else rule.choose([scenario], CutSettings(seed=seed))
+            own = cuts if rule.cuts == "optimised" else rule.choose(request).cuts
             found.setdefault(name, []).append(rule.allocate(scenario, own).round_s / best_s - 1)
 
 

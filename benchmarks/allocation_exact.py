@@ -19,7 +19,7 @@ GAP = 1e-3
 def instance(clients, subchannels, seed):
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    return scenario, rcls(scenario, rng)
+    return scenario, rcls(scenario.rows, rng)
 
 
 def ours(scenario, cuts, repeats=5):

@@ -7,8 +7,8 @@ import argparse
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.cut_methods import CutSettings, search_cuts
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 
@@ -24,7 +24,7 @@ def main():
         for seed in range(n):
             rng = np.random.default_rng(seed)
             scenario = random_scenario(rng, 32, 64)
-            cuts = choose_cuts([scenario], CutSettings(time_limit_s=2.0, bound=False)).cuts
+            cuts = search_cuts(radio_request([scenario], CutSettings(time_limit_s=2.0, bound=False))).cuts
             answer = exact(scenario, cuts, gap=1e-3, time_limit_s=limit)
             gaps.append(answer.gap)
             print(

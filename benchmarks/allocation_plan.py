@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings, rcls, scls
-from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.cut_methods import CutSettings, rcls, scls, search_cuts
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.joint import exact
@@ -38,9 +38,9 @@ def plans(name, n, num_samples, population, subchannels=10, clients=10):
         rows = []
         for seed in range(n):
             samples = fleet(seed, num_samples, clients, subchannels)
-            plan = choose_cuts(samples, CutSettings(method=method, seed=seed, population=population))
+            plan = search_cuts(radio_request(samples, CutSettings(method=method, seed=seed, population=population)))
             rows.append(
-                (plan.seconds, plan.mean_s, plan.gap, plan.evaluations, exact_mean_s(samples, scls(samples[0])))
+                (plan.seconds, plan.mean_s, plan.gap, plan.evaluations, exact_mean_s(samples, scls(samples[0].rows)))
             )
         results[method] = np.array(rows)
         s, mean, gap, evaluations, shallow = results[method].T
@@ -62,7 +62,7 @@ def plans(name, n, num_samples, population, subchannels=10, clients=10):
 def fitness_rate(population=50):
     samples = fleet(0, 20)
     fitness, rng = Fitness(samples), np.random.default_rng(1)
-    cuts = np.array([rcls(samples[0], rng) for _ in range(population)])
+    cuts = np.array([rcls(samples[0].rows, rng) for _ in range(population)])
     for threads in (1, 2):
         rates = []
         for _ in range(5):
@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--n", type=int, default=5)
     options = parser.parse_args()
     n = 1 if options.quick else options.n
-    choose_cuts(fleet(0, 2, 3, 3), CutSettings(time_limit_s=1))  # compile
+    search_cuts(radio_request(fleet(0, 2, 3, 3), CutSettings(time_limit_s=1)))  # compile
     fitness_rate()
     plans("small (S=10, population 30)", n, 10, 30)
     evaluations = plans("full (S=20, population 50)", n, 20, 50)
@@ -89,7 +89,7 @@ def main():
     samples, limit = fleet(0, 2), 5.0 if options.quick else 60.0
     start = time.perf_counter()
     for sample in samples:
-        allocate(sample, scls(sample), "scip", time_limit_s=limit)
+        allocate(sample, scls(sample.rows), "scip", time_limit_s=limit)
     each = (time.perf_counter() - start) / 2
     days = each * 20 * evaluations / 86400
     print(

@@ -16,9 +16,9 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.models.cost import CostTable
-from hsfl.planning.choice import sampled_rounds_of
+from hsfl.planning.choice import CutTask
 from hsfl.planning.round_clock import RoundClock
-from hsfl.planning.world import count_batches, world_of
+from hsfl.planning.world import world_of
 from hsfl.rng import stream
 
 MACS = np.array([2.41e6, 4.72e6, 4.72e6, 3.67e6, 4.72e6, 3.67e6, 4.72e6, 3.67e6, 4.72e6, 5.1e3])
@@ -68,7 +68,7 @@ def compile_all() -> None:
 
 def city(config: RunConfig, quiet: bool = False) -> dict[str, float]:
     """Seconds of each step, and the proven gap of the first round, for the planned cuts."""
-    from hsfl.planning.cuts import planned_cuts  # here, because numba takes seconds to load
+    from hsfl.planning.cuts import choose_cuts  # here, because numba takes seconds to load
 
     seconds, began, spent = {}, time.perf_counter(), time.process_time()
 
@@ -85,10 +85,7 @@ def city(config: RunConfig, quiet: bool = False) -> dict[str, float]:
     num_samples = stream(0, "samples").integers(50, 500, config.fleet.num_clients).astype(float)
     world = world_of(config, resnet18())
     step("fleet and cells")
-    batches = count_batches(config, num_samples)
-    participants = sampled_rounds_of(config, num_samples)
-    how = (config.fleet, config.allocation, world, config.train.batch_size, batches, config.options, participants)
-    cuts, _ = planned_cuts(*how)
+    cuts, _ = choose_cuts(CutTask.of_run(config, world, num_samples))
     step("cuts over participants")
     clock = RoundClock(config, world, cuts, num_samples)
     chosen = clock.chosen(0)

@@ -70,10 +70,10 @@ def measure(num_clients: int) -> dict[str, Any]:
     import torch
 
     from hsfl.frameworks import find_framework
-    from hsfl.planning.choice import sampled_rounds_of
-    from hsfl.planning.cuts import planned_cuts
+    from hsfl.planning.choice import CutTask
+    from hsfl.planning.cuts import choose_cuts
     from hsfl.planning.round_clock import RoundClock
-    from hsfl.planning.world import count_batches, make_world
+    from hsfl.planning.world import make_world
     from hsfl.runs.folder import record_line
     from hsfl.runs.prepare import prepare
     from hsfl.runs.record import clients_record, make_record
@@ -87,8 +87,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     bench = prepare(even, data)
     meter = Meter()
     world = make_world(config, (1, 28, 28), 10)
-    how = (config.fleet, config.allocation, world, 10, count_batches(config, bench.num_samples), config.options)
-    cuts, _ = planned_cuts(*how, sampled_rounds_of(config, bench.num_samples))
+    cuts, _ = choose_cuts(CutTask.of_run(config, world, bench.num_samples))
     meter.end("draw and plan")
     clock = RoundClock(config, world, cuts, bench.num_samples)
     _, says = clock.round(0, clock.chosen(0))

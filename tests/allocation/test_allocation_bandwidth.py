@@ -31,7 +31,7 @@ def test_proven_gap_for_any_number_of_clients(clients, subchannels):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels, sharing="bandwidth")
-        answer = exact(scenario, rcls(scenario, rng))
+        answer = exact(scenario, rcls(scenario.rows, rng))
         assert answer.status is SolveStatus.OPTIMAL
         assert violation(scenario, answer) <= 1e-9
         assert evaluate(scenario, answer)[1] == answer.round_s
@@ -59,7 +59,7 @@ def test_random_shares_never_beat_the_bound():
 
     rng = np.random.default_rng(5)
     scenario = random_scenario(rng, 4, 3, sharing="bandwidth")
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     stage = training_stage(scenario, cuts)
     answer = exact(scenario, cuts, gap=1e-5)
     bound = answer.lower_bound_s - answer.phases["model_down_s"].max()
@@ -73,5 +73,5 @@ def test_many_subchannels_are_no_overflow():
     """3^1000 has no float: the choice of a method must not compute it."""
     rng = np.random.default_rng(0)
     scenario = random_scenario(rng, 3, 700, sharing="bandwidth")
-    answer = exact(scenario, rcls(scenario, rng), gap=1e-2)
+    answer = exact(scenario, rcls(scenario.rows, rng), gap=1e-2)
     assert answer.gap <= 1e-2 * (1 + 1e-6)

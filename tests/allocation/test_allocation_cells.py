@@ -27,7 +27,7 @@ def city(seed: int, sizes: list[int], subchannels: int, sharing: str = "exclusiv
     """Unequal cells with one main server, and cuts for their clients."""
     rng = np.random.default_rng(seed)
     cells = [replace(random_scenario(rng, size, subchannels, sharing), **changes) for size in sizes]
-    return cells, [rcls(replace(cell, max_cut=np.minimum(cell.max_cut, 6)), rng) for cell in cells]
+    return cells, [rcls(replace(cell, max_cut=np.minimum(cell.max_cut, 6)).rows, rng) for cell in cells]
 
 
 def stages_s(cells: list[Scenario], answer: CellsAnswer) -> tuple[Array, Array]:
@@ -203,7 +203,7 @@ def test_nobody_is_dropped_where_all_can_keep_tau(seed: int) -> None:
     drawn = [random_scenario(rng, 4, 5, "bandwidth") for _ in range(3)]
     one = {"main_hz": drawn[0].main_hz, "server_flops_per_cycle": drawn[0].server_flops_per_cycle, "tau_s": None}
     cells = [replace(cell, **one) for cell in drawn]
-    cuts = [rcls(cell, rng) for cell in cells]
+    cuts = [rcls(cell.rows, rng) for cell in cells]
     fine = solve_cells(cells, cuts, 2e-4, 5.0)
     tau_s = 1.002 * max(cell.round_s - cell.phases["model_down_s"].max() for cell in fine.cells)
     answer = solve_cells([replace(cell, tau_s=tau_s) for cell in cells], cuts, 2e-2, 5.0)

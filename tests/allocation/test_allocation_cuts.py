@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from allocation_instances import all_cuts, exact_rounds, with_draws
 
-from hsfl.allocation.cut_methods import CutSettings, scls
+from hsfl.allocation.cut_methods import CutSettings, place_of, row_at, scls, search_cuts
 from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import choose_cuts, first_candidates
+from hsfl.allocation.cuts import first_candidates, radio_request
 from hsfl.allocation.draw import gains, random_scenario
 from hsfl.allocation.fitness import Fitness
 from hsfl.allocation.samples import evaluate_all
@@ -41,7 +41,7 @@ def test_within_half_a_percent_of_enumeration(method):
     for seed in range(20):
         samples, best = small(seed, num_samples=2), enumerated(seed)
         settings = CutSettings(method=method, seed=seed, population=12, patience=6, bound=method == "descent")
-        plan = choose_cuts(samples, settings)
+        plan = search_cuts(radio_request(samples, settings))
         assert plan.mean_s <= best * 1.005
         assert plan.lower_bound_s <= best * (1 + 1e-9)
         assert plan.mean_s == pytest.approx(exact_rounds(samples, plan.cuts).mean(), rel=1e-9)
@@ -51,7 +51,7 @@ def test_within_half_a_percent_of_enumeration(method):
 def test_the_bound_holds_for_all_cuts(clients, subchannels):
     for seed in range(3):
         samples = small(seed, clients, subchannels, num_samples=1)
-        plan = choose_cuts(samples, CutSettings(seed=seed, time_limit_s=3))
+        plan = search_cuts(radio_request(samples, CutSettings(seed=seed, time_limit_s=3)))
         for cuts in all_cuts(samples[0]):
             assert plan.lower_bound_s <= exact_rounds(samples, cuts)[0] * (1 + 1e-9)
 
@@ -69,8 +69,8 @@ def test_the_bound_holds_from_bad_cuts(clients, subchannels):
 def test_a_seed_repeats_and_progress_is_told():
     samples, seen = small(1), []
     settings = CutSettings(method="ga", seed=5, population=12, bound=False)
-    one = choose_cuts(samples, settings, lambda what, step, best: seen.append((what, best)))
-    two = choose_cuts(samples, settings)
+    one = search_cuts(radio_request(samples, settings, lambda what, step, best: seen.append((what, best))))
+    two = search_cuts(radio_request(samples, settings))
     assert (one.cuts == two.cuts).all()
     assert one.evaluations == two.evaluations
     assert seen[0][0] == "generation"
@@ -78,9 +78,9 @@ def test_a_seed_repeats_and_progress_is_told():
 
 
 def test_first_population_has_scls():
-    fitness = Fitness(small(2))
-    starts = first_candidates(fitness.scenario, 0, 10)
-    assert (starts == scls(fitness.scenario)).all(axis=1).any()
+    request = radio_request(small(2))
+    starts = first_candidates(request, 10)
+    assert (starts == scls(request.rows)).all(axis=1).any()
     assert len(starts) == 10
 
 
@@ -93,7 +93,7 @@ def test_threads_change_nothing():
 
 def test_shared_bands_choose_cuts_too():
     samples = small(4, clients=4, subchannels=2, num_samples=1, sharing="bandwidth")
-    plan = choose_cuts(samples, CutSettings(patience=2))
+    plan = search_cuts(radio_request(samples, CutSettings(patience=2)))
     best = min(exact_rounds(samples, cuts).mean() for cuts in all_cuts(samples[0]))
     assert plan.mean_s <= best * 1.01
     assert plan.lower_bound_s <= best
@@ -102,8 +102,31 @@ def test_shared_bands_choose_cuts_too():
 def test_samples_must_be_of_one_fleet():
     one = small(0)
     with pytest.raises(InputError, match=r"samples\[1\].main_hz differs"):
-        choose_cuts([one[0], replace(one[1], main_hz=1.0)])
+        search_cuts(radio_request([one[0], replace(one[1], main_hz=1.0)]))
     with pytest.raises(InputError, match="samples is empty"):
-        choose_cuts([])
+        radio_request([])
     with pytest.raises(InputError, match="method is 'luck'"):
-        choose_cuts(one, CutSettings(method="luck"))
+        search_cuts(radio_request(one, CutSettings(method="luck")))
+
+
+@pytest.mark.parametrize("method", ["ga", "descent", "exhaustive"])
+def test_a_method_takes_only_rows_that_clients_may_take(method):
+    """Rows with gaps, which are no range of cuts: the best of them is found, and no other is valued."""
+    for seed in range(5):
+        samples = small(seed, num_samples=1)
+        rows = samples[0].rows
+        rows[1:, 2] = False
+        settings = CutSettings(method=method, seed=seed, population=12, patience=6)
+        plan = search_cuts(replace(radio_request(samples, settings), rows=rows))
+        assert rows[np.arange(3), plan.cuts].all()
+        allowed = [cuts for cuts in all_cuts(samples[0]) if rows[np.arange(3), cuts].all()]
+        best_s = min(exact_rounds(samples, cuts).mean() for cuts in allowed)
+        assert plan.lower_bound_s * (1 - 1e-9) <= best_s
+        assert plan.mean_s <= best_s * 1.005
+
+
+def test_places_among_rows():
+    rows = np.array([[False, True, True, False, True], [True, False, True, True, False]])
+    np.testing.assert_array_equal(row_at(rows, np.array([[0, 0], [2, 1]])), [[1, 0], [4, 2]])
+    np.testing.assert_array_equal(place_of(rows, np.array([[1, 0], [4, 2]])), [[0, 0], [2, 1]])
+    assert scls(rows).tolist() == [2, 2]

@@ -119,7 +119,7 @@ def test_units_of_powers_of_two_change_no_bit(sharing):
     """Other units for bits and cycles give the same round to the last bit, twice the loads twice the round."""
     rng = np.random.default_rng(3)
     scenario = random_scenario(rng, 3, 4, sharing)
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     bits, flops = ("smashed_bits", "gradient_bits", "model_bits"), ("client_flops", "server_flops")
     base_s = exact(scenario, cuts).round_s
 
@@ -157,7 +157,7 @@ def test_one_field_a_billion_times_larger_or_smaller(field):
         for sharing in ("exclusive", "bandwidth"):
             rng = np.random.default_rng(seed)
             scenario = random_scenario(rng, 4, 5, sharing)
-            cuts = rcls(scenario, rng)
+            cuts = rcls(scenario.rows, rng)
             try:
                 scenario = replace(scenario, **{field: getattr(scenario, field) * factor}).checked()
             except InputError:
@@ -209,7 +209,7 @@ BROKEN = {
 def test_a_solver_that_fails_is_no_traceback_and_no_claim(how, sharing):
     rng = np.random.default_rng(1)
     scenario = random_scenario(rng, 4, 6, sharing)
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     best = exact(scenario, cuts)
     answer = solve_round(scenario, cuts, lying(BROKEN[how])(scenario))
     assert answer.status is SolveStatus.HEURISTIC
@@ -231,7 +231,7 @@ def test_the_even_allocation_and_the_plain_bound_enclose_the_optimum(sharing):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6, sharing)
-        best = exact(scenario, rcls(scenario, rng))
+        best = exact(scenario, rcls(scenario.rows, rng))
         even = even_allocation(scenario, best)
         assert violation(scenario, even) <= 1e-9
         assert evaluate(scenario, even)[1] >= best.lower_bound_s

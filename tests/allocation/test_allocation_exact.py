@@ -62,7 +62,7 @@ def test_the_walk_through_assignments_proves_no_more_than_is_true(monkeypatch):
     for seed in range(10):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 3, 5)
-        stage = training_stage(scenario, rcls(scenario, rng))
+        stage = training_stage(scenario, rcls(scenario.rows, rng))
         owner = np.array([0, 1, 2, 0, 1])
         T, rho, lam = solve_shares(stage, shares_of(owner, 3), 0.0, 0.0)
         answer = exclusive._prove_few(
@@ -79,7 +79,7 @@ def test_random_rounds_reach_the_gap(clients, subchannels):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels)
-        answer = exact(scenario, rcls(scenario, rng), gap=1e-3 if clients != 8 else 0.05)
+        answer = exact(scenario, rcls(scenario.rows, rng), gap=1e-3 if clients != 8 else 0.05)
         check(scenario, answer)
         assert answer.status is SolveStatus.OPTIMAL
 
@@ -107,7 +107,7 @@ def test_more_resources_never_hurt(change, sharing):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 7, sharing=sharing)
-        cuts = rcls(scenario, rng)
+        cuts = rcls(scenario.rows, rng)
         better = exact(BETTER[change](scenario), cuts)
         assert better.lower_bound_s <= exact(scenario, cuts).round_s
 
@@ -115,7 +115,7 @@ def test_more_resources_never_hurt(change, sharing):
 def test_time_limit_returns_the_best_with_its_gap():
     rng = np.random.default_rng(3)
     scenario = random_scenario(rng, 20, 40)
-    answer = exact(scenario, rcls(scenario, rng), gap=0.0, time_limit_s=0.3)
+    answer = exact(scenario, rcls(scenario.rows, rng), gap=0.0, time_limit_s=0.3)
     check(scenario, answer)
     assert answer.status is SolveStatus.TIME_LIMIT
     assert 0 < answer.gap < 0.2
@@ -142,7 +142,7 @@ def test_equal_clients_and_equal_subchannels_are_no_trap():
 def test_solve_stage_decides_a_deadline_early():
     rng = np.random.default_rng(1)
     scenario = random_scenario(rng, 5, 10)
-    stage = training_stage(scenario, rcls(scenario, rng))
+    stage = training_stage(scenario, rcls(scenario.rows, rng))
     best = solve_stage(stage, StopWhen(1e-4), TimeLimit(5))
     easy = solve_stage(stage, StopWhen(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
     hard = solve_stage(stage, StopWhen(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))

@@ -65,7 +65,7 @@ def test_kkt_on_random_rounds(clients, subchannels):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, clients, subchannels)
-        stage = training_stage(scenario, rcls(scenario, rng))
+        stage = training_stage(scenario, rcls(scenario.rows, rng))
         assert kkt_residual(stage, shares_of(first_owner(stage), clients)) < 1e-8
 
 

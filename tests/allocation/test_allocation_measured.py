@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cut_methods import CutChoice, CutRequest, CutSettings, best_single_cut, search_cuts
 from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
-from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts, optimistic
+from hsfl.allocation.measured_cuts import MeasuredRounds, optimistic
+from hsfl.allocation.scenario import rows_between
 from hsfl.errors import InputError
 
 halves = st.integers(0, 8).map(lambda n: n / 2)  # so that ties and zeros happen
@@ -25,7 +26,9 @@ def fleets(draw, most_clients=3, most_samples=3, num_cuts=3):
 
     max_cut = np.array(draw(st.lists(st.integers(0, num_cuts - 1), min_size=clients, max_size=clients)))
     shape = (count, clients, num_cuts)
-    return MeasuredRounds(table(*shape), table(clients, num_cuts), table(*shape), 0, max_cut, 2.0)
+    return MeasuredRounds(
+        table(*shape), table(clients, num_cuts), table(*shape), rows_between(0, max_cut, num_cuts), 2.0
+    )
 
 
 def plain_least(own, work, hz):
@@ -50,7 +53,7 @@ def plain_mean(rounds, cuts):
 
 
 def every_cut(rounds):
-    return [np.array(cuts) for cuts in product(*(range(rounds.min_cut, most + 1) for most in rounds.max_cut))]
+    return [np.array(cuts) for cuts in product(*map(np.flatnonzero, rounds.rows))]
 
 
 @given(st.lists(st.tuples(halves, halves), min_size=1, max_size=5), st.sampled_from([0.5, 2.0, 1e9]))
@@ -90,14 +93,22 @@ def test_who_is_kept_by_hand():
     assert not keep_within(own + 5, work, samples, 4.0, 4.0, even=False).any()
 
 
+def deepest(rounds: MeasuredRounds) -> np.ndarray:
+    return rounds.rows.sum(axis=1) - 1
+
+
+def plan_of(rounds: MeasuredRounds, first: np.ndarray, how: CutSettings | None = None) -> CutChoice:
+    return search_cuts(CutRequest(rounds.rows, rounds, how or CutSettings(), first))
+
+
 @settings(max_examples=60, deadline=None)
 @given(fleets())
 def test_saa_equals_trying_everything(rounds):
     best = min(plain_mean(rounds, cuts) for cuts in every_cut(rounds))
-    first = rounds.max_cut
-    whole = choose_measured_cuts(rounds, first, CutSettings(method="exhaustive"))
+    first = deepest(rounds)
+    whole = plan_of(rounds, first, CutSettings(method="exhaustive"))
     assert whole.mean_s == pytest.approx(best, rel=1e-9, abs=1e-9)
-    plan = choose_measured_cuts(rounds, first)
+    plan = plan_of(rounds, first)
     assert plan.lower_bound_s <= best * (1 + 1e-9) + 1e-12
     assert plan.mean_s == pytest.approx(plain_mean(rounds, plan.cuts), rel=1e-9, abs=1e-9)
     assert plan.mean_s <= plain_mean(rounds, first) * (1 + 1e-9) + 1e-12
@@ -108,9 +119,9 @@ def test_saa_equals_trying_everything(rounds):
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.randoms())
 def test_no_single_change_is_better_than_its_optimistic_value(rounds, random):
-    cuts = np.array([random.randint(0, int(most)) for most in rounds.max_cut])
+    cuts = np.array([random.randint(0, int(most)) for most in deepest(rounds)])
     bound = optimistic(rounds, cuts)
-    for k, most in enumerate(rounds.max_cut):
+    for k, most in enumerate(deepest(rounds)):
         assert np.isinf(bound[k, most + 1 :]).all()
         for cut in range(most + 1):
             changed = cuts.copy()
@@ -121,7 +132,7 @@ def test_no_single_change_is_better_than_its_optimistic_value(rounds, random):
 def test_the_last_client_that_needs_the_server_may_leave_it():
     """Cut 1 has no work for the server: the round falls from 0.25 s to nothing, and the bound must say so."""
     zero = np.zeros((1, 1, 2))
-    rounds = MeasuredRounds(zero, np.array([[0.5, 0.0]]), zero, 0, np.array([1]), 2.0)
+    rounds = MeasuredRounds(zero, np.array([[0.5, 0.0]]), zero, np.ones((1, 2), bool), 2.0)
     np.testing.assert_allclose(optimistic(rounds, np.array([0])), [[0.25, 0.0]], atol=1e-15)
 
 
@@ -135,8 +146,10 @@ def random_fleet(seed, clients, count, num_cuts=6):
     down = np.broadcast_to(0.1 * links, (count, clients, num_cuts))
     work = np.tile(flops[-1] - flops, (clients, 1))
     own = flops / varied[..., None] + links
-    rounds = MeasuredRounds(own, work, down, 0, rng.integers(2, num_cuts, clients), 0.3 * clients)
-    first = best_round(flops / speed[:, None] + links, work, down[0], rounds.feasible, rounds.main_hz).cuts
+    rounds = MeasuredRounds(
+        own, work, down, rows_between(0, rng.integers(2, num_cuts, clients), num_cuts), 0.3 * clients
+    )
+    first = best_round(flops / speed[:, None] + links, work, down[0], rounds.rows, rounds.main_hz).cuts
     return rounds, first
 
 
@@ -144,12 +157,12 @@ def test_descent_finds_what_enumeration_finds():
     worst = 0.0
     for seed in range(10):
         rounds, first = random_fleet(seed, 5, 10)
-        best = choose_measured_cuts(rounds, first, CutSettings(method="exhaustive"))
-        plan = choose_measured_cuts(rounds, first)
+        best = plan_of(rounds, first, CutSettings(method="exhaustive"))
+        plan = plan_of(rounds, first)
         worst = max(worst, plan.mean_s / best.mean_s - 1)
         assert plan.lower_bound_s <= best.mean_s * (1 + 1e-12)
         assert plan.mean_s <= rounds.round_s(first).mean() * (1 + 1e-12)
-        assert plan.mean_s <= rounds.round_s(best_single(rounds)).mean() * (1 + 1e-9)
+        assert plan.mean_s <= rounds.round_s(best_single_cut(CutRequest(rounds.rows, rounds)).cuts).mean() * (1 + 1e-9)
         assert (rounds.round_s(plan.cuts) <= rounds.even_round_s(plan.cuts) * (1 + 1e-12)).all()
     assert worst <= 1e-3
 
@@ -159,14 +172,14 @@ def test_samples_beat_the_mean_where_speeds_vary():
     gains = []
     for seed in range(10):
         rounds, first = random_fleet(seed, 30, 10)
-        gains.append(1 - choose_measured_cuts(rounds, first).mean_s / rounds.round_s(first).mean())
+        gains.append(1 - plan_of(rounds, first).mean_s / rounds.round_s(first).mean())
     assert min(gains) >= -1e-12
     assert max(gains) > 1e-4
 
 
 def test_the_genetic_algorithm_takes_measured_links_too():
     rounds, first = random_fleet(3, 4, 5)
-    plan = choose_measured_cuts(rounds, first, CutSettings(method="ga", population=20))
+    plan = plan_of(rounds, first, CutSettings(method="ga", population=20))
     assert plan.mean_s <= rounds.round_s(first).mean() * (1 + 1e-12)
     assert plan.method == "ga"
 
@@ -174,4 +187,4 @@ def test_the_genetic_algorithm_takes_measured_links_too():
 def test_too_many_to_enumerate():
     rounds, first = random_fleet(0, 30, 2)
     with pytest.raises(InputError, match="choose descent"):
-        choose_measured_cuts(rounds, first, CutSettings(method="exhaustive"))
+        plan_of(rounds, first, CutSettings(method="exhaustive"))

@@ -30,7 +30,7 @@ def an_instance(clients, subchannels, seed):
     """A scenario, random cuts for it, and its training stage."""
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     return scenario, cuts, training_stage(scenario, cuts)
 
 

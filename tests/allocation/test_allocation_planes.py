@@ -24,7 +24,7 @@ def kinked(seed, clients=6, subchannels=4):
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels, sharing="bandwidth")
     scenario = replace(scenario, max_cut=np.full(clients, WHOLE), cpu_hz=rng.uniform(5e10, 1e11, clients))
-    cuts = np.minimum(rcls(scenario, rng), WHOLE - 1)
+    cuts = np.minimum(rcls(scenario.rows, rng), WHOLE - 1)
     cuts[: max(1, clients // 3)] = WHOLE
     return scenario, cuts
 
@@ -70,7 +70,7 @@ def test_planes_alone_agree_with_descent(seed, monkeypatch):
     monkeypatch.setattr(bandwidth, "FEW_STEPS", 10**6)
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, 5, 3, sharing="bandwidth")
-    stage = training_stage(scenario, rcls(scenario, rng))
+    stage = training_stage(scenario, rcls(scenario.rows, rng))
     by_descent = bandwidth.descend(stage, StopWhen(1e-4), TimeLimit(60.0))
     share = bandwidth.first_shares(stage)
     T, rho, _ = solve_shares(stage, share, 0.0, 0.0)

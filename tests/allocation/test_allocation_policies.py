@@ -7,6 +7,7 @@ import pytest
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
 from hsfl.allocation.cut_methods import CutSettings, rcls
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.exclusive import solve_stage
 from hsfl.allocation.joint import exact
@@ -24,7 +25,7 @@ def test_no_baseline_beats_exact(name, sharing):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6, sharing=sharing)
-        cuts = rcls(scenario, rng)
+        cuts = rcls(scenario.rows, rng)
         if sharing == "bandwidth" and policy(name).subchannels == "greedy":
             with pytest.raises(InputError, match="deals whole subchannels"):
                 policy(name).allocate(scenario, cuts)
@@ -40,7 +41,7 @@ def test_no_baseline_beats_exact(name, sharing):
 def test_each_changes_one_decision():
     rng = np.random.default_rng(0)
     scenario = random_scenario(rng, 4, 6)
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     np.testing.assert_allclose(policy("ecfa").allocate(scenario, cuts).server_hz, scenario.main_hz / 4)
     etra = policy("etra").allocate(scenario, cuts)
     np.testing.assert_allclose(etra.main_down_power_w.sum(axis=1), scenario.main_power_w / 4)
@@ -54,11 +55,12 @@ def test_each_changes_one_decision():
     even = policy("even").allocate(scenario, cuts)
     assert sorted(np.bincount(even.owner)) == [1, 1, 2, 2]
     assert etra.status is SolveStatus.HEURISTIC
-    assert (policy("scls").choose([scenario]) == scenario.max_cut.min()).all()
-    random = policy("rcls").choose([scenario], CutSettings(seed=3))
+    assert (policy("scls").choose(radio_request([scenario])).cuts == scenario.max_cut.min()).all()
+    request = radio_request([scenario], CutSettings(seed=3))
+    random = policy("rcls").choose(request).cuts
     assert ((random >= scenario.min_cut) & (random <= scenario.max_cut)).all()
-    assert (random == policy("rcls").choose([scenario], CutSettings(seed=3))).all()
-    assert np.ptp(policy("cpsl").choose([scenario])) == 0
+    assert (random == policy("rcls").choose(request).cuts).all()
+    assert np.ptp(policy("cpsl").choose(request).cuts) == 0
 
 
 def test_policies_drop_clients_at_tau():
@@ -80,7 +82,7 @@ def test_the_cheapest_samples_are_kept_first():
         rng = np.random.default_rng(seed)
         scenario = random_scenario(rng, 4, 6)
         scenario = replace(scenario, num_batches=rng.integers(1, 40, 4).astype(float))
-        cuts = rcls(scenario, rng)
+        cuts = rcls(scenario.rows, rng)
         stage = training_stage(scenario, cuts)
         tau_s = 0.7 * solve_stage(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
         per_sample = prices(stage, tau_s) / scenario.num_batches

@@ -16,7 +16,7 @@ def agree(clients, subchannels, seed, time_limit_s, gap=1e-3):
     """Both intervals [bound, value] must meet: each value is above the other's bound."""
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, clients, subchannels)
-    cuts = rcls(scenario, rng)
+    cuts = rcls(scenario.rows, rng)
     ours = exact(scenario, cuts, gap=gap)
     theirs = allocate(scenario, cuts, "scip", time_limit_s=time_limit_s, gap=gap)
     assert violation(scenario, theirs) <= 1e-9

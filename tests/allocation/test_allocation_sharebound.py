@@ -64,7 +64,7 @@ def test_the_bound_at_the_paper_s_sizes():
 def test_prices_prove_far_more_than_each_alone_and_find_better_cuts():
     rng = np.random.default_rng(0)
     scenario = random_scenario(rng, 20, 8, sharing="bandwidth")
-    first = best = exact(scenario, rcls(scenario, rng), gap=1e-2)
+    first = best = exact(scenario, rcls(scenario.rows, rng), gap=1e-2)
     for _ in range(2):
         answers = [exact(scenario, cuts, gap=1e-2) for cuts in priced_cuts([scenario], best.cuts, TimeLimit(10.0))]
         best = min(answers, key=lambda answer: answer.round_s)

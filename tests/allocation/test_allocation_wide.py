@@ -11,11 +11,10 @@ import pytest
 from wide_scenarios import KINDS, wide_rounds, wide_scenario
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import CutSettings
+from hsfl.allocation.cut_methods import CutRequest, CutSettings, search_cuts
 from hsfl.allocation.cutbound import bound_over_cuts
 from hsfl.allocation.joint import exact, warm_up
 from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
-from hsfl.allocation.measured_cuts import choose_measured_cuts
 from hsfl.allocation.policies import policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
@@ -113,13 +112,13 @@ def judge_measured(seed):
         assert cycles.sum() <= hz
         ends_s = own_s + np.divide(work, cycles, out=np.zeros(len(rows)), where=work > 0)
         assert ends_s.max() <= T_s * ROUNDING
-        plan = best_round(all_own_s, rounds.work_cycles, all_down_s, rounds.feasible, hz)
+        plan = best_round(all_own_s, rounds.work_cycles, all_down_s, rounds.rows, hz)
         assert plan.lower_bound_s <= plan.round_s <= (T_s + down_s.max()) * ROUNDING
         assert plan.round_s <= plan.lower_bound_s * ROUNDING  # no gap was allowed
         for even in (False, True):
             kept = keep_within(own_s, work, np.ones(len(rows)), hz, 2 * T_s, even)
             assert kept.all() or even or T_s == 0
-    chosen = choose_measured_cuts(rounds, cuts, CutSettings(time_limit_s=0.1))
+    chosen = search_cuts(CutRequest(rounds.rows, rounds, CutSettings(time_limit_s=0.1), cuts))
     assert chosen.lower_bound_s <= chosen.mean_s <= rounds.round_s(cuts).mean() * ROUNDING
 
 

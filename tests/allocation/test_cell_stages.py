@@ -19,7 +19,7 @@ from hsfl.allocation.stage import Stage, distribution_stage
 def city(seed: int, sizes: list[int], sharing: str):
     rng = np.random.default_rng(seed)
     cells = [random_scenario(rng, size, 6, sharing) for size in sizes]
-    return cells, [rcls(cell, rng) for cell in cells]
+    return cells, [rcls(cell.rows, rng) for cell in cells]
 
 
 @pytest.mark.parametrize("sharing", ["exclusive", "bandwidth"])
@@ -60,7 +60,7 @@ def test_cells_that_are_nearly_alike_keep_the_gap_too() -> None:
     for seed in range(8):
         rng = np.random.default_rng(seed)
         cells = [random_scenario(rng, int(rng.integers(4, 9)), 6, "bandwidth") for _ in range(12)]
-        cuts = [rcls(cell, rng) for cell in cells]
+        cuts = [rcls(cell.rows, rng) for cell in cells]
         alone_s = np.array([policy("proposed").distribute(*each, 1e-3, 5.0).round_s for each in zip(cells, cuts)])
         alike = alone_s.mean() / alone_s * rng.uniform(0.97, 1.0, 12)
         cells = [replace(cell, model_bits=cell.model_bits * factor) for cell, factor in zip(cells, alike)]

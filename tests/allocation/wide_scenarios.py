@@ -12,7 +12,7 @@ Legend: K clients (1 to 8), I subchannels (1 to 10), C cuts. Every kind draws it
 import numpy as np
 
 from hsfl.allocation.measured_cuts import MeasuredRounds
-from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.scenario import Scenario, rows_between
 from hsfl.allocation.scenario_ranges import RANGES, SIGNAL_TO_NOISE
 
 KINDS = ("full", "spread", "pair", "ends", "near")
@@ -116,8 +116,7 @@ def wide_rounds(seed):
         own_s=table(-30, 40, S, K, C),
         work_cycles=table(-20, 60, K, C),
         down_s=table(-30, 40, S, K, C),
-        min_cut=0,
-        max_cut=rng.integers(0, C, K),
+        rows=rows_between(0, rng.integers(0, C, K), C),
         main_hz=float(10 ** rng.uniform(0, 24)),
     )
-    return rounds, rng.integers(0, rounds.max_cut + 1)
+    return rounds, rng.integers(0, rounds.rows.sum(axis=1))

@@ -25,8 +25,9 @@ from hsfl.experiments.fleets import (
 from hsfl.experiments.gains import find_gains
 from hsfl.experiments.reclock import at_budget
 from hsfl.experiments.traces import Trace, file_name, find_trace, is_of, read_trace
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import _phases
-from hsfl.planning.policy_cuts import samples
+from hsfl.planning.policy_cuts import sampled_scenarios
 from hsfl.planning.world import count_batches, world_of
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
@@ -114,7 +115,7 @@ def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
     found = solve(type(point)(config, point.num_samples, GAINS), cost)
     world = world_of(config, cost)
     num_batches = count_batches(config, config.network.sample_scale * np.array(point.num_samples))
-    planned_on = samples(world, config.allocation, config.train.batch_size, num_batches, 1)
+    planned_on = sampled_scenarios(CutTask(config, world, num_batches))
 
     def proposed_s(cuts: tuple[int, ...]) -> float:
         return float(np.mean([exact(each, np.array(cuts), gap=1e-3, time_limit_s=1.0).round_s for each in planned_on]))

@@ -73,11 +73,11 @@ def test_a_plan_is_searched_as_the_config_says(monkeypatch: pytest.MonkeyPatch) 
     base = with_changes(paper_base(2), [*SMALL, *(f"allocation.{word}" for word in words)])
     seen = []
 
-    def stop(samples: Any, how: Any) -> None:
-        seen.append(how)
+    def stop(request: Any) -> None:
+        seen.append(request.settings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hsfl.allocation.cuts.choose_cuts", stop)
+    monkeypatch.setattr("hsfl.allocation.cut_methods.search_cuts", stop)
     (point, *_) = points(small_study(base=base))
     with pytest.raises(KeyboardInterrupt):
         solve(point, cost_of(base))

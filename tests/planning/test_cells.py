@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
+from hsfl.allocation.policies import policy
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.models.cost import CostTable
 from hsfl.network.latency import shared_rate_bps
-from hsfl.planning.choice import is_crowd, sampled_rounds_of
-from hsfl.planning.crowds import crowd_cuts
+from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.policy_cuts import cut_request
 from hsfl.planning.round_clock import RoundClock
-from hsfl.planning.world import count_batches, world_of
+from hsfl.planning.world import world_of
 
 DEPTH = np.arange(5.0)
 COST = CostTable(
@@ -115,9 +116,10 @@ def test_prices_choose_better_cuts_than_one_cut_for_all() -> None:
     words = [*WORDS, "network.cells=3", "allocation.policy=proposed", "fleet.cpu_hz=[1e8,2e10]", "fleet.max_cut=4"]
     config = read_config(None, [*words, "fleet.num_clients=90", "fleet.cuts=planned", "allocation.gap=0.02"])
     num_samples = np.full(90, 200.0)
-    world, batches = world_of(config, COST), count_batches(config, num_samples)
+    world = world_of(config, COST)
     assert is_crowd(world)
-    cuts, model_s = crowd_cuts(world, sampled_rounds_of(config, num_samples), 8, batches, 1)
+    choice = policy("proposed").choose(cut_request(CutTask.of_run(config, world, num_samples)))
+    cuts, model_s = choice.cuts, choice.mean_s
     every = np.arange(90)
 
     def mean_s(chosen: np.ndarray) -> float:
@@ -134,9 +136,7 @@ def test_prices_choose_better_cuts_than_one_cut_for_all() -> None:
 def test_a_crowd_under_the_even_allocation_takes_its_fastest_cuts_without_trying_them_one_by_one() -> None:
     config = read_config(None, [*WORDS, "fleet.num_clients=2500", "fleet.cuts=fastest", "train.clients_per_round=50"])
     world, num_samples = world_of(config, COST), np.full(2500, 30.0)
-    participants = sampled_rounds_of(config, num_samples)
-    how = (config.fleet, config.allocation, world, 8, count_batches(config, num_samples), config.options)
-    chosen = choose_cuts(*how, participants)
+    chosen, _ = choose_cuts(CutTask.of_run(config, world, num_samples))
 
     def round_s(cuts) -> float:
         clock = RoundClock(config, world, tuple(cuts), num_samples)

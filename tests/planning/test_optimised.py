@@ -11,10 +11,9 @@ from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
-from hsfl.planning.choice import choose_clients
-from hsfl.planning.measured_links import sampled_rounds
+from hsfl.planning.choice import CutTask, choose_clients
 from hsfl.planning.optimised import policy_notes
-from hsfl.planning.policy_cuts import samples
+from hsfl.planning.policy_cuts import cut_request, sampled_scenarios
 from hsfl.planning.scenarios import scenario
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run
@@ -61,7 +60,7 @@ def test_planned_cuts_beat_others_on_the_planned_samples() -> None:
     settings = config("allocation.policy=proposed", "fleet.cuts=planned")
     bench = prepare(settings)
     assert all(1 <= cut <= most for cut, most in zip(bench.task.cuts, bench.world.fleet.max_cut))
-    planned = samples(bench.world, settings.allocation, 8, bench.num_samples / 8, 1)
+    planned = sampled_scenarios(CutTask(settings, bench.world, bench.num_samples / 8))
 
     def mean_s(cuts: tuple[int, ...]) -> float:
         return float(np.mean([policy("proposed").allocate(s, np.array(cuts)).round_s for s in planned]))
@@ -171,8 +170,9 @@ def test_tau_on_measured_links(name: str) -> None:
 
 def test_planned_cuts_on_measured_links() -> None:
     bench = prepare(config(*MEASURED, "allocation.policy=proposed", "fleet.cuts=planned"))
-    sampled = sampled_rounds(bench.world, 3, 8, bench.num_samples / 8, 1)
-    mean_s = {cuts: float(sampled.round_s(np.array(cuts)).mean()) for cuts in product((1, 2, 3), repeat=4)}
+    sampled = cut_request(CutTask(bench.task.config, bench.world, bench.num_samples / 8)).rounds
+    assert sampled is not None
+    mean_s = {cuts: float(sampled.mean_s(np.array([cuts]))[0]) for cuts in product((1, 2, 3), repeat=4)}
     assert mean_s[bench.task.cuts] <= min(mean_s.values()) * (1 + 1e-3)
     assert prepare(config(*MEASURED, "allocation.policy=scls", "fleet.cuts=planned")).task.cuts == (3, 3, 3, 3)
 

@@ -12,8 +12,8 @@ from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny
 
 from hsfl.allocation import fitness as judging
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.cut_methods import CutSettings, search_cuts
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.runs import loop
@@ -34,8 +34,8 @@ def test_a_search_keeps_its_limit_where_every_candidate_is_slow(monkeypatch: pyt
         return exact(*words, **settings)
 
     monkeypatch.setattr(judging, "exact", slow)
-    choose_cuts(samples, CutSettings(method=method, time_limit_s=0.1))  # compiles
-    plan = choose_cuts(samples, CutSettings(method=method, time_limit_s=1.0))
+    search_cuts(radio_request(samples, CutSettings(method=method, time_limit_s=0.1)))  # compiles
+    plan = search_cuts(radio_request(samples, CutSettings(method=method, time_limit_s=1.0)))
     assert plan.seconds < 3.0
     assert plan.timed_out
     assert plan.lower_bound_s <= plan.mean_s

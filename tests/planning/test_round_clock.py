@@ -11,6 +11,7 @@ from hsfl.frameworks import find_framework
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.clock import timeline
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import count_batches
@@ -55,7 +56,7 @@ def test_searched_cuts_are_for_the_batches_that_the_clock_charges() -> None:
     bench = prepare(settings)
     charged = np.ceil(bench.num_samples / 64)
     assert (count_batches(settings, bench.num_samples) == charged).all()
-    assert bench.task.cuts == fastest_cuts(bench.world, 64, charged, 1)
+    assert bench.task.cuts == fastest_cuts(CutTask(settings, bench.world, charged))
     pace = RoundClock(settings, bench.world, bench.task.cuts, bench.num_samples)
     assert (np.asarray(pace.job.num_batches) == charged).all()
 
@@ -64,7 +65,7 @@ def test_the_fastest_single_cut_is_the_fastest() -> None:
     settings = config("framework=splitfed_v1", "fleet.max_cut=3", "fleet.one_cut=fastest")
     bench = prepare(settings)
     num_batches = count_batches(settings, bench.num_samples)
-    best = fastest_one_cut(bench.world, 8, num_batches, 1, 3)
+    best = fastest_one_cut(CutTask(settings, bench.world, num_batches))
     assert bench.task.one_cut == best
 
     def mean_s(cut: int) -> float:

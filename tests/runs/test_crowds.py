@@ -13,10 +13,10 @@ from tests.small_runs import tiny
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.choice import sampled_rounds_of
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.round_clock import RoundClock
-from hsfl.planning.world import count_batches, world_of
+from hsfl.planning.world import world_of
 from hsfl.report.page import write_page
 from hsfl.report.page_words import say
 from hsfl.runs import crowds
@@ -128,9 +128,7 @@ def _lines_run(num_clients: int) -> int:
     sys.settrace(trace)
     try:
         world = world_of(config, COST)
-        sampled = sampled_rounds_of(config, num_samples)
-        batches = count_batches(config, num_samples)
-        cuts = choose_cuts(config.fleet, config.allocation, world, 8, batches, config.options, sampled)
+        cuts, _ = choose_cuts(CutTask.of_run(config, world, num_samples))
         clock = RoundClock(config, world, cuts, num_samples)
         line, _ = clock.round(0, clock.chosen(0))
         crowds.round_crowd(line, cuts)

@@ -213,7 +213,7 @@ def test_a_resumed_run_keeps_the_cuts_that_it_began_with(tmp_path: Path, monkeyp
     def other(*_: object) -> tuple[int, ...]:
         raise AssertionError("the cuts are searched again")
 
-    monkeypatch.setattr(preparing, "run_cuts", other)
+    monkeypatch.setattr(preparing, "choose_cuts", other)
     loop.run(tiny(*planned), tmp_path / "run", resume=True)
     assert [record.cuts for record in RunFolder(tmp_path / "run").rounds()] == [cuts] * 3
 

@@ -1,14 +1,13 @@
 """One training, several clocks: what takes over a training has the numbers that it would have had itself."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 
-from hsfl.allocation.cut_methods import CutChoice, CutSettings
-from hsfl.planning import policy_cuts
+from hsfl.allocation.cut_methods import METHODS, CutChoice, CutRequest, CutSettings, descent
 from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
@@ -109,11 +108,11 @@ def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest
     """For the check, the rounds that fit and the run itself; a framework with one cut for all searches none."""
     searched = []
 
-    def plan_cuts(*words: Any, **settings: Any) -> CutChoice:
-        searched.append(words)
-        return policy_cuts.choose_cuts(policy_cuts.samples(*words), CutSettings(time_limit_s=1.0))
+    def search(request: CutRequest) -> CutChoice:
+        searched.append(request)
+        return descent(replace(request, settings=CutSettings(time_limit_s=1.0)))
 
-    monkeypatch.setattr(policy_cuts, "plan_cuts", plan_cuts)
+    monkeypatch.setitem(METHODS, "descent", search)
     words = [
         "fleet.cuts=planned",
         "allocation.policy=proposed",
@@ -134,7 +133,7 @@ def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_policy_with_a_rule_for_cuts_searches_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(policy_cuts, "plan_cuts")
+    monkeypatch.setattr("hsfl.allocation.cut_methods.METHODS", {})
     for policy in ("scls", "cpsl", "rcls"):
         bench = prepare(tiny("fleet.cuts=planned", f"allocation.policy={policy}", "fleet.max_cut=[2, 3, 4]"))
         assert bench.plan_note is None

@@ -49,6 +49,12 @@ class CellsAnswer:
     seconds: float
     training_bound_s: float = 0.0  # the part of lower_bound_s that is proven for training alone
 
+    @classmethod
+    def of_one(cls, one: Allocation, main_hz: float) -> "CellsAnswer":
+        """The answer where there is one cell, which has all cycles."""
+        proven = (one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds, one.training_bound_s)
+        return cls((one,), np.array([float(main_hz)]), *proven)
+
 
 @dataclass(frozen=True)
 class Training:
@@ -71,11 +77,7 @@ def solve_cells(
     _check(scenarios)
     cuts = [scenario.check_cuts(own) for scenario, own in zip(scenarios, cuts, strict=True)]
     if len(scenarios) == 1:
-        one = exact(scenarios[0], cuts[0], gap, time_limit_s)
-        whole_hz = np.array([float(scenarios[0].main_hz)])
-        return CellsAnswer(
-            (one,), whole_hz, one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds, one.training_bound_s
-        )
+        return CellsAnswer.of_one(exact(scenarios[0], cuts[0], gap, time_limit_s), scenarios[0].main_hz)
     _compile()
     for scenario in scenarios:
         warm_up(scenario)

@@ -23,6 +23,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hsfl.allocation.cut_methods import CutChoice, CutRequest, Judge, Rounds
+from hsfl.allocation.solving import TimeLimit
+from hsfl.errors import InputError
+
 Array = np.ndarray
 STEPS = 200  # of a bisection, at most
 CLOSE = 1e-4  # relative width at which a bisection over T, or over a price, ends
@@ -84,14 +88,32 @@ class CutRule:
         return np.concatenate([_answers(loads.take(part), self.prices, cell[part], num_subchannels) for part in parts])
 
 
-def choose(crowd: Crowd, every: Loads, cell: Array) -> tuple[Array, float]:
-    """(a cut for every client [K], the seconds of a round in this model). crowd: of the sampled rounds. cell: [K] of every client."""
-    subs = crowd.num_subchannels
+@dataclass(frozen=True)
+class LargeFleet(Rounds):
+    """A fleet whose clients answer to the prices of sampled rounds."""
+
+    crowd: Crowd  # of the sampled rounds
+    loads: Loads  # of every client
+    cell: Array  # [K] of every client
+
+    def judge(self, request: CutRequest) -> Judge:
+        raise InputError(f"cuts cannot be tried one by one for {len(self.cell)} clients; take those that prices choose")
+
+    def mean_s(self, cuts: Array) -> Array:
+        raise InputError(f"cuts cannot be tried one by one for {len(self.cell)} clients; take those that prices choose")
+
+
+def priced_fleet_cuts(request: CutRequest) -> CutChoice:
+    """A cut for every client of a large fleet; the mean round is that of this model, and nothing is proven of it."""
+    fleet, clock = request.rounds, TimeLimit(np.inf)
+    assert isinstance(fleet, LargeFleet)
+    crowd, subs = fleet.crowd, fleet.crowd.num_subchannels
     rules = [CutRule(find_prices(crowd, dear)) for dear in DEAR]
     rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
     seconds = [round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
     best = int(np.argmin(seconds))
-    return rules[best].cuts(every, cell, subs), seconds[best]
+    cuts, mean_s = rules[best].cuts(fleet.loads, fleet.cell, subs), seconds[best]
+    return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds())
 
 
 def round_s(crowd: Crowd, cuts: Array) -> float:

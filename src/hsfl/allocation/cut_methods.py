@@ -1,20 +1,22 @@
 """Which cut for which client: the methods that look for good cuts, for a radio and for measured links alike.
 
-Legend: K clients, S samples, P candidates; a candidate is a cut for each client, [K].
+Legend: K clients, C rows of the cost table, S samples, P candidates; a candidate is a row for each client, [K]. A row is a cut.
 
-A `Judge` values candidates by the mean over samples of their round. The methods ask it:
+A method is one function from a `CutRequest` to a `CutChoice`. It asks the request's rounds for a `Judge`, which values candidates by the
+mean over samples of their round and knows how to improve one:
 
     descent     change cuts where the judge says that a change may help, from good starts and from kicks; the default
     ga          pymoo's genetic algorithm, as in the paper
     exhaustive  every candidate, for small fleets
+
+Rules choose without a search: `random`, `smallest` and `single`. Large fleets answer to prices (`crowd`).
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 
@@ -54,34 +56,58 @@ class CutSettings:
 
 @dataclass(frozen=True)
 class CutChoice:
-    """The cuts chosen, the exact mean of their rounds, and how far they can be from the best cuts at most."""
+    """The cuts chosen, the exact mean of their rounds, and how far they can be from the best cuts at most.
+
+    A rule values no rounds: round_s is empty then, and mean_s is nan.
+    """
 
     cuts: Array  # [K]
-    round_s: Array  # [S] with exact allocation
-    mean_s: float
-    lower_bound_s: float  # on the mean round, over all cuts
-    gap: float
-    method: str
-    evaluations: int
-    seconds: float
+    round_s: Array = field(default_factory=lambda: np.zeros(0))  # [S] with exact allocation
+    mean_s: float = math.nan
+    lower_bound_s: float = 0.0  # on the mean round, over all cuts
+    gap: float = 1.0
+    method: str = "rule"
+    evaluations: int = 0
+    seconds: float = 0.0
     timed_out: bool = False  # the time limit stopped the search: on a faster machine it may find other cuts
 
 
-class CutRange(Protocol):
-    """A fleet, as far as cuts are concerned: every client may take a cut from min_cut to its max_cut."""
+def ignore_progress(what: str, step: int, best_s: float) -> None:
+    """Where nobody wants to be told."""
 
-    @property
-    def min_cut(self) -> int: ...
-    @property
-    def max_cut(self) -> Array: ...  # [K]
-    @property
-    def num_clients(self) -> int: ...
+
+@dataclass(frozen=True)
+class CutRequest:
+    """What a method chooses cuts for. A method may give client k any row r with rows[k, r], and no other."""
+
+    rows: Array  # [K, C] bool: the rows of the cost table that each client may take
+    rounds: "Rounds | None" = None  # to value candidates on; None where a rule values none
+    settings: CutSettings = field(default_factory=CutSettings)
+    start: Array | None = None  # [K] good cuts to begin with, where some are known
+    on_progress: OnProgress = ignore_progress
+
+    def judge(self) -> "Judge":
+        """What values this request's candidates."""
+        assert self.rounds is not None, "a search needs rounds"
+        return self.rounds.judge(self)
+
+
+class Rounds(ABC):
+    """Sampled rounds of one fleet."""
+
+    @abstractmethod
+    def judge(self, request: CutRequest) -> "Judge":
+        """A judge of candidates, whose clock runs from now on."""
+
+    @abstractmethod
+    def mean_s(self, cuts: Array) -> Array:
+        """The mean rounds of a few candidates in seconds, [P, K] -> [P], without a time limit."""
 
 
 class Judge(ABC):
-    """Values candidates, and knows how to improve one."""
+    """Values candidates, remembers the best, and knows how to improve one."""
 
-    fleet: CutRange
+    clock: TimeLimit  # of the search
     at_a_time = 500  # candidates between looks at the clock
     most_kicked: float = math.inf  # clients that one kick changes at most
     kicks_s = math.inf  # seconds for all kicks together
@@ -97,106 +123,139 @@ class Judge(ABC):
         """The mean rounds in seconds of candidates, [P, K] -> [P]."""
 
     @abstractmethod
-    def population(self, settings: CutSettings) -> Array:
+    def population(self) -> Array:
         """The first candidates of the genetic algorithm, [population, K]."""
 
     @abstractmethod
-    def first_descent(self, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> tuple[Array, float]:
+    def first_descent(self) -> tuple[Array, float]:
         """Descend from good starts: (best cuts [K], their mean round in seconds)."""
 
     @abstractmethod
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
         """Improve cuts [K] change by change: (cuts, their mean round in seconds)."""
 
+    @abstractmethod
+    def choice(self) -> CutChoice:
+        """The best of all candidates that were valued, with its exact rounds and the bound."""
 
-def scls(fleet: CutRange) -> Array:
-    """SCLS: the smallest max_cut for all clients, [K]."""
-    return np.full(fleet.num_clients, fleet.max_cut.min())
+
+def row_at(rows: Array, places: Array) -> Array:
+    """The rows [..., K] at places [..., K] among those that each client may take. rows: [K, C] bool."""
+    return np.argsort(~rows, axis=1, kind="stable")[np.arange(len(rows)), places]
 
 
-def rcls(fleet: CutRange, rng: np.random.Generator) -> Array:
+def place_of(rows: Array, cuts: Array) -> Array:
+    """The places [..., K] of cuts [..., K] among the rows that each client may take: `row_at` gives the cuts back."""
+    return (np.cumsum(rows, axis=1) - 1)[np.arange(len(rows)), cuts]
+
+
+def scls(rows: Array) -> Array:
+    """SCLS: the deepest cut that every client may take, for all clients, [K]."""
+    return np.full(len(rows), np.flatnonzero(rows.all(axis=0))[-1])
+
+
+def rcls(rows: Array, rng: np.random.Generator) -> Array:
     """RCLS: a random feasible cut for each client, uniform, [K]."""
-    return rng.integers(fleet.min_cut, fleet.max_cut + 1)
+    return row_at(rows, rng.integers(0, rows.sum(axis=1)))
 
 
-def single_cuts(fleet: CutRange) -> Array:
-    """All candidates with the same cut for all clients, from min_cut to the largest cut that everyone can hold, [P, K]."""
-    return np.arange(fleet.min_cut, fleet.max_cut.min() + 1)[:, None] * np.ones(fleet.num_clients, int)
+def single_cuts(rows: Array) -> Array:
+    """All candidates with the same cut for all clients, [P, K]."""
+    return np.flatnonzero(rows.all(axis=0))[:, None] * np.ones(len(rows), int)
 
 
-def choose(judge: Judge, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress | None = None) -> None:
-    """Let a method try candidates; the judge remembers the best."""
-    METHODS[settings.method](judge, settings, clock, on_progress or (lambda what, step, best: None))
+def random_cuts(request: CutRequest) -> CutChoice:
+    """A random cut for each client."""
+    return CutChoice(rcls(request.rows, streams.stream(request.settings.seed, "rcls")))
 
 
-def check_method(settings: CutSettings) -> None:
-    """An error where there is no such method."""
-    if settings.method not in METHODS:
-        raise InputError(f"method is {settings.method!r}; choose {', '.join(METHODS)}")
+def smallest_cut(request: CutRequest) -> CutChoice:
+    """The smallest max_cut, for all clients."""
+    return CutChoice(scls(request.rows))
 
 
-def chosen(
-    cuts: Array,
-    round_s: Array,
-    lower_bound_s: float,
-    settings: CutSettings,
-    judge: Judge,
-    clock: TimeLimit,
-    timed_out: bool,
-) -> CutChoice:
-    """The choice with its gap; round_s [S] are the exact rounds of cuts [K]."""
+def best_single_cut(request: CutRequest) -> CutChoice:
+    """The best one cut for all clients."""
+    assert request.rounds is not None, "single cuts are tried on rounds"
+    candidates = single_cuts(request.rows)
+    return CutChoice(candidates[int(np.argmin(request.rounds.mean_s(candidates)))])
+
+
+def search_cuts(request: CutRequest) -> CutChoice:
+    """The cuts that the method of the settings finds."""
+    name = request.settings.method
+    if name not in METHODS:
+        raise InputError(f"method is {name!r}; choose {', '.join(METHODS)}")
+    return METHODS[name](request)
+
+
+def with_proof(
+    cuts: Array, round_s: Array, lower_bound_s: float, request: CutRequest, judge: Judge, clock: TimeLimit, timed_out: bool
+) -> CutChoice:  # fmt: skip
+    """The choice of a judge with its gap; round_s [S] are the exact rounds of cuts [K]. clock: of the whole search."""
     mean_s = float(round_s.mean())
     bound_s, gap = with_gap(lower_bound_s, mean_s)
-    return CutChoice(
-        cuts, round_s, mean_s, bound_s, gap, settings.method, judge.evaluations, clock.seconds(), timed_out
-    )
+    method = request.settings.method
+    return CutChoice(cuts, round_s, mean_s, bound_s, gap, method, judge.evaluations, clock.seconds(), timed_out)
 
 
-def _exhaustive(judge: Judge, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> None:
+def exhaustive(request: CutRequest) -> CutChoice:
     """Every candidate, until the time is over."""
-    low, high = judge.fleet.min_cut, judge.fleet.max_cut
-    count = np.prod((high - low + 1).astype(float))
+    count = np.prod(request.rows.sum(axis=1).astype(float))
     if count > EXHAUSTIVE:
         raise InputError(f"allocation.cuts=exhaustive would try {count:.3g} cut vectors; choose descent or ga")
-    everything = np.array(list(product(*(range(low, most + 1) for most in high))))
+    judge = request.judge()
+    everything = np.array(list(product(*map(np.flatnonzero, request.rows))))
     for step, part in enumerate(np.array_split(everything, max(1, len(everything) // judge.at_a_time))):
-        on_progress("cut vectors", step, float(judge(part).min()))
-        if clock.over():
+        request.on_progress("cut vectors", step, float(judge(part).min()))
+        if judge.clock.over():
             break
+    return judge.choice()
 
 
-def _descent(judge: Judge, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> None:
+def descent(request: CutRequest) -> CutChoice:
     """Descend from the best starts, then from kicks of the best cuts, until no kick helps."""
+    judge, settings = request.judge(), request.settings
     rng = streams.stream(settings.seed, "kicks")
-    best, best_s = judge.first_descent(settings, clock, on_progress)
-    clock, failures = TimeLimit(min(judge.kicks_s, clock.left_s())), 0
+    best, best_s = judge.first_descent()
+    clock, failures = TimeLimit(min(judge.kicks_s, judge.clock.left_s())), 0
     while failures < settings.patience and best_s * (1 - settings.gap) > judge.lower_bound_s and not clock.over():
-        cuts, value_s = judge.descend(_kicked(judge, best, rng), clock)
+        cuts, value_s = judge.descend(_kicked(request.rows, judge.most_kicked, best, rng), clock)
         failures = 0 if value_s < best_s * (1 - settings.significant) else failures + 1
         if value_s < best_s:
             best, best_s = cuts, value_s
-        on_progress("kicks", judge.evaluations, best_s)
+        request.on_progress("kicks", judge.evaluations, best_s)
+    return judge.choice()
 
 
-def _kicked(judge: Judge, cuts: Array, rng: np.random.Generator) -> Array:
-    """The cuts [K] with new random cuts for a few clients."""
-    fleet, cuts = judge.fleet, cuts.copy()
-    size = int(min(len(cuts), 2 + len(cuts) // 5, judge.most_kicked))
+def _kicked(rows: Array, most: float, cuts: Array, rng: np.random.Generator) -> Array:
+    """The cuts [K] with new random cuts for a few clients, at most `most`."""
+    cuts = cuts.copy()
+    size = int(min(len(cuts), 2 + len(cuts) // 5, most))
     some = rng.choice(len(cuts), size=size, replace=False)
-    cuts[some] = rng.integers(fleet.min_cut, fleet.max_cut[some] + 1)
+    cuts[some] = rcls(rows[some], rng)
     return cuts
 
 
-def _genetic(judge: Judge, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> None:
+def genetic(request: CutRequest) -> CutChoice:
     """The paper's way: pymoo's genetic algorithm, which asks the same judge."""
     from hsfl.allocation.genetic import GeneticSettings, run  # here, because pymoo takes seconds to load
 
+    judge, settings, rows = request.judge(), request.settings, request.rows
     ends = GeneticSettings(settings.seed, settings.patience, settings.significant, settings.max_generations)
-    run(judge, judge.fleet.min_cut, judge.fleet.max_cut, judge.population(settings), ends, clock, on_progress)
+    first = place_of(rows, judge.population())
+    run(lambda places: judge(row_at(rows, places)), rows.sum(axis=1), first, ends, judge.clock, request.on_progress)
+    return judge.choice()
 
 
-METHODS: dict[str, Callable[[Judge, CutSettings, TimeLimit, OnProgress], None]] = {
-    "descent": _descent,
-    "ga": _genetic,
-    "exhaustive": _exhaustive,
+METHODS: dict[str, Callable[[CutRequest], CutChoice]] = {
+    "descent": descent,
+    "ga": genetic,
+    "exhaustive": exhaustive,
+}
+RULES_FOR_CUTS: dict[str, Callable[[CutRequest], CutChoice]] = {  # by the names in `policy_table`
+    "random": random_cuts,
+    "smallest": smallest_cut,
+    "single": best_single_cut,
+    "optimised": search_cuts,
 }

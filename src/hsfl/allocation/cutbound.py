@@ -21,6 +21,7 @@ import numpy as np
 from hsfl.allocation import lagrange
 from hsfl.allocation.answer import Allocation
 from hsfl.allocation.bandwidth import bound_over_options
+from hsfl.allocation.cut_methods import place_of, row_at
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import exact
 from hsfl.allocation.oracles import by_matching, by_subsets, excluder
@@ -58,30 +59,28 @@ def warm_up_bound(sharing: str, many: bool) -> None:
         return
     tiny = random_scenario(np.random.default_rng(0), 2, 2, sharing)
     stage, group = options(tiny)
-    _prices(tiny, exact(tiny, np.ones(2, int)), stage, group, TimeLimit(1.0)).exclude(1e9)
+    _prices(tiny.rows, exact(tiny, np.ones(2, int)), stage, group, TimeLimit(1.0)).exclude(1e9)
 
 
-def options(scenario: Scenario) -> tuple[Stage, Array]:
+def options(scenario: Scenario, rows: Array | None = None) -> tuple[Stage, Array]:
     """The training stage with a row for every option, and group [K + 1], where each client's rows begin.
 
-    The download of the model, alone in the cell, is part of fixed_s.
+    The download of the model, alone in the cell, is part of fixed_s. rows: [K, C] bool, the options; None: all that C1 allows.
     """
-    s = scenario
-    per_client = [s.feasible_cuts(k) for k in range(s.num_clients)]
-    rows = np.repeat(np.arange(s.num_clients), [len(c) for c in per_client])
+    s, rows = scenario, scenario.rows if rows is None else rows
+    clients, cuts = np.nonzero(rows)
     repeated = replace(
         s,
-        cpu_hz=s.cpu_hz[rows],
-        client_flops_per_cycle=s.client_flops_per_cycle[rows],
-        max_power_w=s.max_power_w[rows],
-        num_batches=s.num_batches[rows],
-        max_cut=s.max_cut[rows],
-        main_gain=s.main_gain[rows],
-        edge_gain=s.edge_gain[rows],
+        cpu_hz=s.cpu_hz[clients],
+        client_flops_per_cycle=s.client_flops_per_cycle[clients],
+        max_power_w=s.max_power_w[clients],
+        num_batches=s.num_batches[clients],
+        max_cut=s.max_cut[clients],
+        main_gain=s.main_gain[clients],
+        edge_gain=s.edge_gain[clients],
     )
-    cuts = np.concatenate(per_client)
     stage = training_stage(repeated, cuts)
-    group = np.concatenate([[0], np.cumsum([len(c) for c in per_client])])
+    group = np.concatenate([[0], np.cumsum(rows.sum(axis=1))])
     return stage._replace(fixed_s=stage.fixed_s + download_s(repeated, cuts)), group
 
 
@@ -91,15 +90,19 @@ def download_s(scenario: Scenario, cuts: Array) -> Array:
     return alone_each_s(given_power(stage, stage.power_w))
 
 
-def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> float:
-    """A lower bound on the mean round over samples, in seconds, for any cuts; prices start from cuts [K], which are good."""
-    bounds = [_bound(sample, cuts, clock, len(samples) - index) for index, sample in enumerate(samples)]
+def bound_over_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit, rows: Array | None = None) -> float:
+    """A lower bound on the mean round over samples, in seconds, for any cuts; prices start from cuts [K], which are good.
+
+    rows: as in `options`.
+    """
+    rows = samples[0].rows if rows is None else rows
+    bounds = [_bound(sample, cuts, clock, len(samples) - index, rows) for index, sample in enumerate(samples)]
     return float(np.mean(bounds))
 
 
-def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> float:
+def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int, rows: Array) -> float:
     """The bound of one sample, in its part of the time: num_left samples are left, this one included."""
-    stage, group = options(sample)
+    stage, group = options(sample, rows)
     seconds = (clock.limit_s - clock.seconds()) / num_left
     if seconds < LEAST_S:
         return bound_over_options(stage, group, math.inf)
@@ -109,7 +112,7 @@ def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int) -> fl
     if sample.sharing == "bandwidth":
         if stage.start_w.size > MOST_SHARES:
             return alone_s
-        prices = _prices(sample, answer, stage, group, TimeLimit(seconds))
+        prices = _prices(rows, answer, stage, group, TimeLimit(seconds))
         return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
     return max(alone_s, _largest_excluded(_test(sample, stage, group), value_s, TimeLimit(seconds)))
 
@@ -138,25 +141,25 @@ def _few(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
     return excluder(stage, by_subsets(stage, group, limit, ROUNDS), PROGRAMMES)
 
 
-def _prices(sample: Scenario, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> BandPrices:
+def _prices(rows: Array, answer: Allocation, stage: Stage, group: Array, clock: TimeLimit) -> BandPrices:
     """Prices for shared bands, which start from an answer of the exact solver."""
     assert answer.share is not None
-    return BandPrices(stage, group, group[:-1] + answer.cuts - sample.min_cut, answer.share, clock)
+    return BandPrices(stage, group, group[:-1] + place_of(rows, answer.cuts), answer.share, clock)
 
 
-def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit) -> Array:
+def priced_cuts(samples: Sequence[Scenario], cuts: Array, clock: TimeLimit, rows: Array | None = None) -> Array:
     """Candidates [P, K] for shared bands: cuts [K], the cuts that clients buy in some samples at prices near the bound, and
-    the cut that most of these samples have for each client.
+    the cut that most of these samples have for each client. rows: as in `options`.
     """
-    chosen = [cuts]
+    chosen, rows = [cuts], samples[0].rows if rows is None else rows
     for sample in samples[:PRICED_SAMPLES]:
-        stage, group = options(sample)
+        stage, group = options(sample, rows)
         if clock.over() or stage.start_w.size > MOST_SHARES:
             break
         answer = exact(sample, cuts, time_limit_s=min(1.0, max(LEAST_S, clock.left_s())))
-        prices = _prices(sample, answer, stage, group, clock)
+        prices = _prices(rows, answer, stage, group, clock)
         _largest_excluded(prices.exclude, answer.round_s, clock.part(0.2))
-        chosen.append(prices.picks - group[:-1] + sample.min_cut)
+        chosen.append(row_at(rows, prices.picks - group[:-1]))
     votes = np.sum([row[:, None] == np.arange(samples[0].num_cuts) for row in chosen[1:]], axis=0)
     return np.unique([*chosen, votes.argmax(axis=1)] if len(chosen) > 1 else chosen, axis=0)
 

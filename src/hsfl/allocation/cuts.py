@@ -6,22 +6,23 @@ are valued by local search (`fitness`), finalists by the exact solver, and the c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hsfl import rng as streams
 from hsfl.allocation.cut_methods import (
     CutChoice,
+    CutRequest,
     CutSettings,
     Judge,
     OnProgress,
-    check_method,
-    choose,
-    chosen,
+    Rounds,
+    ignore_progress,
     rcls,
+    row_at,
     scls,
-    single_cuts,
+    with_proof,
 )
 from hsfl.allocation.cutbound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.fitness import Fitness
@@ -29,58 +30,53 @@ from hsfl.allocation.joint import exact, warm_up
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solving import TimeLimit
 from hsfl.allocation.subsets import few
+from hsfl.errors import InputError
 
 Array = np.ndarray
 LEAST_S = 0.02  # seconds for one exact round, even when the time is over
 STARTS = 12  # candidates that are valued before the descent; the two best of them are its starts
 
 
-def choose_cuts(
-    samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress | None = None
-) -> CutChoice:
-    """Choose cuts for samples of one fleet, which differ in gains and speeds.
+def radio_request(
+    samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress = ignore_progress
+) -> CutRequest:
+    """The request for cuts on samples of one fleet, which differ in gains and speeds.
 
     tau_s of the samples is left aside: if clients could be dropped, dropping them would look fast.
     """
-    settings, samples = settings or CutSettings(), [replace(sample, tau_s=None) for sample in samples]
-    check_method(settings)
-    limit_s = min(5.0, max(LEAST_S, settings.time_limit_s / (20 * max(1, len(samples)))))
-    fitness = Fitness(samples, settings.threads, limit_s)
-    warm_up(samples[0])
-    if settings.bound:
-        warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
-    clock, judge = TimeLimit(settings.time_limit_s), _RadioJudge(fitness)
-    fitness.clock = clock.part(0.6)
-    choose(judge, settings, fitness.clock, on_progress)
-    timed_out = not fitness.has_time()
-    if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
-        fitness.clock = clock.part(0.4)
-        _follow_prices(samples, fitness, fitness.clock)
-    cuts, round_s = _best_finalist(samples, fitness, settings, clock.part(0.5))
-    bound_s = bound_over_cuts(samples, cuts, clock) if settings.bound else 0.0
-    return chosen(cuts, round_s, bound_s, settings, judge, clock, timed_out)
+    if not samples:
+        raise InputError("samples is empty; give at least one scenario to choose cuts on")
+    rounds = RadioRounds(tuple(replace(sample, tau_s=None) for sample in samples))
+    return CutRequest(samples[0].rows, rounds, settings or CutSettings(), on_progress=on_progress)
 
 
-def best_single_cut(samples: Sequence[Scenario]) -> Array:
-    """The best one cut for all clients, [K]."""
-    candidates = single_cuts(samples[0])
-    return candidates[int(np.argmin(Fitness(samples)(candidates)))]
+@dataclass(frozen=True)
+class RadioRounds(Rounds):
+    """Sampled rounds over a radio."""
+
+    samples: tuple[Scenario, ...]
+
+    def judge(self, request: CutRequest) -> "RadioJudge":
+        return RadioJudge(self.samples, request)
+
+    def mean_s(self, cuts: Array) -> Array:
+        return Fitness(self.samples)(cuts)
 
 
-def first_candidates(scenario: Scenario, seed: int, count: int) -> Array:
-    """SCLS, the smallest cut for all, the largest cut that each client can hold, and RCLS for the others, [count, K]."""
-    rng = streams.stream(seed, "cuts")
-    random = [rcls(scenario, rng) for _ in range(max(0, count - 3))]
-    fixed = [scls(scenario), np.full(scenario.num_clients, scenario.min_cut), scenario.max_cut.copy()]
+def first_candidates(request: CutRequest, count: int) -> Array:
+    """SCLS, the smallest cut of each client, the largest cut that each client can hold, and RCLS for the others, [count, K]."""
+    rows, rng = request.rows, streams.stream(request.settings.seed, "cuts")
+    random = [rcls(rows, rng) for _ in range(max(0, count - 3))]
+    fixed = [scls(rows), row_at(rows, np.zeros(len(rows), int)), row_at(rows, rows.sum(axis=1) - 1)]
     return np.array((fixed + random)[: max(count, 1)])
 
 
-def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, clock: TimeLimit) -> None:
+def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, rows: Array) -> None:
     """Try the cuts that clients would buy at the prices of the best cuts, again and again while that gives better cuts."""
     best = None
-    while not clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
+    while not fitness.clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
         best = fitness.best(1)[0]
-        fitness(priced_cuts(samples, best, clock))
+        fitness(priced_cuts(samples, best, fitness.clock, rows))
 
 
 def _best_finalist(
@@ -103,11 +99,18 @@ def _best_finalist(
     return best[index], rounds[index]
 
 
-class _RadioJudge(Judge):
+class RadioJudge(Judge):
     """Values candidates by `Fitness`. What a change of one cut would save is predicted from prices, not proven."""
 
-    def __init__(self, fitness: Fitness) -> None:
-        self.fitness, self.fleet = fitness, fitness.scenario
+    def __init__(self, samples: Sequence[Scenario], request: CutRequest) -> None:
+        self.samples, self.request, settings = samples, request, request.settings
+        limit_s = min(5.0, max(LEAST_S, settings.time_limit_s / (20 * max(1, len(samples)))))
+        self.fitness = Fitness(samples, settings.threads, limit_s)
+        warm_up(samples[0])
+        if settings.bound:
+            warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
+        self.whole = TimeLimit(settings.time_limit_s)  # of search, finalists and bound
+        self.clock = self.fitness.clock = self.whole.part(0.6)
 
     @property
     def evaluations(self) -> int:
@@ -120,18 +123,18 @@ class _RadioJudge(Judge):
         """The mean round of one candidate [K]."""
         return float(self.fitness(cuts[None])[0])
 
-    def population(self, settings: CutSettings) -> Array:
-        return first_candidates(self.fitness.scenario, settings.seed, settings.population)
+    def population(self) -> Array:
+        return first_candidates(self.request, self.request.settings.population)
 
-    def first_descent(self, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> tuple[Array, float]:
-        starts = first_candidates(self.fitness.scenario, settings.seed, STARTS)
+    def first_descent(self) -> tuple[Array, float]:
+        starts = first_candidates(self.request, STARTS)
         order = np.argsort(self(starts), kind="stable")
         best, best_s = starts[order[0]], np.inf
         for start in starts[order[:2]]:
-            cuts, value_s = self.descend(start, clock)
+            cuts, value_s = self.descend(start, self.clock)
             if value_s < best_s:
                 best, best_s = cuts, value_s
-            on_progress("starts", self.evaluations, best_s)
+            self.request.on_progress("starts", self.evaluations, best_s)
         return best, best_s
 
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
@@ -139,7 +142,7 @@ class _RadioJudge(Judge):
         value_s, improved = self.value_s(cuts), True
         while improved and self.fitness.has_time() and not clock.over():
             improved = False
-            saved_s = self.fitness.predict(cuts)
+            saved_s = np.where(self.request.rows, self.fitness.predict(cuts), -np.inf)
             saved_s[np.arange(len(cuts)), cuts] = -np.inf
             for trial in (*_all_at_once(cuts, saved_s), *_one_by_one(cuts, saved_s, -0.02 * value_s)):
                 new_s = self.value_s(trial)
@@ -147,6 +150,16 @@ class _RadioJudge(Judge):
                     cuts, value_s, improved = trial, new_s, True
                     break
         return cuts, value_s
+
+    def choice(self) -> CutChoice:
+        samples, fitness, settings = self.samples, self.fitness, self.request.settings
+        timed_out = not fitness.has_time()
+        if settings.bound and settings.method == "descent" and samples[0].sharing == "bandwidth":
+            fitness.clock = self.whole.part(0.4)
+            _follow_prices(samples, fitness, self.request.rows)
+        cuts, round_s = _best_finalist(samples, fitness, settings, self.whole.part(0.5))
+        bound_s = bound_over_cuts(samples, cuts, self.whole, self.request.rows) if settings.bound else 0.0
+        return with_proof(cuts, round_s, bound_s, self.request, self, self.whole, timed_out)
 
 
 def _all_at_once(cuts: Array, saved_s: Array) -> list[Array]:

@@ -24,7 +24,7 @@ def _compile() -> None:
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
     packed.warm_owners(tiny, cuts[0], owners)
     packed.evaluate_all(tiny, cuts, owners)
-    packed.predict(tiny, cuts[0], owners, none, cuts[0], cuts[0])
+    packed.predict(tiny, cuts[0], owners, none)
 
 
 class Fitness:
@@ -77,14 +77,9 @@ class Fitness:
         )
 
     def predict(self, cuts: Array) -> Array:
-        """About how many seconds another cut of one client of cuts [K] would save, [K, C]."""
-        s = self.scenario
-        lowest = np.full(s.num_clients, s.min_cut)
-        if s.sharing == "exclusive":
-            shares = np.zeros((0, 0, 0, 0))
-        else:
-            shares = self._shares(cuts)
-        return packed.predict(self.samples, cuts, self.owners, shares, lowest, s.max_cut)
+        """About how many seconds another cut of one client of cuts [K] would save, [K, C], also for cuts that it may not take."""
+        shares = np.zeros((0, 0, 0, 0)) if self.scenario.sharing == "exclusive" else self._shares(cuts)
+        return packed.predict(self.samples, cuts, self.owners, shares)
 
     def _shares(self, cuts: Array) -> Array:
         """Shares of both stages for cuts [K], [2, S, K, I]."""

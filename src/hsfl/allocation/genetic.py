@@ -1,6 +1,6 @@
 """pymoo's genetic algorithm over cuts: whole numbers, many candidates at a time, an end where nothing improves.
 
-Legend: K clients, P candidates.
+Legend: K clients, P candidates. The variable of a client is the place of its cut among the rows that the client may take.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from pymoo.optimize import minimize
 from hsfl.allocation.solving import TimeLimit
 
 Array = np.ndarray
-Fitness = Callable[[Array], Array]  # mean rounds in seconds, [P, K] -> [P]
+Fitness = Callable[[Array], Array]  # mean rounds in seconds of places, [P, K] -> [P]
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class GeneticSettings:
 class _Cuts(Problem):
     """The problem in pymoo's terms: a whole number for each client."""
 
-    def __init__(self, fitness: Fitness, min_cut: int, max_cut: Array) -> None:
-        num_clients = len(max_cut)
-        super().__init__(n_var=num_clients, n_obj=1, xl=np.full(num_clients, min_cut), xu=max_cut, vtype=int)
+    def __init__(self, fitness: Fitness, num_rows: Array) -> None:
+        num_clients = len(num_rows)
+        super().__init__(n_var=num_clients, n_obj=1, xl=np.zeros(num_clients, int), xu=num_rows - 1, vtype=int)
         self.fitness = fitness
 
     def _evaluate(self, x: Array, out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -88,16 +88,15 @@ class _Report(Callback):
 
 def run(
     fitness: Fitness,
-    min_cut: int,
-    max_cut: Array,
+    num_rows: Array,
     first: Array,
     settings: GeneticSettings,
     clock: TimeLimit,
     on_progress: Callable[[str, int, float], None],
 ) -> None:
-    """Ask `fitness` for what the algorithm tries, from the candidates first [P, K] on; the caller remembers the best.
+    """Ask `fitness` for what the algorithm tries, from the places first [P, K] on; the caller remembers the best.
 
-    Client k may take a cut from min_cut to max_cut[k].
+    num_rows: [K], how many rows each client may take.
     """
     algorithm = GA(
         pop_size=len(first),
@@ -107,7 +106,7 @@ def run(
         eliminate_duplicates=DefaultDuplicateElimination(),
     )
     minimize(
-        _Cuts(fitness, min_cut, max_cut),
+        _Cuts(fitness, num_rows),
         algorithm,
         _NoImprovement(settings, clock),
         seed=settings.seed,

@@ -8,7 +8,7 @@ training of each sample, which never passes the root. So descent tries only chan
 The bound over all cuts is the mean over samples of the best round with cuts of its own in each (`measured.best_round`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,14 +16,12 @@ from hsfl import rng as streams
 from hsfl.allocation.cut_methods import (
     EXHAUSTIVE,
     CutChoice,
-    CutSettings,
+    CutRequest,
     Judge,
-    OnProgress,
-    check_method,
-    choose,
-    chosen,
+    Rounds,
+    row_at,
     scls,
-    single_cuts,
+    with_proof,
 )
 from hsfl.allocation.measured import best_round, least_training
 from hsfl.allocation.solving import TimeLimit
@@ -35,25 +33,18 @@ PATIENCE = 10  # after so many vain changes since one that helped, what every ch
 
 
 @dataclass(frozen=True)
-class MeasuredRounds:
-    """S rounds of one fleet in explicit seconds and cycles, for every client and cut."""
+class MeasuredRounds(Rounds):
+    """S rounds of one fleet in explicit seconds and cycles, for every client and row of the cost table."""
 
     own_s: Array  # [S, K, C] the client's computation and its links, over the round
     work_cycles: Array  # [K, C] work for the main server, over the round
     down_s: Array  # [S, K, C] the download of the new model
-    min_cut: int
-    max_cut: Array  # [K]
+    rows: Array  # [K, C] bool: the rows that each client may take
     main_hz: float
 
     @property
     def num_clients(self) -> int:
-        return len(self.max_cut)
-
-    @property
-    def feasible(self) -> Array:
-        """Whether a client may take a cut, [K, C] bool."""
-        cuts = np.arange(self.work_cycles.shape[1])
-        return (cuts >= self.min_cut) & (cuts <= self.max_cut[:, None])
+        return len(self.rows)
 
     def at(self, cuts: Array) -> tuple[Array, Array, Array]:
         """What cuts [..., K] take: own seconds [..., S, K], cycles [..., 1, K], download seconds [..., S, K]."""
@@ -71,57 +62,44 @@ class MeasuredRounds:
         own_s, work, down_s = self.at(cuts)
         return (own_s + work * self.num_clients / self.main_hz).max(axis=-1) + down_s.max(axis=-1)
 
-    def mean_rounds(self, cuts: Array) -> Array:
+    def mean_s(self, cuts: Array) -> Array:
         """The mean over samples of the optimal round, in seconds, candidates [P, K] -> [P]; in blocks, to save memory."""
         size = max(1, BLOCK // (len(self.own_s) * self.num_clients))
         parts = [self.round_s(cuts[i : i + size]).mean(axis=-1) for i in range(0, len(cuts), size)]
         return np.concatenate(parts)
 
-
-def choose_measured_cuts(
-    rounds: MeasuredRounds,
-    first: Array,
-    settings: CutSettings | None = None,
-    on_progress: OnProgress | None = None,
-) -> CutChoice:
-    """Choose cuts over the samples. On the samples they are never worse than the cuts first [K], such as the cuts for mean speeds."""
-    settings = settings or CutSettings()
-    check_method(settings)
-    clock, judge, best = TimeLimit(settings.time_limit_s), _MeasuredJudge(rounds), []
-    for own_s, down_s in zip(rounds.own_s, rounds.down_s):
-        best.append(best_round(own_s, rounds.work_cycles, down_s, rounds.feasible, rounds.main_hz, BOUND_GAP))
-        if on_progress is not None:
-            on_progress("samples", len(best), best[-1].round_s)
-    judge.lower_bound_s = float(np.mean([each.lower_bound_s for each in best]))
-    judge(np.array([first, *(each.cuts for each in best)]))
-    choose(judge, settings, clock, on_progress)
-    timed_out = judge.best_s * (1 - settings.gap) > judge.lower_bound_s and clock.over()
-    return chosen(judge.best, rounds.round_s(judge.best), judge.lower_bound_s, settings, judge, clock, timed_out)
+    def judge(self, request: CutRequest) -> "MeasuredJudge":
+        return MeasuredJudge(self, request)
 
 
-def best_single(rounds: MeasuredRounds) -> Array:
-    """The best one cut for all clients, [K]."""
-    candidates = single_cuts(rounds)
-    return candidates[int(np.argmin(rounds.mean_rounds(candidates)))]
+class MeasuredJudge(Judge):
+    """Values candidates exactly, and remembers the best. What a change of one cut can save at most is proven.
 
+    On the samples the best is never worse than the cuts that a request begins with, such as the cuts for mean speeds.
+    """
 
-class _MeasuredJudge(Judge):
-    """Values candidates exactly, and remembers the best. What a change of one cut can save at most is proven."""
-
-    at_a_time = EXHAUSTIVE  # `mean_rounds` makes its own blocks
+    at_a_time = EXHAUSTIVE  # `mean_s` makes its own blocks
     most_kicked = 10
     kicks_s = 3.0  # kicks repay small fleets
 
-    def __init__(self, rounds: MeasuredRounds) -> None:
-        self.rounds, self.fleet, self.tried = rounds, rounds, 0
-        self.best, self.best_s = scls(rounds), np.inf
+    def __init__(self, rounds: MeasuredRounds, request: CutRequest) -> None:
+        self.clock, self.request = TimeLimit(request.settings.time_limit_s), request
+        self.rounds = rounds = replace(rounds, rows=request.rows)
+        self.tried, self.best, self.best_s = 0, scls(rounds.rows), np.inf
+        solved = []
+        for own_s, down_s in zip(rounds.own_s, rounds.down_s):
+            solved.append(best_round(own_s, rounds.work_cycles, down_s, rounds.rows, rounds.main_hz, BOUND_GAP))
+            request.on_progress("samples", len(solved), solved[-1].round_s)
+        self.lower_bound_s = float(np.mean([each.lower_bound_s for each in solved]))
+        starts = [] if request.start is None else [request.start]
+        self(np.array([*starts, *(each.cuts for each in solved)]))
 
     @property
     def evaluations(self) -> int:
         return self.tried
 
     def __call__(self, cuts: Array) -> Array:
-        values_s = self.rounds.mean_rounds(cuts)
+        values_s = self.rounds.mean_s(cuts)
         self.tried += len(cuts)
         if values_s.min() < self.best_s:
             self.best, self.best_s = cuts[values_s.argmin()].copy(), float(values_s.min())
@@ -131,13 +109,19 @@ class _MeasuredJudge(Judge):
         """The mean round of one candidate [K]."""
         return float(self(cuts[None])[0])
 
-    def population(self, settings: CutSettings) -> Array:
-        rng, rounds = streams.stream(settings.seed, "cuts"), self.rounds
-        random = rng.integers(rounds.min_cut, rounds.max_cut + 1, (settings.population - 2, rounds.num_clients))
-        return np.array([self.best, scls(rounds), *random])
+    def population(self) -> Array:
+        settings, rows = self.request.settings, self.rounds.rows
+        shape = (settings.population - 2, len(rows))
+        places = streams.stream(settings.seed, "cuts").integers(0, rows.sum(axis=1), shape)
+        return np.array([self.best, scls(rows), *row_at(rows, places)])
 
-    def first_descent(self, settings: CutSettings, clock: TimeLimit, on_progress: OnProgress) -> tuple[Array, float]:
-        return self.descend(self.best, clock)
+    def first_descent(self) -> tuple[Array, float]:
+        return self.descend(self.best, self.clock)
+
+    def choice(self) -> CutChoice:
+        late = self.best_s * (1 - self.request.settings.gap) > self.lower_bound_s and self.clock.over()
+        round_s = self.rounds.round_s(self.best)
+        return with_proof(self.best, round_s, self.lower_bound_s, self.request, self, self.clock, late)
 
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
         """Make many changes at once where they help together, else one at a time, until none can help; returns the best cuts seen."""
@@ -208,7 +192,7 @@ def optimistic(rounds: MeasuredRounds, cuts: Array) -> Array:
     alone_s = np.maximum(rounds.own_s + work / hz, _most_of_others(own_now_s + work_now / hz))
     down_s = np.maximum(rounds.down_s, _most_of_others(down_now_s))
     mean_s = (np.maximum(newton_s, alone_s) + down_s).mean(axis=0)
-    return np.where(rounds.feasible, mean_s, np.inf)
+    return np.where(rounds.rows, mean_s, np.inf)
 
 
 def _sum_of_others(values: Array) -> Array:

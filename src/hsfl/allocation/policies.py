@@ -4,7 +4,7 @@ Legend: K clients, I subchannels.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl import plugins
-from hsfl import rng as streams
 from hsfl.allocation.answer import Allocation, SolveStatus, phases_of, with_gap
-from hsfl.allocation.cut_methods import CutSettings, OnProgress, rcls, scls
-from hsfl.allocation.cuts import best_single_cut, choose_cuts
+from hsfl.allocation.crowd import LargeFleet, priced_fleet_cuts
+from hsfl.allocation.cut_methods import RULES_FOR_CUTS, CutChoice, CutRequest
+from hsfl.allocation.cuts import RadioRounds
 from hsfl.allocation.draw import random_scenario
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, distribute, exact, solve_round, stage_solver
 from hsfl.allocation.local_search import first_owner
@@ -39,20 +39,19 @@ PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
 class Policy(PolicyRow):
     """A row of the table that chooses cuts and allocates rounds."""
 
-    def choose(
-        self, samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress | None = None
-    ) -> Array:
-        """Choose cuts [K], once for all rounds, on samples of the rounds."""
-        settings = settings or CutSettings()
+    def choose(self, request: CutRequest) -> CutChoice:
+        """Choose cuts, once for all rounds: by the policy's rule, else by prices in a large fleet, else by the method of the settings."""
+        large = isinstance(request.rounds, LargeFleet)
+        if large and self.chooses_cuts:
+            raise InputError(
+                f"policy {self.name} tries cuts one by one, which takes too long for {len(request.rows)} clients in cells or "
+                "crowds; choose proposed, rcls or scls"
+            )
         if callable(self.cuts):
-            return _checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples))))
-        if self.cuts == "random":
-            return rcls(samples[0], streams.stream(settings.seed, "rcls"))
-        if self.cuts == "smallest":
-            return scls(samples[0])
-        if self.cuts == "single":
-            return best_single_cut(samples)
-        return choose_cuts(samples, settings, on_progress).cuts
+            assert isinstance(request.rounds, RadioRounds), "with_radio"
+            samples = request.rounds.samples
+            return CutChoice(_checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples)))))
+        return priced_fleet_cuts(request) if large else RULES_FOR_CUTS[self.cuts](request)
 
     def allocate(
         self, scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S

@@ -55,6 +55,11 @@ class PolicyRow:
         return self.cuts != "optimised"
 
     @property
+    def needs_rounds(self) -> bool:
+        """Whether cuts are tried on rounds; two rules look at nothing but the cuts that clients may take."""
+        return self.cuts not in ("random", "smallest")
+
+    @property
     def is_optimal(self) -> bool:
         """Whether no rule decides any part of a round."""
         return self.allocator is None and (self.cycles, self.subchannels, self.power) == ("optimal",) * 3

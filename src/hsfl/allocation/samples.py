@@ -45,8 +45,6 @@ def pack(scenarios: Sequence[Scenario]) -> Samples:
 
     Arrays are copied, because numba would compile everything again for read-only arrays.
     """
-    if not scenarios:
-        raise InputError("samples is empty; give at least one scenario to choose cuts on")
     s = scenarios[0]
     varying = ("cpu_hz", "main_gain", "edge_gain")
     for index, other in enumerate(scenarios):
@@ -193,11 +191,11 @@ def _add_savings(
 
 
 @compiled
-def predict(x: Samples, cuts: Array, owners: Array, shares: Array, lowest: Array, highest: Array) -> Array:
+def predict(x: Samples, cuts: Array, owners: Array, shares: Array) -> Array:
     """About how many seconds another cut of one client would save on average, at fixed shares, [K, C].
 
-    cuts [K] are the present cuts; cuts below lowest [K] or above highest [K] save minus infinity. shares [2, S, K, I] where
-    bands are shared; empty where local search from owners [2, S, I] finds the shares.
+    cuts [K] are the present cuts. shares [2, S, K, I] where bands are shared; empty where local search from owners [2, S, I]
+    finds the shares.
     """
     S, K = x.speed.shape
     saved = np.zeros((K, x.model_bits.shape[0]))
@@ -212,8 +210,4 @@ def predict(x: Samples, cuts: Array, owners: Array, shares: Array, lowest: Array
                 share = shares[phase, s].copy()
                 T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
             _add_savings(stage, share, T, rho, lam, x, s, training, saved)
-    for k in range(K):
-        for cut in range(saved.shape[1]):
-            if cut < lowest[k] or cut > highest[k]:
-                saved[k, cut] = -np.inf
     return saved

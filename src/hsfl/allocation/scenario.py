@@ -157,9 +157,10 @@ class Scenario:
         }
         return replace(self, **odd) if odd else self
 
-    def feasible_cuts(self, client: int) -> Array:
-        """The cuts that C1 allows a client: from min_cut to the largest cut that the client can hold."""
-        return np.arange(self.min_cut, self.max_cut[client] + 1)
+    @property
+    def rows(self) -> Array:
+        """The rows of the cost table that C1 allows each client, [K, C] bool: the cuts from min_cut to the largest that it can hold."""
+        return rows_between(self.min_cut, self.max_cut, self.num_cuts)
 
     def check_cuts(self, cuts: Any) -> Array:
         """Cuts that a user gave, as an array [K], or an error that names the client."""
@@ -180,6 +181,12 @@ class Scenario:
                 "(min_cut, clients.max_cut); choose a cut in this range"
             )
         return array.astype(np.int64)
+
+
+def rows_between(min_cut: int, max_cut: Array, num_cuts: int) -> Array:
+    """The rows [K, C] of clients that may take every cut from min_cut to their max_cut [K]."""
+    cuts = np.arange(num_cuts)
+    return (cuts >= min_cut) & (cuts <= max_cut[:, None])
 
 
 def _table(name: str, rows: list[list[float]]) -> Array:

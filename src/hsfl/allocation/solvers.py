@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, with_gap
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.cuts import choose_cuts
+from hsfl.allocation.cut_methods import CutSettings, search_cuts
+from hsfl.allocation.cuts import radio_request
 from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
 from hsfl.allocation.paper import solve as solve_as_printed
 from hsfl.allocation.policies import policy
@@ -18,7 +16,6 @@ from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.scenario import Scenario
 from hsfl.errors import InputError
 
-Array = np.ndarray
 Solver = Callable[..., Allocation]
 
 
@@ -45,21 +42,15 @@ def allocate(
     solve = solver_named(solver, options)
     if cuts is not None:
         return solve(scenario, scenario.check_cuts(cuts), gap=gap, time_limit_s=time_limit_s)
-    choice = choose_cuts([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
-    ruled = _cuts_by_rule(solver, scenario, seed, options)
-    chosen = choice.cuts if ruled is None else ruled
+    request = radio_request([scenario], CutSettings(seed=seed, gap=gap, time_limit_s=0.6 * time_limit_s))
+    choice = search_cuts(request)
+    has_rule = solver not in ("exact", "scip", "paper") and policy(solver).chooses_cuts
+    chosen = policy(solver, options).choose(request).cuts if has_rule else choice.cuts
     answer = solve(scenario, chosen, gap=gap, time_limit_s=max(0.1, time_limit_s - choice.seconds))
     bound_s = None  # the choice's bound is for rounds with all clients
     if answer.kept.all():
         bound_s = with_gap(choice.lower_bound_s, answer.round_s)[0]
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=choice.seconds + answer.seconds)
-
-
-def _cuts_by_rule(solver: str, scenario: Scenario, seed: int, options: Any) -> Array | None:
-    """The cuts [K] of a solver that has a rule for cuts; else None."""
-    if solver in ("exact", "scip", "paper") or not policy(solver).chooses_cuts:
-        return None
-    return policy(solver, options).choose([replace(scenario, tau_s=None)], CutSettings(seed=seed))
 
 
 def check_settings(time_limit_s: float, gap: float) -> None:

@@ -6,11 +6,14 @@ Legend: K clients, I subchannels.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hsfl.allocation.answer import owner_of
-from hsfl.allocation.stage import Stage
+
+if TYPE_CHECKING:
+    from hsfl.allocation.stage import Stage  # for types alone, because numba takes seconds to load
 
 Array = np.ndarray
 Spent = tuple[
@@ -88,4 +91,4 @@ class StageAnswer:
         return (self.T_s - self.lower_bound_s) / self.T_s if self.T_s > 0 else 0.0
 
 
-StageSolver = Callable[[Stage, StopWhen, TimeLimit], StageAnswer]
+StageSolver = Callable[["Stage", StopWhen, TimeLimit], StageAnswer]

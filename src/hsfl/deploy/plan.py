@@ -22,6 +22,7 @@ from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.framework_phases import framework_cuts
 from hsfl.network.latency import Rates
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, count_batches
@@ -130,11 +131,10 @@ class Planner:
         return best
 
     def _choose(self, world: World, samples: np.ndarray) -> tuple[int, ...]:
-        config, batches = self.config, count_batches(self.config, samples)
-        cuts = choose_cuts(config.fleet, config.allocation, world, config.train.batch_size, batches, config.options)
+        config, task = self.config, CutTask(self.config, world, count_batches(self.config, samples))
+        cuts, _ = choose_cuts(task)
         if not method(config.framework).own_cuts:
-            common_cut = choose_one_cut(config.fleet, world, cuts, config.train.batch_size, batches)
-            cuts = (common_cut,) * len(cuts)
+            cuts = (choose_one_cut(task, cuts),) * len(cuts)
         return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
 
     def _timed(

@@ -27,6 +27,7 @@ from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
 from hsfl.methods import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
@@ -86,10 +87,10 @@ def rounds(say: Say) -> list[RoundRecord]:
     states = OPTIMIZER_STATES[base.train.optimizer]
     world = world_of(base, measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, states))
     num_samples = np.full(base.fleet.num_clients, float(SAMPLES_PER_CLIENT))
-    num_batches = count_batches(base, num_samples)
+    task = CutTask(base, world, count_batches(base, num_samples))
     say("choosing HSFL's cuts")
-    own = choose_cuts(base.fleet, base.allocation, world, base.train.batch_size, num_batches)
-    one = choose_one_cut(base.fleet, world, own, base.train.batch_size, num_batches)
+    own, _ = choose_cuts(task)
+    one = choose_one_cut(task, own)
     cuts = {name: own if method(name).own_cuts else (one,) * len(own) for name in HOW}
     evenly = with_changes(base, ["allocation.policy=even"])
     each = [*((config_of(name), cuts[name]) for name in HOW), (evenly, own)]

@@ -136,25 +136,28 @@ def solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float
 
 def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
-    from hsfl.allocation.cuts import choose_cuts  # here, because numba takes seconds to load
-    from hsfl.allocation.policies import policy
-    from hsfl.planning.policy_cuts import samples, search_settings
+    from hsfl.allocation.cut_methods import search_cuts
+    from hsfl.allocation.cuts import RadioRounds
+    from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
+    from hsfl.planning.choice import CutTask
+    from hsfl.planning.policy_cuts import cut_request
     from hsfl.planning.scenarios import scenario
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
     world = world_of(config, cost)
     num_batches = np.full(config.fleet.num_clients, float(np.ceil(SAMPLES_PER_CLIENT / batch_size)))
-    planned_on = samples(world, settings, batch_size, num_batches, min_cut)
+    request = cut_request(CutTask(config, world, num_batches))
+    assert isinstance(request.rounds, RadioRounds)
+    planned_on = request.rounds.samples
     fresh = [
         scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(point.num_channels)
     ]
-    how = search_settings(settings, config.fleet_seed)
-    plan = choose_cuts(planned_on, how)
+    plan = search_cuts(request)
     rounds = {}
     for name in point.policies:
-        cuts = plan.cuts if shares_cuts(name) else policy(name).choose(planned_on, how)
+        cuts = plan.cuts if shares_cuts(name) else policy(name).choose(request).cuts
         allocate = _solver(name, settings)
         rounds[name] = {
             "cuts": cuts.tolist(),

@@ -233,7 +233,19 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
             estimation_s = clock.estimation_s(index, everyone)
         num_samples = sum(task.trained_samples(everyone, index).values())
         result = RoundResult(row.train_loss, num_samples, LinkBytes())  # its bytes were not counted
-        record = make_record(framework, task, index, now_s, line, says, result, quality, 0.0, averaged, estimation_s)
+        record = make_record(
+            framework,
+            task,
+            index,
+            now_s,
+            line,
+            says,
+            result,
+            quality,
+            0.0,
+            averaged=averaged,
+            estimation_s=estimation_s,
+        )
         folder.append(record)
         now_s = record.sim_time_s
     write_json(folder.path / "trace.json", {"trained_as": TWIN_TRACE, "rounds": num_shared})

@@ -204,27 +204,26 @@ def samples_of(config: RunConfig, spread: str) -> Array:
 
 def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
     """Plan own cuts and choose the best single cut on samples of the channel; time both, and bound all cuts, on fresh channels."""
-    from hsfl.allocation.cut_methods import single_cuts
+    from hsfl.allocation.cut_methods import best_single_cut, search_cuts, single_cuts
     from hsfl.allocation.cutbound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
-    from hsfl.allocation.cuts import best_single_cut, choose_cuts
     from hsfl.allocation.solving import TimeLimit
     from hsfl.allocation.subsets import few
-    from hsfl.planning.policy_cuts import samples, search_settings
+    from hsfl.planning.choice import CutTask
+    from hsfl.planning.policy_cuts import cut_request
     from hsfl.planning.scenarios import scenario
 
     began, config = time.perf_counter(), task.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
     world = world_of(config, with_bits(cost, task.place.bits))
     num_batches = count_batches(config, samples_of(config, task.place.spread))
-    planned_on = samples(world, settings, batch_size, num_batches, min_cut)
+    request = cut_request(CutTask(config, world, num_batches))
     fresh = [
         scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(task.num_channels)
     ]
-    how = search_settings(settings, config.fleet_seed)
-    own = choose_cuts(planned_on, replace(how, bound=False)).cuts
-    single = best_single_cut(planned_on)
-    singles = [_mean_and_bound_s(fresh, cuts, settings) for cuts in single_cuts(fresh[0])]
+    own = search_cuts(replace(request, settings=replace(request.settings, bound=False))).cuts
+    single = best_single_cut(request).cuts
+    singles = [_mean_and_bound_s(fresh, cuts, settings) for cuts in single_cuts(request.rows)]
     warm_up_bound(fresh[0].sharing, not few(*fresh[0].main_gain.shape))
     own_s, _ = _mean_and_bound_s(fresh, own, settings)
     return FleetAnswer(
@@ -232,7 +231,7 @@ def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
         own_s,
         singles[int(single[0]) - min_cut][0],
         min(bound_s for _, bound_s in singles),
-        bound_over_cuts(fresh, own, TimeLimit(how.time_limit_s)),
+        bound_over_cuts(fresh, own, TimeLimit(request.settings.time_limit_s)),
         own.tolist(),
         int(single[0]),
         time.perf_counter() - began,

@@ -1,26 +1,30 @@
-"""A round of several cells under a policy: the clients that take part get their allocation cell by cell, with one joint bound.
+"""A round over a radio under a policy: the clients that take part get their allocation cell by cell, with one joint bound.
+
+One cell is the case N = 1. A *small* fleet has one radio and few enough clients to name each of them: whether it shares bands is decided for
+the whole fleet, and its records name the owners of subchannels. Of other fleets only the clients that take part are looked at.
 
 Legend: K clients of the fleet, n clients that take part, N cells, I subchannels of a cell.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap, within_gap
 from hsfl.allocation.cells import CellsAnswer, distribute_cells, solve_cells
-from hsfl.allocation.policies import Policy, in_time
+from hsfl.allocation.joint import distribute, stage_solver
+from hsfl.allocation.policies import PROOF_LIMIT_S, Policy, in_time
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.network.latency import Phases, Rates, phases, shared_rate_bps
+from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps
 from hsfl.planning.allocators import Allotment, Job
-from hsfl.planning.resources import POWERS, cells_resources
+from hsfl.planning.resources import POWERS, radio_resources
 from hsfl.planning.scenarios import scenario, with_own_servers
 
 Array = np.ndarray
@@ -28,25 +32,25 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class CellsRound:
-    """What a round gives some clients of the fleet."""
+    """What a round gives some clients of the fleet; in a small fleet all clients are listed, and clients that are off have 0."""
 
     answer: CellsAnswer
     clients: Array  # [n] of the fleet, sorted by cell
-    cell: Array  # [n]
     arrays: dict[str, Array]  # [n, ...] of an Allocation, by name; shares also where subchannels have owners
+    owners: dict[str, Array] = field(default_factory=dict)  # [I] of the fleet, by name, in a small fleet without shares
 
 
 def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, started: Array) -> Allotment:
     """Divide a round among the clients that start, [K] bool, and the model's distribution among those that receive it."""
     receives = np.ones(len(started), bool) if job.receives is None else job.receives
     apart = bool((receives & ~started).any())
-    gap = (0.9 if apart else 1.0) * settings.gap
+    gap = (0.9 if apart else 1.0) * settings.gap  # so that both parts together keep the gap
     training = _solve(policy, settings, job, draw, started, gap)
-    left_s = left_for_models_s(settings.time_limit_s, training.answer.seconds)
+    left_s = _left_for_models_s(settings.time_limit_s, training.answer.seconds)
     models = _distribute(policy, settings, job, draw, receives, gap, left_s) if apart else training
     round_s, bound_s = _joint(training.answer, models.answer) if apart else _own(training.answer)
     kept = _spread(training.arrays["kept"], training.clients, len(started))
-    times = _times(job, draw, training, models)
+    times = _times(job, draw, training, models, receives)
     bound_s, reached = with_gap(bound_s, round_s)
     says = {
         "policy": policy.name,
@@ -54,11 +58,19 @@ def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: R
         "gap": reached,
         "lower_bound_s": bound_s,
         "seconds": training.answer.seconds + (models.answer.seconds if apart else 0.0),
-        "cell_hz": training.answer.cell_hz.tolist(),  # of the cells with clients that start
     }
+    if not _is_small(job):
+        says["cell_hz"] = training.answer.cell_hz.tolist()  # of the cells with clients that start
     if len(started) <= MANY_CLIENTS:
         says |= _per_client(job, draw, training, models)
     return Allotment(times, kept, says)
+
+
+def _is_small(job: Job) -> bool:
+    """Whether the fleet has one radio and few enough clients to name each of them."""
+    links = job.world.links
+    assert isinstance(links, Ofdma)
+    return links.cell is None and len(job.cuts) <= MANY_CLIENTS
 
 
 def _own(answer: CellsAnswer) -> tuple[float, float]:
@@ -81,7 +93,7 @@ def _status(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
     return SolveStatus.TIME_LIMIT if late else status
 
 
-def cells_of(job: Job) -> Array:
+def _cells_of(job: Job) -> Array:
     """The cell of each client of the fleet, [K]."""
     links = job.world.links
     assert isinstance(links, Ofdma)
@@ -96,14 +108,14 @@ def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw
     scenarios = _scenarios(settings, job, draw, groups)
     if own_servers:
         scenarios = [with_own_servers(each, job.cuts[own], own_hz) for each, own in zip(scenarios, groups)]
-    answer = allocate_by(policy, scenarios, [job.cuts[own] for own in groups], gap, settings.time_limit_s)
+    answer = _allocate_by(policy, scenarios, [job.cuts[own] for own in groups], gap, settings.time_limit_s)
     if own_servers:
         cells = [replace(each, server_hz=np.where(each.kept, own_hz, 0.0)) for each in answer.cells]
         answer = replace(answer, cells=tuple(cells))
     return _round(job, groups, answer)
 
 
-def left_for_models_s(limit_s: float, training_s: float) -> float:
+def _left_for_models_s(limit_s: float, training_s: float) -> float:
     """The time that a round's distribution may take to be allocated: what training has left of the limit, and a tenth of it at least."""
     return max(limit_s - training_s, 0.1 * limit_s)
 
@@ -114,47 +126,68 @@ def _distribute(
     """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
     groups = _groups(job, on)
     scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[own] for own in groups]
-    answer = distribute_cells(scenarios, cuts, gap, limit_s)
+    if _is_small(job):  # no cell waits for another
+        proof_s = limit_s if policy.is_optimal else min(limit_s, PROOF_LIMIT_S)
+        answer = CellsAnswer.of_one(distribute(scenarios[0], cuts[0], stage_solver(scenarios[0]), gap, proof_s), 0.0)
+    else:
+        answer = distribute_cells(scenarios, cuts, gap, limit_s)
     if not policy.is_optimal:
         cells = [policy.distribute(each, own, gap, limit_s / len(cuts)) for each, own in zip(scenarios, cuts)]
-        answer = replace(answer, cells=tuple(cells), round_s=max(each.round_s for each in cells))
+        seconds = answer.seconds + sum(each.seconds for each in cells)
+        answer = replace(answer, cells=tuple(cells), round_s=max(each.round_s for each in cells), seconds=seconds)
     return _round(job, groups, answer)
 
 
 def _groups(job: Job, on: Array) -> list[Array]:
     """The clients that are on, [K] bool, of each cell that has some."""
-    members, of_all = np.flatnonzero(on), cells_of(job)
+    members, of_all = np.flatnonzero(on), _cells_of(job)
     clients = members[np.argsort(of_all[members], kind="stable")]
     return np.split(clients, np.flatnonzero(np.diff(of_all[clients])) + 1)
 
 
 def _round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
-    clients = np.concatenate(groups)
-    return CellsRound(answer, clients, cells_of(job)[clients], _arrays(answer.cells))
+    clients, arrays = np.concatenate(groups), _arrays(answer.cells)
+    if not _is_small(job):
+        return CellsRound(answer, clients, arrays)
+    num_clients, (one,) = len(job.cuts), answer.cells
+    owners = {name: getattr(one, name) for name in ("owner", "edge_down_owner") if getattr(one, name) is not None}
+    return CellsRound(
+        answer,
+        np.arange(num_clients),
+        {name: _spread(values, clients, num_clients) for name, values in arrays.items()},
+        {name: np.where(owner >= 0, clients[owner], -1) for name, owner in owners.items()},
+    )
 
 
 def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
     """A scenario for each group; a group is the clients of one cell that take part. Bands are shared in all cells or in none."""
     config, world, links = job.config, job.world, job.world.links
     assert isinstance(links, Ofdma)
-    sharing = settings.sharing
+    small, everyone, sharing = _is_small(job), np.arange(world.fleet.num_clients), settings.sharing
     if sharing == "auto":
-        crowded = max(map(len, groups)) > links.num_subchannels
+        crowded = max(map(len, [everyone] if small else groups)) > links.num_subchannels
         sharing = "bandwidth" if crowded else "exclusive"
-    num_batches = np.broadcast_to(np.asarray(job.num_batches, float), (world.fleet.num_clients,))
+    num_batches = np.broadcast_to(np.asarray(job.num_batches, float), everyone.shape)
     deepest = replace(world.fleet, max_cut=np.maximum(world.fleet.max_cut, job.cuts))
     min_cut = min(config.fleet.min_cut, int(job.cuts.min()))
     one = replace(links, cell=None, path_loss=None)
-    return [
+    scenarios = [
         scenario(
             replace(world, fleet=deepest.take(own), links=one), draw.take(own), config.train.batch_size, num_batches[own],
             config.train.tau_s, sharing, min_cut,
         )
-        for own in groups
+        for own in ([everyone] if small else groups)
     ]  # fmt: skip
+    return [_only(scenarios[0], groups[0])] if small else scenarios
 
 
-def allocate_by(
+def _only(whole: Scenario, clients: Array) -> Scenario:
+    """The scenario of some clients."""
+    names = ("cpu_hz", "client_flops_per_cycle", "max_power_w", "max_cut", "num_batches", "main_gain", "edge_gain")
+    return replace(whole, **{name: getattr(whole, name)[clients] for name in names})
+
+
+def _allocate_by(
     policy: Policy, scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float
 ) -> CellsAnswer:
     """The cells' allocations by a policy, with the joint bound for any allocation with these cuts.
@@ -162,14 +195,11 @@ def allocate_by(
     Rules apply in every cell. Where a rule divides cycles evenly, a cell gets cycles in proportion to its clients; else it gets its
     part of the joint optimum.
     """
+    if len(scenarios) == 1:
+        return CellsAnswer.of_one(policy.allocate(scenarios[0], cuts[0], gap, time_limit_s), scenarios[0].main_hz)
     best = solve_cells(scenarios, cuts, gap, time_limit_s)
-    if policy.is_optimal or len(scenarios) == 1:
-        if policy.is_optimal:
-            return best
-        one = policy.allocate(scenarios[0], cuts[0], gap, time_limit_s)
-        return replace(
-            best, cells=(one,), status=one.status, round_s=one.round_s, lower_bound_s=one.lower_bound_s, gap=one.gap
-        )
+    if policy.is_optimal:
+        return best
     sizes = np.array([each.num_clients for each in scenarios])
     even = policy.cycles == "even" or policy.allocator is not None
     cell_hz = scenarios[0].main_hz * sizes / sizes.sum() if even else best.cell_hz
@@ -197,7 +227,7 @@ def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
     }
 
 
-def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound) -> Phases:
+def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound, receives: Array) -> Phases:
     """The phases of the clients that take part; for those that only receive the model, its download alone takes time."""
     num_clients = len(job.cuts)
     own = _phases(job, draw, training)
@@ -207,7 +237,8 @@ def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound) 
         for name in Phases.__dataclass_fields__
     }
     down = own if models is training else _phases(job, draw, models)
-    return Phases(**spread | {"model_down_s": _spread(down.model_down_s, models.clients, num_clients)})
+    down_s = np.where(receives, _spread(down.model_down_s, models.clients, num_clients), 0.0)
+    return Phases(**spread | {"model_down_s": down_s})
 
 
 def _phases(job: Job, draw: RoundDraw, part: CellsRound) -> Phases:
@@ -219,6 +250,8 @@ def _phases(job: Job, draw: RoundDraw, part: CellsRound) -> Phases:
     main, edge = draw.main_gain[clients], draw.edge_gain[clients]
 
     def rate(power: str, share: str, gain: Array) -> Array:
+        if part.owners:
+            return rate_bps(given[power], gain, links.subchannel_hz, links.noise_w)
         return shared_rate_bps(given[power], given[share], gain, links.subchannel_hz, links.noise_w)
 
     rates = Rates(
@@ -238,12 +271,15 @@ def _per_client(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRo
     full = {name: _spread(values, training.clients, num_clients) for name, values in training.arrays.items()}
     for name in ("edge_down_power_w", "edge_down_share"):
         full[name] = _spread(models.arrays[name], models.clients, num_clients)
+    owners = training.owners | {name: owner for name, owner in models.owners.items() if name == "edge_down_owner"}
+    band = {"owner": owners["owner"]} if owners else {"share": full["share"].sum(axis=1)}
+    flops_per_s, cell = draw.cpu_hz * job.world.fleet.flops_per_cycle, None if _is_small(job) else _cells_of(job)
     return {
         "server_hz": full["server_hz"].tolist(),
-        "up_power_w": full["main_up_power_w"].sum(axis=1).tolist(),
-        "down_power_w": full["main_down_power_w"].sum(axis=1).tolist(),
-        "share": full["share"].sum(axis=1).tolist(),
-        "resources": cells_resources(cells_of(job), draw, draw.cpu_hz * job.world.fleet.flops_per_cycle, full),
+        "up_power_w": full["main_up_power_w"].sum(axis=1).tolist(),  # over the client's subchannels
+        "down_power_w": full["main_down_power_w"].sum(axis=1).tolist(),  # the main server's, for the client
+        **{name: values.tolist() for name, values in band.items()},
+        "resources": radio_resources(draw, flops_per_s, full, owners, cell),
     }
 
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hsfl.allocation.scenario import rows_between
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import Ofdma
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.world import World
+from hsfl.planning.world import World, count_batches
 from hsfl.rng import stream
 
 Array = np.ndarray
@@ -106,3 +107,34 @@ def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
         return Sampled.everyone(config.fleet.num_clients)
     num_active = float(np.mean([len(clients) for clients in rounds]))
     return Sampled(rounds, num_active, num_active if config.train.receivers == "chosen" else config.fleet.num_clients)
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """What cuts are chosen for: the rounds of a config in its world, before their cuts are known."""
+
+    config: RunConfig
+    world: World
+    num_batches: Array  # [K] of a round, as the clock charges them
+    sampled: Sampled | None = None  # rounds to plan a crowd on; without them, everyone takes part
+
+    @classmethod
+    def of_run(cls, config: RunConfig, world: World, num_samples: Array) -> "CutTask":
+        """The task of a run. num_samples: [K] training samples, as the clock charges them."""
+        sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+        return cls(config, world, count_batches(config, num_samples), sampled)
+
+    @property
+    def batch_size(self) -> int:
+        return self.config.train.batch_size
+
+    @property
+    def rows(self) -> Array:
+        """The rows of the cost table, which are cuts, that each client may take, [K, C] bool."""
+        most = np.minimum(self.world.fleet.max_cut, self.world.cost.num_units)
+        return rows_between(self.config.fleet.min_cut, most, self.world.cost.num_units + 1)
+
+    @property
+    def participants(self) -> Sampled:
+        """Who takes part in the rounds that a crowd is planned on."""
+        return self.sampled or Sampled.everyone(self.world.fleet.num_clients)

@@ -7,45 +7,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.allocation.crowd import Crowd, Loads, choose
+from hsfl.allocation.crowd import Crowd, LargeFleet, Loads
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.latency import LN2, client_round_s, phases
-from hsfl.planning.choice import Sampled
+from hsfl.planning.choice import CutTask
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 MOST_ROWS = 10_000  # clients on which prices are found; of more clients, every n-th counts
 
 
-def crowd_cuts(
-    world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int
-) -> tuple[Array, float]:
-    """(the cut of every client at the prices of the sampled rounds [K], the seconds of a round by these prices)."""
-    links = world.links
+def large_fleet(task: CutTask) -> LargeFleet:
+    """The fleet of a task as prices need it: what its clients would have to do, and who takes part in the sampled rounds."""
+    world, links, sampled = task.world, task.world.links, task.participants
     assert isinstance(links, Ofdma), "crowds share a radio"
     cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
-    loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
+    loads = crowd_loads(task)
     every = np.concatenate(sampled.rounds)
     rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # by cell: all keep a part
     weight, main_hz, subs = len(every) / len(rows) / len(sampled.rounds), world.servers.main_hz, links.num_subchannels
-    return choose(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
+    return LargeFleet(Crowd(loads.take(rows), cell[rows], links.num_cells, weight, main_hz, subs), loads, cell)
 
 
-def own_fastest_cuts(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Array:
+def own_fastest_cuts(task: CutTask) -> Array:
     """The cut with which each client ends soonest under the even allocation, [K], among as many clients as a sampled round has."""
+    world, num_active = task.world, task.participants.num_active
     fleet, servers, links = world.fleet, world.servers, world.links
-    own_hz = servers.main_hz / sampled.num_active
+    own_hz = servers.main_hz / num_active
     if isinstance(links, Ofdma):
-        loads = crowd_loads(world, sampled, batch_size, num_batches, min_cut)
-        width = _width(links, sampled.num_active)
+        loads = crowd_loads(task)
+        width = _width(links, num_active)
         own_s = loads.fixed_s + loads.cycles / own_hz + (loads.band_s + loads.down_s) / width
         return np.asarray(own_s.argmin(axis=1))
     cost, rates = world.cost, links.rates
     columns = np.arange(cost.num_units + 1)[:, None]  # [C, 1]
     speed = fleet.cpu_hz * fleet.flops_per_cycle
-    each = phases(cost, columns, batch_size, speed, own_hz * servers.flops_per_cycle, rates)
-    holds = (columns >= min_cut) & (columns <= fleet.max_cut)
-    own_s = np.where(holds, client_round_s(each, num_batches) + each.model_down_s, np.inf)  # [C, K]
+    each = phases(cost, columns, task.batch_size, speed, own_hz * servers.flops_per_cycle, rates)
+    own_s = np.where(task.rows.T, client_round_s(each, task.num_batches) + each.model_down_s, np.inf)  # [C, K]
     return np.asarray(own_s.argmin(axis=0))
 
 
@@ -59,21 +57,22 @@ class _Efficiency:
     edge_down: Array
 
 
-def crowd_loads(world: World, sampled: Sampled, batch_size: int, num_batches: Array, min_cut: int) -> Loads:
+def crowd_loads(task: CutTask) -> Loads:
     """What each client would have to do at each cut, in cells that the clients of a round share evenly.
 
     The download of a client stands for all receivers of the model: it counts num_receivers / num_active times.
     """
+    world, sampled = task.world, task.participants
     cost, fleet, links, servers = world.cost, world.fleet, world.links, world.servers
     assert isinstance(links, Ofdma), "crowds share a radio"
     seen = _efficiency(world, sample_draws(world, 1).sample(0), sampled.num_active)
-    samples = (np.broadcast_to(num_batches, fleet.cpu_hz.shape) * batch_size)[:, None]  # [K, 1]
-    cuts = np.arange(cost.num_units + 1)
-    can = (cuts >= min_cut) & (cuts <= np.maximum(fleet.max_cut, min_cut)[:, None])
+    samples = (np.broadcast_to(task.num_batches, fleet.cpu_hz.shape) * task.batch_size)[:, None]  # [K, 1]
     per_hz = 1.0 / links.subchannel_hz
     band_s = samples * (cost.smashed_bits / seen.main_up[:, None] + cost.gradient_bits / seen.main_down[:, None])
     return Loads(
-        fixed_s=np.where(can, samples * cost.client_flops / (fleet.cpu_hz * fleet.flops_per_cycle)[:, None], np.inf),
+        fixed_s=np.where(
+            task.rows, samples * cost.client_flops / (fleet.cpu_hz * fleet.flops_per_cycle)[:, None], np.inf
+        ),
         cycles=samples * cost.server_flops / servers.flops_per_cycle,
         band_s=(band_s + cost.model_bits / seen.edge_up[:, None]) * per_hz,
         down_s=cost.model_bits / seen.edge_down[:, None] * per_hz * (sampled.num_receivers / sampled.num_active),

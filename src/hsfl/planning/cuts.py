@@ -2,31 +2,35 @@
 
 import numpy as np
 
-from hsfl.config import AllocationConfig, FleetConfig, OptionsConfig, RunConfig
+from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.methods import method
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.planning.choice import Sampled, is_crowd, sampled_rounds_of
+from hsfl.planning.choice import CutTask
 from hsfl.planning.crowds import own_fastest_cuts
-from hsfl.planning.world import World, count_batches, sample_draws
+from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 SAMPLES = 50  # rounds that a search averages over; they are drawn apart from the rounds of the run
 
 
-def run_cuts(config: RunConfig, world: World, num_samples: Array) -> tuple[tuple[int, ...], str | None]:
-    """The cuts of a run [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped.
+def choose_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
+    """The cut of each client [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped.
 
-    num_samples: [K] training samples, as the clock charges them. Nothing is searched for a framework that would not look at it.
+    Nothing is searched for a framework that would not look at it.
     """
-    if isinstance(config.fleet.cuts, str) and not looks_at_cuts(config):
+    config, world, asked = task.config, task.world, task.config.fleet.cuts
+    if not isinstance(asked, str):
+        return check_cuts("fleet.cuts", asked, config.fleet.min_cut, world), None
+    if asked == "max_cut" or not looks_at_cuts(config):
         return tuple(world.fleet.max_cut.tolist()), None
-    num_batches = count_batches(config, num_samples)
-    sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
-    how = (config.fleet, config.allocation, world, config.train.batch_size, num_batches, config.options, sampled)
-    return planned_cuts(*how) if config.fleet.cuts == "planned" else (choose_cuts(*how), None)
+    if asked == "fastest" or config.allocation.policy == "even":
+        return fastest_cuts(task), None
+    from hsfl.planning.policy_cuts import policy_cuts  # here, because compiling takes seconds
+
+    return policy_cuts(task)
 
 
 def looks_at_cuts(config: RunConfig) -> bool:
@@ -34,28 +38,6 @@ def looks_at_cuts(config: RunConfig) -> bool:
     row = method(config.framework)
     by_cluster = row.timing.turns == "clusters" and config.options.cpsl.cut == "cluster"
     return row.own_cuts or by_cluster or not row.built_in
-
-
-def choose_cuts(
-    config: FleetConfig,
-    allocation: AllocationConfig,
-    world: World,
-    batch_size: int,
-    num_batches: Array,
-    options: OptionsConfig | None = None,
-    sampled: Sampled | None = None,
-) -> tuple[int, ...]:
-    """The cut of each client, [K], as `fleet.cuts` asks.
-
-    num_batches: [K] of a round. options: for policies that a plugin registered. sampled: as in `planned_cuts`.
-    """
-    if config.cuts == "planned":
-        return planned_cuts(config, allocation, world, batch_size, num_batches, options, sampled)[0]
-    if config.cuts == "max_cut":
-        return tuple(world.fleet.max_cut.tolist())
-    if config.cuts == "fastest":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled)
-    return check_cuts("fleet.cuts", config.cuts, config.min_cut, world)
 
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
@@ -68,39 +50,18 @@ def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: Wor
     return cuts
 
 
-def planned_cuts(
-    config: FleetConfig,
-    allocation: AllocationConfig,
-    world: World,
-    batch_size: int,
-    num_batches: Array,
-    options: OptionsConfig | None = None,
-    sampled: Sampled | None = None,
-) -> tuple[tuple[int, ...], str | None]:
-    """The cuts [K] that the policy chooses (even: the fastest under the even allocation), and what to say of a search that its
-    time limit stopped. sampled: rounds to plan a crowd on (`choice.is_crowd`); without them, everyone takes part."""
-    if allocation.policy == "even":
-        return fastest_cuts(world, batch_size, num_batches, config.min_cut, sampled), None
-    from hsfl.planning.policy_cuts import policy_cuts  # here, because compiling takes seconds
-
-    cuts, note = policy_cuts(world, allocation, batch_size, num_batches, config.min_cut, options, sampled)
-    return tuple(cuts.tolist()), note
-
-
-def choose_one_cut(
-    config: FleetConfig, world: World, cuts: tuple[int, ...], batch_size: int, num_batches: Array
-) -> int:
+def choose_one_cut(task: CutTask, cuts: tuple[int, ...]) -> int:
     """The cut of frameworks that have one cut for all clients: `fleet.one_cut`, else the smallest of the cuts given, else the
     deepest that every client can hold. cuts: [K]."""
+    config, world = task.config.fleet, task.world
     shallowest = int(world.fleet.max_cut.argmin())
-    deepest = int(world.fleet.max_cut[shallowest])
     if config.one_cut == "fastest":
-        return fastest_one_cut(world, batch_size, num_batches, min(config.min_cut, deepest), deepest)
+        return fastest_one_cut(task)
     if config.one_cut is not None:
         (cut,) = one_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
         _check("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
         return cut
-    return deepest if isinstance(config.cuts, str) else min(cuts)
+    return int(world.fleet.max_cut[shallowest]) if isinstance(config.cuts, str) else min(cuts)
 
 
 def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
@@ -130,9 +91,7 @@ def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_unit
     return cuts
 
 
-def fastest_cuts(
-    world: World, batch_size: int, num_batches: Array, min_cut: int, sampled: Sampled | None = None
-) -> tuple[int, ...]:
+def fastest_cuts(task: CutTask) -> tuple[int, ...]:
     """Cuts with a short mean round, max(own work) + max(download), under the even allocation.
 
     Under the even allocation a client's seconds do not depend on the cuts of other clients, so they are computed once for
@@ -140,14 +99,11 @@ def fastest_cuts(
     its best cut until no client gains. The best of these descents counts. In a crowd each client takes its own fastest cut, among as
     many clients as a sampled round has.
     """
-    if world.fleet.num_clients > MANY_CLIENTS:
-        return tuple(
-            own_fastest_cuts(
-                world, sampled or Sampled.everyone(world.fleet.num_clients), batch_size, num_batches, min_cut
-            ).tolist()
-        )
-    fleet, options = world.fleet, np.arange(min_cut, world.cost.num_units + 1)
-    times = [_phases(world, np.full(fleet.num_clients, cut), batch_size) for cut in options]
+    world, num_batches, fleet = task.world, task.num_batches, task.world.fleet
+    if fleet.num_clients > MANY_CLIENTS:
+        return tuple(own_fastest_cuts(task).tolist())
+    options = np.arange(task.config.fleet.min_cut, world.cost.num_units + 1)
+    times = [_phases(world, np.full(fleet.num_clients, cut), task.batch_size) for cut in options]
     own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]
     down_s = np.stack([each.model_down_s for each in times])
     holds = options[:, None] <= fleet.max_cut  # [C, K]
@@ -183,11 +139,12 @@ def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
     return places
 
 
-def fastest_one_cut(world: World, batch_size: int, num_batches: Array, min_cut: int, max_cut: int) -> int:
+def fastest_one_cut(task: CutTask) -> int:
     """The one cut for all with the shortest mean round of SplitFed V1."""
-    cuts = range(min_cut, max_cut + 1)
+    world, deepest = task.world, int(task.world.fleet.max_cut.min())
+    cuts = range(min(task.config.fleet.min_cut, deepest), deepest + 1)
     everyone = (np.full(world.fleet.num_clients, cut) for cut in cuts)
-    mean_s = [float(round_s(_phases(world, same, batch_size), num_batches).mean()) for same in everyone]
+    mean_s = [float(round_s(_phases(world, same, task.batch_size), task.num_batches).mean()) for same in everyone]
     return cuts[int(np.argmin(mean_s))]
 
 

@@ -3,32 +3,27 @@
 A policy's rules for subchannels and power do nothing here. Cycles are optimal in closed form, or even.
 """
 
-from typing import Any
-
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutChoice, CutSettings, OnProgress, rcls, scls
 from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
-from hsfl.allocation.measured_cuts import MeasuredRounds, best_single, choose_measured_cuts
+from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy
 from hsfl.methods import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
 from hsfl.network.latency import Phases, Rates, phases, seconds
 from hsfl.planning.allocators import Allotment, Job
+from hsfl.planning.choice import CutTask
 from hsfl.planning.resources import measured_resources
-from hsfl.planning.world import World, sample_draws
-from hsfl.rng import stream
 
 Array = np.ndarray
 
 
-def measured_rounds(
-    world: World, draws: RoundDraw, batch_size: int, num_batches: Array, min_cut: int
-) -> MeasuredRounds:
+def measured_rounds(task: CutTask, draws: RoundDraw) -> MeasuredRounds:
     """Seconds and cycles of every client at every cut, for draws [S, ...]."""
+    world = task.world
     cost, fleet, rates = world.cost, world.fleet, draws.rates
     assert rates is not None, "measured links draw rates"
-    samples = num_batches[:, None] * batch_size  # [K, 1]
+    samples = task.num_batches[:, None] * task.batch_size  # [K, 1]
     speed = draws.cpu_hz * fleet.flops_per_cycle
     own_s = seconds(samples * cost.client_flops, speed[..., None])
     own_s = own_s + seconds(samples * cost.smashed_bits, rates.main_up_bps[..., None])
@@ -36,45 +31,18 @@ def measured_rounds(
     own_s = own_s + seconds(cost.model_bits, rates.edge_up_bps[..., None])
     down_s = seconds(cost.model_bits, rates.edge_down_bps[..., None])
     work = samples * cost.server_flops / world.servers.flops_per_cycle
-    return MeasuredRounds(
-        own_s, work, down_s, min_cut, np.minimum(fleet.max_cut, cost.num_units), world.servers.main_hz
-    )
+    return MeasuredRounds(own_s, work, down_s, task.rows, world.servers.main_hz)
 
 
-def sampled_rounds(world: World, count: int, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
-    """`count` rounds to plan on: recorded rounds where there is a history, else draws of speeds."""
-    return measured_rounds(world, sample_draws(world, count).sample(slice(count)), batch_size, num_batches, min_cut)
-
-
-def plan_measured_cuts(
-    world: World,
-    rounds: MeasuredRounds,
-    settings: CutSettings,
-    batch_size: int,
-    num_batches: Array,
-    progress: OnProgress | None = None,
-) -> CutChoice:
-    """The cuts that are best over the samples; the search starts from the plan for mean speeds."""
-    mean = _mean_round(world, batch_size, num_batches, rounds.min_cut)
-    first = best_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.feasible, mean.main_hz, 1e-5).cuts
-    return choose_measured_cuts(rounds, first, settings, progress)
-
-
-def ruled_cuts(chosen: Policy, rounds: MeasuredRounds, seed: int) -> Array:
-    """The cuts [K] of a policy that has a rule for cuts."""
-    scenario: Any = rounds  # the rules read min_cut, max_cut and num_clients, which rounds have
-    if chosen.cuts == "random":
-        return rcls(scenario, stream(seed, "rcls"))
-    return scls(scenario) if chosen.cuts == "smallest" else best_single(rounds)
-
-
-def _mean_round(world: World, batch_size: int, num_batches: Array, min_cut: int) -> MeasuredRounds:
-    """One round with everyone at mean speed and, where a history was recorded, at mean rates."""
+def mean_speed_cuts(task: CutTask) -> Array:
+    """The best cuts [K] for one round with everyone at mean speed and, where a history was recorded, at mean rates."""
+    world = task.world
     assert isinstance(world.links, Measured)
     draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
     one = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
-    return measured_rounds(world, RoundDraw(cpu_hz[None], rates=one), batch_size, num_batches, min_cut)
+    mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=one))
+    return best_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
 
 
 def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:

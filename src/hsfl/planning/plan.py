@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import OnProgress
+from hsfl.allocation.cut_methods import OnProgress, ignore_progress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
 from hsfl.methods import PROPOSED, method
 from hsfl.network.clock import Why
-from hsfl.planning.choice import is_crowd
+from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.described import fleet_notes
 from hsfl.planning.plan_clients import ClientPlan
 from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
-from hsfl.planning.policy_cuts import limit_note, plan_cuts
+from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.straggler import longest_phase, why, work_of
 from hsfl.planning.world import World, count_batches
 
@@ -64,18 +64,21 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     policies over the samples. num_samples: [K] training samples of each client."""
     if is_crowd(world):
         return _plan_crowd(config, world, num_samples, progress)
-    num_batches, name = count_batches(config, num_samples), planned_policy(config)
-    settings = config.allocation.model_copy(update={"policy": "proposed"})
-    proposed = plan_cuts(world, settings, config.train.batch_size, num_batches, config.fleet.min_cut, progress)
-    chosen = policy(name, config.options)
-    rounds = plan_rounds(PlanTask(config, settings, chosen, world, num_batches, proposed.cuts))
+    task, name = CutTask(config, world, count_batches(config, num_samples)), planned_policy(config)
+    request = cut_request(task, on_progress=progress or ignore_progress, threads=2)
+    proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
+    rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts))
     clients = [replace(client, name=world.fleet.name(client.client)) for client in rounds.clients(rounds.cuts)]
     means = rounds.baselines_s()
     pressed = _most_pressed(clients)
-    work = work_of(world.cost, pressed.cut, float(config.train.batch_size * num_batches[pressed.client]))
+    work = work_of(world.cost, pressed.cut, float(task.batch_size * task.num_batches[pressed.client]))
     other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
-    notes = [*_notes(config, clients), limit_note(settings, proposed), one_cut_note(world, config, rounds, chosen)]
+    notes = [
+        *_notes(config, clients),
+        limit_note(config.allocation, proposed),
+        one_cut_note(world, config, rounds, chosen),
+    ]
     return Plan(
         policy=name,
         cuts=[int(cut) for cut in rounds.cuts],

@@ -18,8 +18,8 @@ from hsfl.config import RunConfig
 from hsfl.formats import QUANTILES
 from hsfl.network.channel import Ofdma
 from hsfl.network.clock import PHASES, Timeline
-from hsfl.planning.choice import SAMPLED_ROUNDS, times_drawn
-from hsfl.planning.cuts import run_cuts
+from hsfl.planning.choice import SAMPLED_ROUNDS, CutTask, times_drawn
+from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.quantiles import counted, quantiles
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, sample_draws
@@ -79,7 +79,7 @@ class CrowdSamples:
     def under(self, config: RunConfig, policy: str, progress: OnProgress | None = None) -> CrowdRounds:
         """The rounds of a run with this policy. config: whose framework has a cut for each client."""
         config, began = _with_policy(config, policy), time.monotonic()
-        cuts, note = run_cuts(config, self.world, self.num_samples)
+        cuts, note = choose_cuts(CutTask.of_run(config, self.world, self.num_samples))
         took_s, clock = time.monotonic() - began, RoundClock(config, self.played, cuts, self.num_samples)
         rounds: list[Clocked] = []
         for clocked in self._clocked(clock):

@@ -10,20 +10,19 @@ from typing import Protocol
 import numpy as np
 
 from hsfl.allocation.answer import phases_of
-from hsfl.allocation.cut_methods import CutSettings
-from hsfl.allocation.cuts import LEAST_S
+from hsfl.allocation.cut_methods import CutRequest
+from hsfl.allocation.cuts import LEAST_S, RadioRounds
 from hsfl.allocation.measured import optimal_cycles
+from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.solving import TimeLimit
-from hsfl.config import AllocationConfig, RunConfig
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, phases, round_s
+from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import fastest_cuts
-from hsfl.planning.measured_links import measured_rounds, ruled_cuts
 from hsfl.planning.plan_clients import ClientPlan, client_plans
-from hsfl.planning.policy_cuts import samples
-from hsfl.planning.world import World, sample_draws
+from hsfl.planning.world import sample_draws
 
 Array = np.ndarray
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
@@ -42,37 +41,39 @@ class PlanRounds(Protocol):
 
 @dataclass(frozen=True)
 class PlanTask:
-    """What a plan is made for, and the cuts of the proposed policy, [K]."""
+    """What a plan is made for, with the cuts of the proposed policy, [K]."""
 
-    config: RunConfig
-    settings: AllocationConfig  # of the search for cuts
+    task: CutTask
+    request: CutRequest  # with the samples
     chosen: Policy
-    world: World
-    num_batches: Array  # [K] of a round
     proposed: Array
 
+    def cuts_of(self, rule: Policy) -> Array:
+        """The cuts [K] of a policy: by its rule, or the proposed cuts where it has none."""
+        return rule.choose(self.request).cuts if rule.chooses_cuts else self.proposed
 
-def plan_rounds(task: PlanTask) -> PlanRounds:
+
+def plan_rounds(asked: PlanTask) -> PlanRounds:
     """The rounds to plan on, under the task's policy."""
-    rounds = MeasuredPlan(task) if isinstance(task.world.links, Measured) else RadioPlan(task)
-    return EvenPlan(task, rounds) if task.chosen.name == "even" else rounds
+    rounds = MeasuredPlan(asked) if isinstance(asked.task.world.links, Measured) else RadioPlan(asked)
+    return EvenPlan(asked, rounds) if asked.chosen.name == "even" else rounds
 
 
-def _draws(task: PlanTask) -> RoundDraw:
+def _draws(task: CutTask) -> RoundDraw:
     """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
-    return sample_draws(task.world, task.settings.samples).sample(slice(task.settings.samples))
+    count = task.config.allocation.samples
+    return sample_draws(task.world, count).sample(slice(count))
 
 
 class RadioPlan:
     """Rounds over a radio, which the policy's rules or the exact solver allocate."""
 
-    def __init__(self, task: PlanTask) -> None:
-        world, settings, config = task.world, task.settings, task.config
-        self._settings, self._chosen, self._num_batches = settings, task.chosen, task.num_batches
-        self._seed, self._proposed = world.seed, task.proposed
-        self._rounds = samples(world, settings, config.train.batch_size, task.num_batches, config.fleet.min_cut)
-        searched = not self._chosen.chooses_cuts
-        self.cuts = task.proposed if searched else self._chosen.choose(self._rounds, CutSettings(seed=world.seed))
+    def __init__(self, asked: PlanTask) -> None:
+        assert isinstance(asked.request.rounds, RadioRounds)
+        self._asked, self._chosen, self._rounds = asked, asked.chosen, asked.request.rounds.samples
+        self._settings, self._num_batches = asked.task.config.allocation, asked.task.num_batches
+        self.first = _draws(asked.task).sample(0)
+        self.cuts = asked.cuts_of(self._chosen)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         answer = self._chosen.allocate(self._rounds[0], cuts, self._settings.gap, self._settings.time_limit_s)
@@ -97,9 +98,7 @@ class RadioPlan:
         clock, num_left = TimeLimit(self._settings.plan_time_limit_s), len(rules) * len(self._rounds)
         means: dict[str, float] = {}
         for rule in rules:
-            searched = not rule.chooses_cuts
-            cuts = self._proposed if searched else rule.choose(self._rounds, CutSettings(seed=self._seed))
-            spent = []
+            cuts, spent = self._asked.cuts_of(rule), []
             for each in self._rounds:
                 limit_s = min(self._settings.time_limit_s, max(LEAST_S, clock.left_s() / num_left))
                 spent.append(rule.allocate(each, cuts, self._settings.gap, limit_s).round_s)
@@ -113,23 +112,25 @@ class RadioPlan:
 class MeasuredPlan:
     """Rounds over measured links: there is no radio to divide, only cuts and the main server's cycles."""
 
-    def __init__(self, task: PlanTask) -> None:
-        self._batch_size, self._world, self._num_batches = task.config.train.batch_size, task.world, task.num_batches
-        self._chosen, self._proposed = task.chosen.with_radio(), task.proposed
-        draws = _draws(task)
-        self._rounds = measured_rounds(task.world, draws, self._batch_size, task.num_batches, task.config.fleet.min_cut)
-        self._first = draws.sample(0)
-        searched = not self._chosen.chooses_cuts
-        self.cuts = task.proposed if searched else ruled_cuts(self._chosen, self._rounds, task.world.seed)
+    def __init__(self, asked: PlanTask) -> None:
+        assert isinstance(asked.request.rounds, MeasuredRounds)
+        self._asked, self._chosen, self._rounds = asked, asked.chosen.with_radio(), asked.request.rounds
+        self._batch_size, self._world, self._num_batches = (
+            asked.task.batch_size,
+            asked.task.world,
+            asked.task.num_batches,
+        )
+        self.first = _draws(asked.task).sample(0)
+        self.cuts = asked.cuts_of(self._chosen)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
-        rates, servers = self._first.rates, self._world.servers
+        rates, servers = self.first.rates, self._world.servers
         assert rates is not None, "measured links draw rates"
         own_s, work, _ = self._rounds.at(cuts)
         server_hz = optimal_cycles(own_s[0], work[0], self._rounds.main_hz)
         if self._chosen.cycles == "even":
             server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
-        speed = self._first.cpu_hz * self._world.fleet.flops_per_cycle
+        speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
         times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
         return client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
 
@@ -140,9 +141,7 @@ class MeasuredPlan:
         means = {}
         for name in dict.fromkeys((*MEASURED_BASELINES, self._chosen.name)):
             rule = policy(name)
-            searched = not rule.chooses_cuts
-            cuts = self._proposed if searched else ruled_cuts(rule, self._rounds, self._world.seed)
-            means[name] = self._mean_s(rule, cuts)
+            means[name] = self._mean_s(rule, self._asked.cuts_of(rule))
         return means
 
     def _mean_s(self, rule: Policy, cuts: Array) -> float:
@@ -153,15 +152,16 @@ class MeasuredPlan:
 class EvenPlan:
     """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
 
-    def __init__(self, task: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
-        self._batch_size, self._world, self._num_batches = task.config.train.batch_size, task.world, task.num_batches
+    def __init__(self, asked: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
+        task = asked.task
+        self._batch_size, self._world, self._num_batches = task.batch_size, task.world, task.num_batches
         self._draws, self._others = _draws(task), others
-        self.cuts = np.array(fastest_cuts(task.world, self._batch_size, task.num_batches, task.config.fleet.min_cut))
-        self._first = self._draws.sample(0)
+        self.cuts = np.array(fastest_cuts(task))
+        self.first = self._draws.sample(0)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         server_hz = np.full(len(cuts), self._world.servers.main_hz / len(cuts))
-        times = self._phases(cuts, self._first)
+        times = self._phases(cuts, self.first)
         return client_plans(cuts, server_hz, times, self._num_batches, None, False)
 
     def mean_s(self, cuts: Array) -> float:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.answer import Allocation
-from hsfl.allocation.scenario import Scenario
 from hsfl.formats import all_rounded
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Rates
@@ -20,36 +18,23 @@ MOST_PAIRS = 2000  # of clients and subchannels that are still written down
 POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 
 
-def radio_resources(scenario: Scenario, answer: Allocation) -> dict[str, Any]:
+def radio_resources(
+    draw: RoundDraw, flops_per_s: Array, given: dict[str, Array], owners: dict[str, Array], cell: Array | None
+) -> dict[str, Any]:
     """Speeds and gains of all clients, who has which subchannel (the model's download has its own), and watts.
 
     Where every subchannel has one owner: `owner` [I] and the power there [I]. Where bands are shared: `share` [K][I] and each
-    client's power in all [K], since all policies fill it like water: s max(0, level - noise / gain) on a share s.
+    client's power in all [K], since all policies fill it like water: s max(0, level - noise / gain) on a share s. flops_per_s: [K].
+    given: shares and powers [K, I] by name. owners: [I] by name; empty where bands are shared. cell: [K], where there are cells.
     """
-    small: dict[str, Array] = {"flops_per_s": scenario.cpu_hz * scenario.client_flops_per_cycle}
-    large: dict[str, Array] = {"main_gain": scenario.main_gain, "edge_gain": scenario.edge_gain}
-    if answer.owner is not None and answer.edge_down_owner is not None:
-        small |= {"owner": answer.owner, "edge_down_owner": answer.edge_down_owner}
-        small |= {name: getattr(answer, name).sum(axis=0) for name in POWERS}
-    else:
-        large |= {name: getattr(answer, name) for name in ("share", "edge_down_share")}
-        small |= {name: getattr(answer, name).sum(axis=1) for name in POWERS}
-    return _kept({"sharing": scenario.sharing}, small, large, scenario.main_gain.size)
-
-
-def cells_resources(cell: Array, draw: RoundDraw, flops_per_s: Array, given: dict[str, Array]) -> dict[str, Any]:
-    """As `radio_resources` where there are cells: the cell of each client, and shares also where subchannels have owners.
-
-    cell, flops_per_s: [K]. given: shares and powers [K, I] by name.
-    """
-    assert draw.main_gain is not None, "cells draw gains"
-    assert draw.edge_gain is not None, "cells draw gains"
-    small = {"flops_per_s": flops_per_s, "cell": cell.astype(float)} | {
-        name: given[name].sum(axis=1) for name in POWERS
-    }
+    assert draw.main_gain is not None, "a radio draws gains"
+    assert draw.edge_gain is not None, "a radio draws gains"
+    small = {"flops_per_s": flops_per_s} | ({} if cell is None else {"cell": cell.astype(float)}) | owners
+    small |= {name: given[name].sum(axis=0 if owners else 1) for name in POWERS}
     large = {"main_gain": draw.main_gain, "edge_gain": draw.edge_gain}
-    large |= {name: given[name] for name in ("share", "edge_down_share")}
-    return _kept({"sharing": "bandwidth"}, small, large, draw.main_gain.size)
+    if not owners:
+        large |= {name: given[name] for name in ("share", "edge_down_share")}
+    return _kept({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
 
 
 def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:

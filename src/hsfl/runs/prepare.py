@@ -29,8 +29,9 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
+from hsfl.planning.choice import CutTask
 from hsfl.planning.clusters import policy_of
-from hsfl.planning.cuts import check_cuts, choose_one_cut, run_cuts
+from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.data import data_notes, divide, read_data
@@ -109,7 +110,7 @@ def _cuts(
     """The cuts that were chosen before or are chosen now, [K], and what to say of a search that its time limit stopped."""
     if before is not None:
         return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
-    return run_cuts(config, world, num_samples)
+    return choose_cuts(CutTask.of_run(config, world, num_samples))
 
 
 def _make_task(
@@ -122,8 +123,7 @@ def _make_task(
     goal: Goal,
 ) -> Task:
     """The task, with what the framework settles before a run."""
-    batch_size, num_batches = config.train.batch_size, count_batches(config, num_samples)
-    one_cut = choose_one_cut(config.fleet, world, cuts, batch_size, num_batches)
+    one_cut = choose_one_cut(CutTask(config, world, count_batches(config, num_samples)), cuts)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged, goal)
 
