@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutChoice, CutRequest, Judge, Rounds
+from hsfl.allocation.cut_methods import CutChoice, CutRequest, Judge, SampledRounds
 from hsfl.allocation.solving import TimeLimit
 from hsfl.errors import InputError
 
@@ -89,7 +89,7 @@ class CutRule:
 
 
 @dataclass(frozen=True)
-class LargeFleet(Rounds):
+class LargeFleet(SampledRounds):
     """A fleet whose clients answer to the prices of sampled rounds."""
 
     crowd: Crowd  # of the sampled rounds

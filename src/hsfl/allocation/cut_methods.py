@@ -81,7 +81,7 @@ class CutRequest:
     """What a method chooses cuts for. A method may give client k any row r with rows[k, r], and no other."""
 
     rows: Array  # [K, C] bool: the rows of the cost table that each client may take
-    rounds: "Rounds | None" = None  # to value candidates on; None where a rule values none
+    rounds: "SampledRounds | None" = None  # to value candidates on; None where a rule values none
     settings: CutSettings = field(default_factory=CutSettings)
     start: Array | None = None  # [K] good cuts to begin with, where some are known
     on_progress: OnProgress = ignore_progress
@@ -92,7 +92,7 @@ class CutRequest:
         return self.rounds.judge(self)
 
 
-class Rounds(ABC):
+class SampledRounds(ABC):
     """Sampled rounds of one fleet."""
 
     @abstractmethod

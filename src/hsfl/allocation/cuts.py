@@ -17,7 +17,7 @@ from hsfl.allocation.cut_methods import (
     CutSettings,
     Judge,
     OnProgress,
-    Rounds,
+    SampledRounds,
     ignore_progress,
     rcls,
     row_at,
@@ -51,7 +51,7 @@ def radio_request(
 
 
 @dataclass(frozen=True)
-class RadioRounds(Rounds):
+class RadioRounds(SampledRounds):
     """Sampled rounds over a radio."""
 
     samples: tuple[Scenario, ...]

@@ -18,7 +18,7 @@ from hsfl.allocation.cut_methods import (
     CutChoice,
     CutRequest,
     Judge,
-    Rounds,
+    SampledRounds,
     row_at,
     scls,
     with_proof,
@@ -33,7 +33,7 @@ PATIENCE = 10  # after so many vain changes since one that helped, what every ch
 
 
 @dataclass(frozen=True)
-class MeasuredRounds(Rounds):
+class MeasuredRounds(SampledRounds):
     """S rounds of one fleet in explicit seconds and cycles, for every client and row of the cost table."""
 
     own_s: Array  # [S, K, C] the client's computation and its links, over the round
