@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hsfl import fleet_file
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, clear_scratch, is_scratch, write_atomic, write_json
-from hsfl.fleet import file as fleet_file
-from hsfl.fleet.writing import check_free
+from hsfl.fleet_file import check_free
 from hsfl.network import history
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.fleet import file as fleet_file
+from hsfl import fleet_file
 from hsfl.report.page import render
 from hsfl.report.page_data import page_data
 from hsfl.report.page_sources import read_sources

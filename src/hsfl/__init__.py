@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.data.datasets import register_dataset
     from hsfl.data.given import dataset
     from hsfl.errors import InputError
-    from hsfl.methods import register_framework
+    from hsfl.framework_table import register_framework
     from hsfl.models.split import split
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
@@ -59,7 +59,7 @@ _HOMES = {
     "Observer": "hsfl.runs.observer",
     "plan": "hsfl.api.plans",
     "register_dataset": "hsfl.data.datasets",
-    "register_framework": "hsfl.methods",
+    "register_framework": "hsfl.framework_table",
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",
     "register_task": "hsfl.tasks",

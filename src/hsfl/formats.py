@@ -1,7 +1,12 @@
-"""Numbers as people read them: seconds, bytes, per cent, cycles. Commands, progress lines, pages and figures take them from here."""
+"""Numbers as people read them: seconds, bytes, per cent, cycles. Commands, progress lines, pages and figures take them from here.
+
+Many clients in a few numbers: quantiles, and how often each whole number occurs.
+"""
 
 import math
 from collections.abc import Iterable
+
+import numpy as np
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent, at which many clients are shown
 ENDLESS = 1e15  # no clock counts so many seconds
@@ -82,3 +87,17 @@ def si(value: float) -> str:
 def count(number: int, noun: str) -> str:
     """1,234 rounds, 1 round."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+DIGITS = 7
+
+
+def quantiles(values: np.ndarray) -> list[float]:
+    """The quantiles of values [n], from the least to the largest, [Q]; zeros where there are no values."""
+    return all_rounded(np.percentile(values, QUANTILES) if len(values) else np.zeros(len(QUANTILES)), DIGITS)
+
+
+def counted(values: np.ndarray) -> dict[str, int]:
+    """How often each whole number occurs, by the number."""
+    found, counts = np.unique(np.asarray(values, int), return_counts=True)
+    return {str(value): int(count) for value, count in zip(found, counts)}

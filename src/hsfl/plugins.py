@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GROUP = "hsfl"  # of entry points
 TABLES = {  # where the built-in names stand, by kind; a table is imported when it is needed, light ones first
-    "framework": "hsfl.methods:METHODS",
+    "framework": "hsfl.framework_table:METHODS",
     "model": "hsfl.models.recipes:MODELS",
     "data set": "hsfl.data.datasets:READERS",
     "task": "hsfl.tasks:TASKS",

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hsfl import fleet_file
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.fleet import file as fleet_file
 from hsfl.models.cost import CostTable
 from hsfl.network import devices
 from hsfl.network.channel import Measured

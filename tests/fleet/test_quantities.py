@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.fleet.quantities import KINDS, kind_of, parse, say, with_units
+from hsfl.quantities import KINDS, kind_of, parse, say, with_units
 
 READ = [
     ("cycles", "3.6GHz", 3.6e9),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hsfl.config import read_config
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.runs.loop import run
 
 ROUNDS = 5  # enough for each of them to pass 90 % with the small CNN

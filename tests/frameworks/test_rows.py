@@ -3,8 +3,8 @@
 import pytest
 
 from hsfl.errors import InputError
+from hsfl.framework_table import METHODS, Method, Timing, register
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS, Method, Timing, register
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hsfl.config import read_config
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.planning.choice import choose_clients
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare

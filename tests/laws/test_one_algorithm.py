@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.models.state import UnitState, load_state, read_state
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum

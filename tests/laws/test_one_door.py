@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link

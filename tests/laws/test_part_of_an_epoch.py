@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.runs import loop
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare

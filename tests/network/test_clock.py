@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network import clock, devices
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds

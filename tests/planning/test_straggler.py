@@ -7,7 +7,7 @@ import pytest
 
 from hsfl.config import read_config
 from hsfl.formats import si
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.cost import CostTable
 from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases

@@ -9,9 +9,9 @@ from tests.small_runs import hsfl
 
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
+from hsfl.framework_table import register_framework
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.cpsl import CPSL
-from hsfl.methods import register_framework
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
 from hsfl.planning.choice import choose_clients

@@ -14,9 +14,9 @@ from hsfl.allocation.policy_table import POLICIES
 from hsfl.config import RunConfig, read_config
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError
+from hsfl.framework_table import METHODS
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import HSFL
-from hsfl.methods import METHODS
 from hsfl.models.state import UnitState
 from hsfl.models.zoo import MODELS
 from hsfl.runs import loop
@@ -210,7 +210,7 @@ def test_an_installed_entry_point_is_loaded_for_its_name_alone(tmp_path: Path) -
 import sys
 sys.path.insert(0, sys.argv[1])
 from hsfl.config import RunConfig, read_config
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 read_config(None, ["framework=fl", "model.name=cnn"])
 read_config(sys.argv[1] + "/config.json")  # of a run folder: nothing is looked for
 assert not {"mine_module", "mine_broken", "torch"} & set(sys.modules)

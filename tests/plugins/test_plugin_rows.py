@@ -11,8 +11,8 @@ import torch
 from hsfl import plugins
 from hsfl.config import read_config
 from hsfl.data.datasets import load
+from hsfl.framework_table import METHODS, register_framework
 from hsfl.frameworks.parallel import HSFL
-from hsfl.methods import METHODS, register_framework
 from hsfl.runs import loop
 from hsfl.training.batches import Images
 from tests.plugins.files import TWICE, twice, write

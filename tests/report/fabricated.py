@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, read_config
 from hsfl.files import write_json
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.report import gantt
 from tests.report.fabricated import a_timeline, record, timed
 

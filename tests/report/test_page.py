@@ -13,7 +13,7 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.network.clock import PHASES
 from hsfl.report import page_rounds
 from hsfl.report.page import render, safe_json, write_page

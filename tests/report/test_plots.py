@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.report import plots
 from hsfl.report.comparing import read_comparison
 from hsfl.report.figure import file_name, lies_on

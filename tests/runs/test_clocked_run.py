@@ -9,8 +9,8 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s

@@ -12,7 +12,7 @@ from hsfl.config import FleetConfig
 from hsfl.data.datasets import load
 from hsfl.engines.base import Inline
 from hsfl.errors import InputError
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.zoo import build
 from hsfl.planning import choice
 from hsfl.runs import loop

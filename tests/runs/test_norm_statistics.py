@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.network.estimation import estimation_s
 from hsfl.network.latency import Phases
 from hsfl.runs.export import evaluate_folder

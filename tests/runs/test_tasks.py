@@ -16,7 +16,7 @@ import hsfl
 from hsfl.config import read_config
 from hsfl.deploy.kit import make_kit
 from hsfl.errors import InputError
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.report.comparing import gained, read_comparison
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.small_runs import tiny
 
 from hsfl.data.passes import RoundSteps, batches_of_pass, samples_of_round
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.methods import METHODS
 from hsfl.rng import stream
 from hsfl.runs.prepare import prepare
 from hsfl.training.batches import Feed, Images, PlannedBatch, pass_positions, resized

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.laws.bench import assert_same, make_task, train
 
+from hsfl.framework_table import copy_per_client_names
 from hsfl.frameworks import find_framework
-from hsfl.methods import copy_per_client_names
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses

@@ -9,7 +9,7 @@ from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, make_task, train
 from torch import Tensor, nn, optim
 
 from hsfl.config import TrainConfig
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.step import Part, StepKey, learning_rate, run_backward

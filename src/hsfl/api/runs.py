@@ -11,7 +11,7 @@ from rich.console import Console
 from hsfl.api.chosen import Config, choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.methods import COMPARED
+from hsfl.framework_table import COMPARED
 from hsfl.report.comparing import check_target, read_comparison
 from hsfl.report.comparison import Comparison
 from hsfl.report.figure import matplotlib

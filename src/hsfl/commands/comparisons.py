@@ -77,7 +77,7 @@ def compare(
     console = err_console if as_json else out_console
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.methods import COMPARED
+        from hsfl.framework_table import COMPARED
         from hsfl.report.comparing import check_target, gained, read_comparison
         from hsfl.runs.contenders import contender
         from hsfl.runs.data import expected_task

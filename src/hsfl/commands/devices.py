@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from hsfl import quantities
 from hsfl.commands.allocations import show_table
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError, known
-from hsfl.fleet import quantities
 from hsfl.formats import brief, seconds, significant
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from hsfl.commands.shared import (
     quoted,
 )
 from hsfl.errors import InputError
-from hsfl.fleet.quantities import parse, say
 from hsfl.formats import size
+from hsfl.quantities import parse, say
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -66,7 +66,7 @@ def measure(
     The speed is FLOPs of training per second, by which the planner divides. A speed from a processor's cycles, at one
     FLOP each, or from its data sheet can be ten times too high or too low. Nothing else should run meanwhile.
     """
-    from hsfl.fleet import writing  # here, because other commands need not wait for it
+    from hsfl import fleet_file  # here, because other commands need not wait for it
 
     with one_line_errors():
         own = name if name is not None else platform.node() or "device"
@@ -74,7 +74,7 @@ def measure(
         if out is not None:
             if out.suffix not in (".toml", ".json"):
                 raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
-            writing.check_free(out, None if server else own)
+            fleet_file.check_free(out, None if server else own)
         from hsfl.config import read_config
         from hsfl.files import write_atomic
         from hsfl.models.zoo import build
@@ -89,11 +89,11 @@ def measure(
         with err_console.status(f"training {part.name} for {seconds:g} s ..."):
             speed = training_speed(made.to(settings.device), shape, classes, train, seconds)
         memory_bits = machine_memory_bits()
-        entry = writing.device_entry(own, speed.flops_per_s, memory_bits, up, down)
+        entry = fleet_file.device_entry(own, speed.flops_per_s, memory_bits, up, down)
         entry = {"compute": entry["compute"]} if server else entry
         note = f"{part.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
         if out is not None:
-            text = writing.added(out, entry, server, note)
+            text = fleet_file.added(out, entry, server, note)
             write_atomic(out, lambda scratch: scratch.write_text(text, "utf-8"))
     if as_json:
         print_json({"entry": entry, "flops_per_s": speed.flops_per_s, "step_s": speed.step_s, "num_steps": speed.num_steps,
@@ -101,7 +101,7 @@ def measure(
         return
     _say(speed, note, memory_bits)
     if out is None:
-        text = writing.toml(entry, "[main_server]" if server else "[[device]]", note)
+        text = fleet_file.toml(entry, "[main_server]" if server else "[[device]]", note)
         out_console.print(text.rstrip(), soft_wrap=True)
     else:
         who = "the main server" if server else f"device {own!r}"

@@ -83,7 +83,7 @@ def sweep(
     console = err_console if as_json else out_console
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.methods import method
+        from hsfl.framework_table import method
         from hsfl.report.comparing import check_target
         from hsfl.report.figure import matplotlib
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep

@@ -1,11 +1,33 @@
-"""Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some."""
+"""Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some.
+
+What every section of the settings has in common.
+"""
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from hsfl import plugins
-from hsfl.config.section import Section
+from hsfl.errors import InputError
+from hsfl.quantities import with_units
+
+
+class Section(BaseModel):
+    """A frozen part of the settings; an unknown field and a number that is infinite or NaN are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers(cls, value: object, info: ValidationInfo) -> object:
+        """True is no number; text in a field whose name ends with a unit is a quantity, such as 100Mbps."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise PydanticCustomError("not_a_bool", "Input should be another value than true or false")
+        try:
+            return with_units(str(info.field_name), value)
+        except InputError as error:
+            raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
 
 
 class FLOptions(Section):

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hsfl.config.options import OptionsConfig
-from hsfl.config.section import Section
+from hsfl.config.options import OptionsConfig, Section
 
 MAX_SIDE = 1024  # of an image, in pixels; more than this is a slip of the finger
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]

@@ -15,7 +15,7 @@ from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
 from hsfl.errors import InputError
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline

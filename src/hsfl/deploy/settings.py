@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
-from hsfl.config.paths import beside
+from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
-from hsfl.methods import copy_per_client_names, method
+from hsfl.framework_table import copy_per_client_names, method
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}

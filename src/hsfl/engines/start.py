@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hsfl.config import RunConfig
 from hsfl.engines.base import Engine, Inline
 from hsfl.errors import InputError
-from hsfl.methods import copy_per_client_names, method
+from hsfl.framework_table import copy_per_client_names, method
 
 
 def start(config: RunConfig, say: Callable[[str], None]) -> Engine:

@@ -13,7 +13,7 @@ import numpy as np
 from hsfl.config import ModelConfig, RunConfig, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.experiments.columns import Column
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.planning.round_clock import RoundClock, is_tested
 from hsfl.planning.world import Given, World
 

@@ -15,7 +15,7 @@ from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.facts import FACTS
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
-from hsfl.methods import METHODS, PROPOSED, method
+from hsfl.framework_table import METHODS, PROPOSED, method
 from hsfl.runs.contenders import contender, split_label
 
 BUILT_IN = {name: row for name, row in METHODS.items() if row.built_in}

@@ -25,7 +25,7 @@ from hsfl.experiments.shared import (
 )
 from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
-from hsfl.methods import PROPOSED, method
+from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut

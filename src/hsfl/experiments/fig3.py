@@ -22,7 +22,7 @@ from hsfl.experiments.table1_report import HOLDS, say_p, verdict_note
 from hsfl.experiments.table1_study import Study, make_study, values_at
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
-from hsfl.methods import PROPOSED
+from hsfl.framework_table import PROPOSED
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
 

@@ -42,9 +42,9 @@ from hsfl.experiments.shared import (
 )
 from hsfl.experiments.traces import ONE_BY_ONE, Together
 from hsfl.files import write_csv
+from hsfl.framework_table import METHODS, PROPOSED
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
-from hsfl.methods import METHODS, PROPOSED
 from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib, save

@@ -18,7 +18,7 @@ from hsfl.experiments.table1_report import find_trends, markdown
 from hsfl.experiments.table1_study import ColumnTiming, Study, TableCell, cells, make_study, timings
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_trace, largest_difference, train_ahead
 from hsfl.files import write_csv
-from hsfl.methods import PROPOSED
+from hsfl.framework_table import PROPOSED
 from hsfl.report.figure import save
 from hsfl.runs.observer import Observer
 

@@ -12,7 +12,7 @@ from hsfl.experiments.columns import BUILT_IN, COLUMNS, PUBLISHED, TWIN_TRACE
 from hsfl.experiments.reclock import ends_s
 from hsfl.experiments.statistics import two_way_half_width
 from hsfl.experiments.table1_study import Study
-from hsfl.methods import FREE_STYLES, METHODS, PROPOSED, Style
+from hsfl.framework_table import FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
 from hsfl.report.plots import Y_LABELS
 

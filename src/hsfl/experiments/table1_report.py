@@ -20,7 +20,7 @@ from hsfl.experiments.statistics import (
 )
 from hsfl.experiments.table1_study import FRACTIONS, ColumnTiming, Study, TableCell
 from hsfl.experiments.tau_row import TauRow
-from hsfl.methods import COMPARED, PROPOSED
+from hsfl.framework_table import COMPARED, PROPOSED
 from hsfl.report.curves import Estimate, estimate
 
 PAPER = {  # per cent

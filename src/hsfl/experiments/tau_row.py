@@ -27,9 +27,9 @@ from hsfl.experiments.reclock import at_budget, budget_s
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, Trace, find_trace
 from hsfl.files import write_csv, write_json
+from hsfl.framework_table import PROPOSED
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import RoundResult
-from hsfl.methods import PROPOSED
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import is_tested

@@ -17,7 +17,7 @@ from hsfl.experiments.columns import trace_config
 from hsfl.experiments.learned_settings import learned_settings
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import write_atomic
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.runs.compare import has_ended, run_or_resume, run_piece
 from hsfl.runs.folder import RunFolder, path_name, run_path
 from hsfl.runs.many import Piece, Show, run_all

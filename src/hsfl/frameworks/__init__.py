@@ -1,9 +1,9 @@
-"""Published algorithms, a class for each; `hsfl.methods` has their rows."""
+"""Published algorithms, a class for each; `hsfl.framework_table` has their rows."""
 
 from importlib import import_module
 
+from hsfl.framework_table import method
 from hsfl.frameworks.base import Framework
-from hsfl.methods import method
 
 
 def find_framework(name: str) -> type[Framework]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError
-from hsfl.methods import Timing, method
+from hsfl.framework_table import Timing, method
 from hsfl.models.cost import CostTable
 from hsfl.network.clusters import check_clusters
 from hsfl.network.latency import Phases, Rates, seconds

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hsfl import fleet_file
 from hsfl.errors import InputError
-from hsfl.fleet import file as fleet_file
-from hsfl.fleet.file import Device
+from hsfl.fleet_file import Device
 from hsfl.models.cost import CostTable
 from hsfl.network import checks
 
@@ -200,7 +200,7 @@ def _spread(values: Array, heterogeneity: float) -> Array:
 
 
 def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
-    """An explicit fleet from a file (see `hsfl.fleet.file`), for a model: memory becomes the deepest cut that fits."""
+    """An explicit fleet from a file (see `hsfl.fleet_file`), for a model: memory becomes the deepest cut that fits."""
     file = fleet_file.read(path)
     each = file.devices
     fleet = Fleet(

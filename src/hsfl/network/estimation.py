@@ -9,7 +9,7 @@ max_k N (F + U) + sum_k N S + max_k H. Where clients take turns, the turns add u
 
 import numpy as np
 
-from hsfl.methods import Timing
+from hsfl.framework_table import Timing
 from hsfl.network.latency import Phases
 
 Array = np.ndarray

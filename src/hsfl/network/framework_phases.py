@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.models.cost import CostTable
 from hsfl.network.channel import Links, RoundDraw
 from hsfl.network.clusters import check_clusters

@@ -19,7 +19,7 @@ from hsfl.allocation.policies import PROOF_LIMIT_S, Policy, in_time
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.errors import InputError
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps

@@ -4,7 +4,7 @@ import numpy as np
 
 from hsfl.allocation.policy_table import PolicyRow, policy_row
 from hsfl.config import RunConfig
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.network.clock import timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
 from hsfl.network.framework_phases import even_phases

@@ -4,7 +4,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.framework_phases import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from hsfl import fleet_file
 from hsfl.config import NetworkConfig, RunConfig
 from hsfl.errors import InputError
-from hsfl.fleet import file as fleet_file
-from hsfl.fleet.file import FleetFile
+from hsfl.fleet_file import FleetFile
 from hsfl.network.channel import RATE_NAMES
 
 FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`

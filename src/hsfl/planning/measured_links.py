@@ -8,7 +8,7 @@ import numpy as np
 from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
 from hsfl.network.latency import Phases, Rates, phases, seconds
 from hsfl.planning.allocators import Allotment, Job

@@ -9,7 +9,7 @@ import numpy as np
 
 from hsfl.allocation.policies import policy
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
-from hsfl.methods import copy_per_client_names, method
+from hsfl.framework_table import copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.cells import allocate_cells, check_cells

@@ -13,7 +13,7 @@ from hsfl.allocation.cut_methods import OnProgress, ignore_progress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
-from hsfl.methods import PROPOSED, method
+from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import Why
 from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.described import fleet_notes

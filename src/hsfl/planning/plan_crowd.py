@@ -15,12 +15,11 @@ import numpy as np
 
 from hsfl.allocation.cut_methods import OnProgress
 from hsfl.config import RunConfig
-from hsfl.formats import QUANTILES
+from hsfl.formats import QUANTILES, counted, quantiles
 from hsfl.network.channel import Ofdma
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.choice import SAMPLED_ROUNDS, CutTask, times_drawn
 from hsfl.planning.cuts import choose_cuts
-from hsfl.planning.quantiles import counted, quantiles
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, sample_draws
 

@@ -6,7 +6,7 @@ from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES, PolicyRow
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
-from hsfl.methods import PROPOSED
+from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
 from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.clusters import own_policy

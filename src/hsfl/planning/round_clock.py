@@ -9,7 +9,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, TrainConfig
 from hsfl.errors import InputError
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
 from hsfl.network.estimation import estimation_s

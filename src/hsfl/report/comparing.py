@@ -9,7 +9,7 @@ from statistics import fmean
 
 from hsfl.errors import InputError, known
 from hsfl.formats import percent, seconds, significant
-from hsfl.methods import PROPOSED
+from hsfl.framework_table import PROPOSED
 from hsfl.report.comparison import Comparison, LabelResult, Pair
 from hsfl.report.curves import estimate, time_to_target_s
 from hsfl.report.runs import Run, read_runs

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hsfl.methods import METHODS, Style
+from hsfl.framework_table import METHODS, Style
 from hsfl.report.runs import built_in
 
 

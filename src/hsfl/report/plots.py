@@ -9,7 +9,7 @@ import numpy as np
 
 from hsfl.errors import known
 from hsfl.formats import ENDLESS, seconds
-from hsfl.methods import METHODS, Style
+from hsfl.framework_table import METHODS, Style
 from hsfl.report.comparison import Comparison, titled
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
 from hsfl.report.figure import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.errors import InputError, known
-from hsfl.methods import METHODS, Method, Style, read_style
+from hsfl.framework_table import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.round_records import RoundRecord

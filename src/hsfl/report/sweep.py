@@ -12,7 +12,7 @@ from rich.text import Text
 from hsfl.errors import InputError, known
 from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
-from hsfl.methods import Style
+from hsfl.framework_table import Style
 from hsfl.report.comparison import target_words
 from hsfl.report.curves import Estimate, estimate
 from hsfl.report.runs import display_name, read_run

@@ -8,8 +8,8 @@ from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
 from hsfl.engines.base import Engine
 from hsfl.errors import InputError
 from hsfl.files import write_json
+from hsfl.framework_table import method
 from hsfl.frameworks.base import State
-from hsfl.methods import method
 from hsfl.models.units import SplitModel
 from hsfl.planning.described import fleet_notes
 from hsfl.runs.checkpoint import load_checkpoint

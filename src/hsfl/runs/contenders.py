@@ -5,7 +5,7 @@ import json
 from hsfl import plugins
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
-from hsfl.methods import method
+from hsfl.framework_table import method
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # fields of the fleet that a contender may change

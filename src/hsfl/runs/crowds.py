@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hsfl.data.holdings import class_counts, sizes_of
+from hsfl.formats import counted, quantiles
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet
-from hsfl.planning.quantiles import counted, quantiles
 from hsfl.runs.records import ClientsCrowd
 from hsfl.runs.round_records import RoundCrowd
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig, flatten, parse_stored
-from hsfl.config.paths import INPUTS, KEPT, from_folder
+from hsfl.config.reading import INPUTS, KEPT, from_folder
 from hsfl.errors import InputError
 from hsfl.files import (
     DAMAGED,

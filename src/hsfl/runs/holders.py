@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hsfl import fleet_file
 from hsfl.config import RunConfig
 from hsfl.data.datasets import Dataset
 from hsfl.errors import InputError
-from hsfl.fleet import file as fleet_file
 
 
 def by_device(config: RunConfig, dataset: Dataset) -> Dataset:

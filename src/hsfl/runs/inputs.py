@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig
-from hsfl.config.paths import INPUTS, KEPT
+from hsfl.config.reading import INPUTS, KEPT
 from hsfl.files import write_atomic
 
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, parse_stored, set_names, with_changes
-from hsfl.config.paths import from_folder
+from hsfl.config.reading import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.runs.numbers import Index
 
 DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides

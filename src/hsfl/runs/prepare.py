@@ -19,9 +19,9 @@ from hsfl.data.passes import steps_of_round
 from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count
+from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Base, Task
-from hsfl.methods import method
 from hsfl.models.fit import check_fits, check_weights
 from hsfl.models.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state

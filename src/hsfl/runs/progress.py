@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.runs.observer import Observer
 from hsfl.runs.round_records import RoundRecord
 

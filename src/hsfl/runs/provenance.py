@@ -11,7 +11,7 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_record
-from hsfl.methods import METHODS
+from hsfl.framework_table import METHODS
 from hsfl.runs.records import PluginsRecord
 
 FILE = "plugins.json"

@@ -18,9 +18,9 @@ from hsfl.config import OptionsConfig, RunConfig, flatten
 from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import Dataset
 from hsfl.files import write_json
+from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Framework, RoundResult
-from hsfl.methods import METHODS
 from hsfl.models.units import SplitModel
 from hsfl.planning.straggler import why
 from hsfl.runs.folder import RunFolder

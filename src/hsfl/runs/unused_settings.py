@@ -25,7 +25,7 @@ from hsfl.config import (
 from hsfl.config.options import OF_MODELS
 from hsfl.data.datasets import READERS
 from hsfl.errors import InputError, known
-from hsfl.methods import method
+from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
 from hsfl.planning.clusters import policy_of
 from hsfl.planning.cuts import one_each

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from hsfl import fleet_file
 from hsfl.config import OWN_MODEL, RunConfig
-from hsfl.fleet import file as fleet_file
-from hsfl.methods import copy_per_client_names, method
+from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.clusters import plans_one_cut, policy_of, takes_turns
