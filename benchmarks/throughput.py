@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from hsfl.config import parse_config
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.base import Task
 from hsfl.models.units import SplitModel

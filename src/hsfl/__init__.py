@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.api.plans import plan
     from hsfl.api.runs import compare, run
     from hsfl.config import RunConfig, read_config
-    from hsfl.data.datasets import register_dataset
-    from hsfl.data.given import dataset
+    from hsfl.data.from_python import dataset
+    from hsfl.data.registry import register_dataset
     from hsfl.errors import InputError
     from hsfl.framework_table import register_framework
     from hsfl.models.split import split
@@ -55,10 +55,10 @@ _HOMES = {
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
     "compare": "hsfl.api.runs",
-    "dataset": "hsfl.data.given",
+    "dataset": "hsfl.data.from_python",
     "Observer": "hsfl.runs.observer",
     "plan": "hsfl.api.plans",
-    "register_dataset": "hsfl.data.datasets",
+    "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",

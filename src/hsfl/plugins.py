@@ -30,7 +30,7 @@ GROUP = "hsfl"  # of entry points
 TABLES = {  # where the built-in names stand, by kind; a table is imported when it is needed, light ones first
     "framework": "hsfl.framework_table:METHODS",
     "model": "hsfl.models.recipes:MODELS",
-    "data set": "hsfl.data.datasets:READERS",
+    "data set": "hsfl.data.registry:READERS",
     "task": "hsfl.tasks:TASKS",
     "policy": "hsfl.allocation.policy_table:POLICIES",
 }

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from data_files import cifar_batch, write_cifar
 
-from hsfl.data.datasets import load
 from hsfl.data.readers.cifar10 import read_batch
+from hsfl.data.registry import load
 from hsfl.errors import InputError
 
 

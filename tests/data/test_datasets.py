@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from data_files import write_cifar, write_mnist
 
-from hsfl.data.datasets import (
-    READERS,
-    Dataset,
-    channel_statistics,
-    describe,
-    find_data_dir,
-    load,
-    stratified_subset,
-)
+from hsfl.data.registry import READERS, Dataset, channel_statistics, describe, find_data_dir, load, stratified_subset
 from hsfl.errors import InputError
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

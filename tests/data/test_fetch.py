@@ -11,8 +11,8 @@ import pytest
 from data_files import cifar_batch, write_mnist
 from web_server import WebServer
 
-from hsfl.data.datasets import load
-from hsfl.data.fetch import SOURCES, fetch
+from hsfl.data.download import SOURCES, fetch
+from hsfl.data.registry import load
 from hsfl.errors import InputError
 
 CIFAR_FILES = [*SOURCES["cifar10"].files]

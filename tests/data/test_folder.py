@@ -7,8 +7,8 @@ import pytest
 from data_files import write_picture
 from PIL import Image
 
-from hsfl.data.datasets import describe, load
-from hsfl.data.readers import images
+from hsfl.data.readers import reader
+from hsfl.data.registry import describe, load
 from hsfl.errors import InputError
 
 
@@ -57,7 +57,7 @@ def test_bad_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="horse has no such class folder in train/"):
         load(f"folder:{tmp_path / 'b'}")
     write_animals(tmp_path / "c")
-    monkeypatch.setattr(images, "MAX_BYTES", 1000)
+    monkeypatch.setattr(reader, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match=r"set data.image_size to something smaller"):
         load(f"folder:{tmp_path / 'c'}")
 

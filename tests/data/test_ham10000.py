@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data_files import jpeg, lesion_table, write_ham_npz, write_ham_original
 
-from hsfl.data.datasets import Dataset, describe, load
+from hsfl.data.registry import Dataset, describe, load
 from hsfl.errors import InputError
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from data_files import write_picture
 
-from hsfl.data.datasets import load
 from hsfl.data.readers.cifar10 import read_batch
 from hsfl.data.readers.idx import read_idx
+from hsfl.data.registry import load
 from hsfl.errors import InputError
 from hsfl.network import history
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from data_files import idx_bytes, write_idx, write_mnist
 
-from hsfl.data.datasets import load
+from hsfl.data.registry import load
 from hsfl.errors import InputError
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"

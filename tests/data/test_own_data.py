@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hsfl.data.checks import client_numbers, held_out, samples
-from hsfl.data.datasets import Dataset, load
-from hsfl.data.given import dataset, digest, fitted
+from hsfl.data.arrays import client_numbers, held_out, samples
+from hsfl.data.from_python import dataset, digest, fitted
 from hsfl.data.partition import partition
-from hsfl.data.readers.base import FileSettings
+from hsfl.data.readers.reader import FileSettings
+from hsfl.data.registry import Dataset, load
 from hsfl.errors import InputError
 from hsfl.training.batches import Images
 

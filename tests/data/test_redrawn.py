@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hsfl.data.holdings import Holdings, class_counts, sizes_of
-from hsfl.data.partition import is_redrawn, partition
+from hsfl.data.partition import Holdings, class_counts, is_redrawn, partition, sizes_of
 from hsfl.errors import InputError
 
 LABELS = np.repeat(np.arange(5), [10, 20, 30, 20, 20])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.data.datasets import describe, load
 from hsfl.data.partition import partition
-from hsfl.data.readers.base import FileSettings
+from hsfl.data.readers.reader import FileSettings
+from hsfl.data.registry import describe, load
 from hsfl.errors import InputError
 from hsfl.rng import stream
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.experiments.rates import RATES, RateResult, best_rate, grid_config, held_out, markdown
 from tests.small_runs import hsfl, refused
 

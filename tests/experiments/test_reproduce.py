@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hsfl.config import with_changes
-from hsfl.data.facts import FACTS
+from hsfl.data.registry import FACTS
 from hsfl.experiments.columns import base_config
 from hsfl.runs.prepare import prepare
 from tests.small_runs import hsfl, refused

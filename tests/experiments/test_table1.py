@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hsfl.data.facts import FACTS
+from hsfl.data.registry import FACTS
 from hsfl.errors import InputError
 from hsfl.experiments.columns import COLUMNS, SEVEN, base_config, trace_config
 from hsfl.experiments.fleets import Answer
@@ -161,7 +161,7 @@ def test_columns_and_their_trainings() -> None:
 
 @pytest.mark.parametrize("data", ["ham10000", "cifar10", "mnist", "digits"])
 def test_the_whole_sets_are_as_large_as_the_table_says(data: str, request: pytest.FixtureRequest) -> None:
-    from hsfl.data.datasets import load
+    from hsfl.data.registry import load
 
     folder = None if data == "digits" else str(request.getfixturevalue("data_dir"))
     found = load(data, folder)

@@ -12,7 +12,7 @@ import torch
 from hsfl import plugins
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.config import RunConfig, read_config
-from hsfl.data.datasets import READERS
+from hsfl.data.registry import READERS
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.frameworks.base import State

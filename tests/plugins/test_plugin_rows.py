@@ -10,7 +10,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.config import read_config
-from hsfl.data.datasets import load
+from hsfl.data.registry import load
 from hsfl.framework_table import METHODS, register_framework
 from hsfl.frameworks.parallel import HSFL
 from hsfl.runs import loop

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
-from hsfl.data.datasets import load
+from hsfl.data.registry import load
 from hsfl.engines.base import Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS

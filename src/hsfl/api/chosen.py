@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins as plugin_files
 from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, with_changes
-from hsfl.data.datasets import Dataset
-from hsfl.data.given import digest
+from hsfl.data.from_python import digest
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.runs.unused_settings import refuse_unused, refuse_unused_by_contenders
 

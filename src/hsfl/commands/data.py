@@ -47,7 +47,7 @@ def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | No
 def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = False) -> None:
     """List the data sets that HSFL reads, and say which of them are here."""
     with one_line_errors():
-        from hsfl.data.datasets import find_data_dir
+        from hsfl.data.registry import find_data_dir
         from hsfl.plugins import REGISTERED
 
         load_plugins(plugin)
@@ -90,7 +90,7 @@ def data_show(
     """
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.data.datasets import describe, samples_of_clients
+        from hsfl.data.registry import describe, samples_of_clients
         from hsfl.runs.data import read_data
 
         words = [*(changes or []), f"data.name={quoted(name)}"]
@@ -123,7 +123,7 @@ def data_fetch(
 ) -> None:
     """Download a data set and check its checksums."""
     with one_line_errors():
-        from hsfl.data.fetch import fetch
+        from hsfl.data.download import fetch
 
         path = fetch(name, data_dir, base_url)
     out_console.print(f"{name} is in {path}", soft_wrap=True)

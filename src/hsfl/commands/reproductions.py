@@ -160,7 +160,7 @@ def _one_of(datasets: tuple[str, ...], usual: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    from hsfl.data.facts import FACTS
+    from hsfl.data.registry import FACTS
     from hsfl.errors import InputError, known
 
     names = tuple(dict.fromkeys(known("--datasets", part.strip(), FACTS) for part in text.split(",") if part.strip()))

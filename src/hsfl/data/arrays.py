@@ -1,10 +1,26 @@
-"""What people bring as NumPy arrays: arrays, tensors, lists, columns of a table."""
+"""Arrays that people bring: checked, and brought into the form that training takes.
 
-from typing import Any
+Floats are taken as they are. Whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
+Labels are whole numbers of any type, or names. Each function takes `what`, the words that an error names the array by.
+
+Legend: n samples, C channels, H height, W width.
+
+What people bring as NumPy arrays: arrays, tensors, lists, columns of a table.
+
+Targets that are no classes: labels of which a sample has any number, numbers, and tokens; everything checked.
+
+Each function takes `what`, the words that an error names the array by. Legend: n samples, L labels or columns, T tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hsfl.data.readers.reader import SPLIT_SEED, TEST_FRACTION, Arrays
 from hsfl.errors import InputError
+from hsfl.rng import stream
+from hsfl.tasks import find_task
 
 
 def as_numbers(what: str, value: Any) -> np.ndarray:
@@ -39,3 +55,276 @@ def as_floats(what: str, x: np.ndarray) -> np.ndarray:
             f"{what}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
         )
     return x
+
+
+MOST_TOKENS = 2**24  # of a vocabulary
+
+
+def label_targets(what: str, value: Any) -> np.ndarray:
+    """Which labels each sample has: 0 or 1 as float32, [n, L]."""
+    y = as_numbers(what, value)
+    if y.ndim != 2 or y.size == 0:
+        raise InputError(f"{what} has shape {y.shape}; give 0 or 1 for each label of each sample, [samples, labels]")
+    if (wrong := (y != 0) & (y != 1)).any():
+        place = np.unravel_index(int(wrong.argmax()), y.shape)
+        raise InputError(f"{what}[{place[0]}, {place[1]}] is {y[place]}; a label is 0 or 1")
+    return y.astype(np.float32)
+
+
+def number_targets(what: str, value: Any) -> np.ndarray:
+    """The numbers that a model shall give, as float32 [n, L]; one for each sample may come as [n]."""
+    y = as_numbers(what, value)
+    if y.ndim not in (1, 2) or y.size == 0:
+        raise InputError(f"{what} has shape {y.shape}; give one number for each sample, or some: [samples, columns]")
+    y = as_floats(what, y)
+    return y[:, None] if y.ndim == 1 else y
+
+
+def token_numbers(what: str, value: Any) -> np.ndarray:
+    """Tokens as int64 [n, T]."""
+    x = as_numbers(what, value)
+    if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
+        raise InputError(
+            f"{what} is {short(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
+        )
+    if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
+        place = np.unravel_index(int(wrong.argmax()), x.shape)
+        raise InputError(f"{what}[{place[0]}, {place[1]}] is {x[place]}; tokens are numbered 0 to {MOST_TOKENS - 1}")
+    return x.astype(np.int64)
+
+
+def named_columns(what: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
+    """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
+    widths = [part.shape[1] for part in y]
+    if len(set(widths)) > 1:
+        raise InputError(f"{what[0]} has {widths[0]} columns but {what[1]} {widths[1]}; make them alike")
+    if names is None:
+        return tuple(map(str, range(widths[0])))
+    if len(set(map(str, names))) != widths[0] or len(names) != widths[0]:
+        raise InputError(f"classes has {len(names)} names but {what[0]} {widths[0]} columns; name each column once")
+    return tuple(map(str, names))
+
+
+def check_follows(what: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
+    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
+    for side, tokens, following in zip(what, x, y):
+        if tokens.shape != following.shape:
+            raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")
+
+
+CHANNELS = (1, 3, 4)  # of images as people store them
+
+
+class Side(NamedTuple):
+    """Samples and labels for training or for testing, and what the person who brings them calls them."""
+
+    x_name: str
+    x: Any
+    y_name: str
+    y: Any
+
+
+def checked(
+    where: str,
+    train: Side,
+    test: Side | None = None,
+    *,
+    test_fraction: float | None = None,
+    classes: Sequence[Any] | None = None,
+    clients: Any = None,
+    normalise: bool = False,
+    task: str | None = None,
+    tokens: bool = False,
+) -> Arrays:
+    """The arrays, with everything checked; without `test`, a part of each class (and of each client's samples) is held out for testing.
+
+    where: how errors begin. clients: for each training sample the name or number of the client that holds it; before the
+    split, where there is one. task: what is learned, which decides what y is. tokens: whether x holds tokens.
+    """
+    row, sides = find_task(task), [train] if test is None else [train, test]
+    tokens = tokens or row.targets == "tokens"
+    if tokens and normalise:
+        raise InputError(f"{where}{train.x_name} holds tokens, which have no mean; leave normalise out")
+    x = [(token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
+    raw = [RAW[row.targets](where + side.y_name, side.y) for side in sides]
+    _check_alike(where, sides, x, raw)
+    called, by_class = [where + side.y_name for side in sides], row.targets == "classes"
+    y, names = numbered(called, raw, classes) if by_class else (raw, named_columns(called, raw, classes))
+    vocabulary = 1 + int(max(part.max() for part in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
+    holder, holders = (None, ()) if clients is None else client_numbers(f"{where}clients", clients, len(y[0]))
+    if row.targets == "tokens":
+        check_follows(called, x, y)
+        names = ()
+    if len(x) == 2:
+        return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders, row.name, vocabulary)
+    strata = y[0] if by_class else np.zeros(len(y[0]), np.int64)
+    held = held_out(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
+    kept = None if holder is None else holder[~held]
+    about = (names, normalise, kept, holders, row.name, vocabulary)
+    return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], *about)
+
+
+def _check_alike(where: str, sides: Sequence[Side], x: Sequence[np.ndarray], raw: Sequence[np.ndarray]) -> None:
+    """An error unless every sample has one label, and training and test samples have one type and shape."""
+    for side, values, labels in zip(sides, x, raw):
+        if len(values) != len(labels):
+            raise InputError(
+                f"{where}{side.x_name} has {len(values)} samples but {side.y_name} {len(labels)} labels; "
+                "give one label for each sample"
+            )
+    if len(x) == 2 and (x[0].dtype, x[0].shape[1:]) != (x[1].dtype, x[1].shape[1:]):
+        first, second = (f"{part.dtype} {part.shape[1:]}" for part in x)
+        raise InputError(f"{where}{sides[0].x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
+
+
+def samples(what: str, value: Any) -> np.ndarray:
+    """Images as uint8 [n, C, H, W], everything else as float32 [n, ...]."""
+    x = as_numbers(what, value)
+    if x.ndim < 2 or x.size == 0:
+        raise InputError(f"{what} has shape {x.shape}; give [samples, features] or more")
+    if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
+        return _images(what, x)
+    return as_floats(what, x)
+
+
+def _images(what: str, x: np.ndarray) -> np.ndarray:
+    if (outside := (x < 0) | (x > 255)).any():
+        place = np.unravel_index(int(outside.argmax()), x.shape)
+        raise InputError(
+            f"{what}[{', '.join(map(str, place))}] is {x[place]}, but whole numbers with {x.ndim} axes are images in 0..255; "
+            "convert the array to float to have its numbers taken as they are"
+        )
+    if x.ndim == 4 and x.shape[3] in CHANNELS and min(x.shape[1:3]) > max(CHANNELS):
+        raise InputError(
+            f"{what} has shape {x.shape}, with the channels last; put them second: x.transpose(0, 3, 1, 2)"
+        )
+    return (x[:, None] if x.ndim == 3 else x).astype(np.uint8)
+
+
+def raw_labels(what: str, value: Any) -> np.ndarray:
+    """One whole number (int64) or one name (text) for each sample, [n]."""
+    y = as_array(what, value)
+    if y.dtype.kind == "O" and y.size and all(isinstance(label, str) for label in y.ravel()):
+        y = y.astype(str)
+    if y.dtype.kind not in "biuU":
+        way_out = (
+            "; y.astype(int) makes whole numbers of them, or set the task to regression" if y.dtype.kind == "f" else ""
+        )
+        raise InputError(
+            f"{what} is {short(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
+        )
+    if y.ndim != 1:
+        way_out = (
+            "y.ravel()"
+            if y.ndim == 2 and y.shape[1] == 1
+            else "y.argmax(axis=1) if they are one-hot, or set the task to multi_label or regression"
+        )
+        raise InputError(f"{what} has shape {y.shape}; give one label for each sample, [samples]: {way_out}")
+    if y.size == 0:
+        raise InputError(f"{what} is empty; give at least one sample")
+    if y.dtype.kind == "U":
+        return y
+    if y.dtype.kind != "b" and (wrong := (y < 0) | (y > np.iinfo(np.int64).max)).any():
+        raise InputError(f"{what} holds label {y[wrong.argmax()]}; give whole numbers 0, 1, ... or names")
+    return y.astype(np.int64)
+
+
+def numbered(
+    what: Sequence[str], raw: Sequence[np.ndarray], classes: Sequence[Any] | None
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The labels of each side as indices into the classes, and the classes' names."""
+    if len({labels.dtype.kind for labels in raw}) > 1:
+        raise InputError(f"{what[0]} and {what[1]} hold names and whole numbers; use one kind for both")
+    by_name = raw[0].dtype.kind == "U"
+    found = np.unique(raw[0])  # in training
+    if len(found) < 2:
+        raise InputError(f"{what[0]} holds one class alone, {found[0]}; a classifier needs two")
+    if classes is None:
+        for side, labels in zip(what[1:], raw[1:]):
+            if len(new := np.setdiff1d(labels, found)):
+                raise InputError(
+                    f"{side} holds label {new[0]}, which no training sample has; leave its samples out, or name all classes"
+                )
+        names = tuple(map(str, found.tolist()))
+        if not by_name and found[-1] >= len(found):
+            gap = int((found != np.arange(len(found))).argmax())
+            raise InputError(
+                f"{what[0]} holds labels up to {found[-1]} but none is {gap}; number the classes 0, 1, ... "
+                "(np.unique(y, return_inverse=True)[1]), or name them all"
+            )
+    else:
+        names = tuple(str(name) for name in classes)
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise InputError(f"classes are {', '.join(names) or 'none'}; name two or more, each once")
+        for side, labels in zip(what, raw):
+            if by_name and len(new := np.setdiff1d(labels, names)):
+                raise InputError(
+                    f"{side} holds label {str(new[0])!r}, which is none of the classes; leave its samples out, or name it"
+                )
+            if not by_name and labels.max() >= len(names):
+                raise InputError(f"{side} holds label {labels.max()} but there are {len(names)} classes; name them all")
+    if not by_name:
+        return list(raw), names
+    place = {name: index for index, name in enumerate(names)}
+    return [np.array([place[label] for label in labels.tolist()], np.int64) for labels in raw], names
+
+
+def client_numbers(what: str, value: Any, num_samples: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Which client holds each sample, as an index [n], and the clients' names.
+
+    Clients are numbered in the order of their names: 0, 1, 2, ... for whole numbers, else as words are sorted.
+    """
+    ids = as_array(what, value)
+    if ids.dtype.kind == "O" and all(isinstance(name, str) for name in ids.ravel()):
+        ids = ids.astype(str)
+    if ids.dtype.kind not in "iuU" or ids.ndim != 1:
+        raise InputError(f"{what} is {short(value)} of {ids.dtype}; give one whole number or name for each sample")
+    if len(ids) != num_samples:
+        raise InputError(f"{what} has {len(ids)} entries for {num_samples} samples; give one for each sample")
+    if ids.dtype.kind == "U" and (empty := np.char.strip(ids) == "").any():
+        raise InputError(f"{what}[{empty.argmax()}] is empty; name the client that holds the sample")
+    names, index = np.unique(ids, return_inverse=True)
+    words = [str(name) for name in names.tolist()]
+    if all(word.isascii() and word.isdigit() for word in words):  # "10" comes after "9"
+        order = sorted(range(len(words)), key=lambda place: (int(words[place]), words[place]))
+        rank = np.empty(len(words), np.int64)
+        rank[order] = np.arange(len(words))
+        index, words = rank[index], [words[place] for place in order]
+    return index.astype(np.int64), tuple(words)
+
+
+def held_out(where: str, labels: np.ndarray, clients: np.ndarray | None, fraction: float) -> np.ndarray:
+    """Which samples are for testing, [n] bool: that part of each class and, within it, of each client's share.
+
+    The same in every run. A class of two samples or more is on both sides.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"{where}test_fraction is {fraction}; give a number above 0 and below 1, such as 0.2")
+    rng, is_test = stream(SPLIT_SEED, "own split"), np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        if clients is not None:
+            members = members[np.argsort(clients[members], kind="stable")]
+        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        is_test[members[_evenly(len(members), count, rng)]] = True
+    if not is_test.any():
+        raise InputError(
+            f"{where}every class has one sample, so that none can be held out for testing; give test samples"
+        )
+    return is_test
+
+
+def _evenly(length: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` places of a line of `length`, evenly spaced from a random start."""
+    places = ((np.arange(count) + rng.random()) * length / max(count, 1)).astype(np.int64)
+    return np.minimum(places, length - 1)
+
+
+def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
+    others = (0, *range(2, x.ndim))
+    mean, std = x.mean(axis=others, dtype=np.float64), x.std(axis=others, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+RAW = {"classes": raw_labels, "labels": label_targets, "numbers": number_targets, "tokens": token_numbers}  # by targets

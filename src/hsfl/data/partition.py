@@ -4,17 +4,131 @@ Every function takes the labels [n] and gives sorted indices for each client. Ea
 one client, and each client has at least `min_samples`, by construction: what a random draw leaves short is topped up
 from the richest clients, so no draw is ever repeated. Where the data say who holds what (`given`), nothing is moved. Where the
 samples do not suffice for so many clients, they are drawn with replacement (`redrawn`).
+
+Data for more clients than the samples suffice for: every client's samples are drawn with replacement.
+
+Two clients may hold the same sample, and a client may hold a sample twice. What the kinds of partition promise still holds: `iid` has the classes
+of the whole, `dirichlet` a mix of classes for each client, `shards` a few classes for each, `quantity_skew` unequal sizes. Nothing here
+loops over clients. Legend: K clients, C classes, n samples in all.
+
+Who holds which samples, as two arrays: however many clients there are, none of them is an object.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 
-from hsfl.data import redrawn
-from hsfl.data.holdings import Holdings
 from hsfl.errors import InputError, known
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Holdings(Sequence[Array]):
+    """The samples of all clients, one client after another. Read like a list, it gives the indices of a client."""
+
+    indices: Array  # [n] of samples, sorted within each client
+    ends: Array  # [K] where each client's part ends
+
+    @classmethod
+    def of_owners(cls, owner: Array, num_clients: int) -> "Holdings":
+        """From the client of each sample, [n]."""
+        order = np.argsort(owner, kind="stable").astype(np.int64)  # stable: indices stay sorted
+        return cls(order, np.cumsum(np.bincount(owner, minlength=num_clients)))
+
+    @classmethod
+    def of_draws(cls, drawn: Array, sizes: Array) -> "Holdings":
+        """From samples that were drawn for one client after another, [n], and how many are each client's, [K]."""
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        return cls(drawn[np.lexsort((drawn, client))].astype(np.int64), np.cumsum(sizes))
+
+    @property
+    def sizes(self) -> Array:
+        """How many samples each client holds, [K]."""
+        return np.diff(self.ends, prepend=0)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, client: int) -> Array: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[Array]: ...
+    def __getitem__(self, client: int | slice) -> Array | list[Array]:
+        if isinstance(client, slice):
+            return [self[k] for k in range(*client.indices(len(self)))]
+        client = range(len(self))[client]  # an index beyond the last client is an error, and -1 is the last client
+        return self.indices[self.ends[client - 1] if client else 0 : self.ends[client]]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[client] for client in range(len(self)))
+
+
+def sizes_of(parts: Sequence[Array]) -> Array:
+    """How many samples each client holds, [K]."""
+    return parts.sizes if isinstance(parts, Holdings) else np.array([len(part) for part in parts], int)
+
+
+def class_counts(parts: Sequence[Array], labels: Array, num_classes: int) -> Array:
+    """How many samples of each class each client holds, [K, C]."""
+    sizes = sizes_of(parts)
+    held = parts.indices if isinstance(parts, Holdings) else np.concatenate([*parts, np.empty(0, int)]).astype(int)
+    cell = np.repeat(np.arange(len(sizes)), sizes) * num_classes + labels[held]
+    return np.bincount(cell, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)
+
+
+def redrawn_iid(labels: Array, num_clients: int, rng: np.random.Generator, *, min_samples: int) -> Holdings:
+    """`min_samples` random samples for each client."""
+    return _any(labels, np.full(num_clients, min_samples), rng)
+
+
+def redrawn_quantity_skew(
+    labels: Array, num_clients: int, rng: np.random.Generator, *, alpha: float, min_samples: int
+) -> Holdings:
+    """`min_samples` each, and as many more in all as there are samples, divided by Dirichlet(alpha)."""
+    more = rng.multinomial(len(labels), rng.dirichlet(np.full(num_clients, alpha)))
+    return _any(labels, min_samples + more, rng)
+
+
+def redrawn_dirichlet(
+    labels: Array, num_clients: int, rng: np.random.Generator, *, alpha: float, min_samples: int
+) -> Holdings:
+    """`min_samples` each, of classes mixed by the client's own draw from Dirichlet(alpha), times how frequent the classes are."""
+    classes, counts = np.unique(labels, return_counts=True)
+    # ln of a gamma draw with a small alpha: that of alpha + 1, plus ln(uniform) / alpha, which does not underflow
+    log_mix = np.log(rng.standard_gamma(alpha + 1, (num_clients, len(classes))))
+    log_mix += np.log1p(-rng.random(log_mix.shape)) / alpha + np.log(counts)
+    mix = np.exp(log_mix - log_mix.max(axis=1, keepdims=True))
+    return _of_mix(labels, mix, min_samples, rng)
+
+
+def redrawn_shards(
+    labels: Array, num_clients: int, rng: np.random.Generator, *, classes_per_client: int, min_samples: int
+) -> Holdings:
+    """`min_samples` each, of `classes_per_client` different classes."""
+    num_classes = len(np.unique(labels))
+    rank = rng.random((num_clients, num_classes)).argsort(axis=1).argsort(axis=1)
+    return _of_mix(labels, (rank < classes_per_client).astype(float), min_samples, rng)
+
+
+def _any(labels: Array, sizes: Array, rng: np.random.Generator) -> Holdings:
+    return Holdings.of_draws(rng.integers(0, len(labels), int(sizes.sum())), sizes)
+
+
+def _of_mix(labels: Array, mix: Array, size: int, rng: np.random.Generator) -> Holdings:
+    """`size` samples for each client: first a class by the client's mix [K, C], then any sample of the class."""
+    _, counts = np.unique(labels, return_counts=True)
+    first = np.cumsum(counts) - counts
+    edges = np.cumsum(mix, axis=1)
+    point = rng.random((len(mix), size)) * edges[:, -1:]
+    chosen = (point[:, :, None] >= edges[:, None, :-1]).sum(axis=2)  # [K, size] the class's place
+    within = (rng.random(chosen.shape) * counts[chosen]).astype(np.int64)
+    by_class = np.argsort(labels, kind="stable")
+    return Holdings.of_draws(by_class[first[chosen] + within].ravel(), np.full(len(mix), size))
+
 
 Parts = Holdings  # sorted within each client, int64
 
@@ -23,7 +137,7 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, min_s
     """Equal random parts."""
     _check(labels, num_clients, min_samples)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn.iid(labels, num_clients, rng, min_samples=min_samples)
+        return redrawn_iid(labels, num_clients, rng, min_samples=min_samples)
     sizes = np.full(num_clients, len(labels) // num_clients)
     sizes[: len(labels) % num_clients] += 1
     return _parts(_dealt(sizes, rng), num_clients)
@@ -36,7 +150,7 @@ def quantity_skew(
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn.quantity_skew(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
+        return redrawn_quantity_skew(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     spare = len(labels) - num_clients * min_samples
     sizes = min_samples + _rounded(spare * rng.dirichlet(np.full(num_clients, alpha)), spare)
     return _parts(_dealt(sizes, rng), num_clients)
@@ -49,7 +163,7 @@ def dirichlet(
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn.dirichlet(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
+        return redrawn_dirichlet(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -71,7 +185,7 @@ def shards(
     classes, sizes = np.unique(labels, return_counts=True)
     _check_shards(num_clients, len(classes), classes_per_client)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn.shards(labels, num_clients, rng, classes_per_client=classes_per_client, min_samples=min_samples)
+        return redrawn_shards(labels, num_clients, rng, classes_per_client=classes_per_client, min_samples=min_samples)
     num_shards = _shards_per_class(sizes, num_clients, num_clients * classes_per_client)
     holders = _shard_holders(num_shards, num_clients, classes_per_client, rng)
     owner = np.empty(len(labels), np.int64)

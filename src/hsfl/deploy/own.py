@@ -8,7 +8,7 @@ import torch
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data import augment
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.deploy.client_messages import Welcome
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, own_data, received_config

@@ -10,7 +10,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.deploy.bundle import check_own
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.compute import Compute

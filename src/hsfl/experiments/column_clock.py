@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hsfl.config import ModelConfig, RunConfig, with_changes
-from hsfl.data.facts import FACTS
+from hsfl.data.registry import FACTS
 from hsfl.experiments.columns import Column
 from hsfl.framework_table import method
 from hsfl.planning.round_clock import RoundClock, is_tested

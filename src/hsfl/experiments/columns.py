@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hsfl import plugins
 from hsfl.config import RunConfig, read_config, with_changes
-from hsfl.data.facts import FACTS
+from hsfl.data.registry import FACTS
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
 from hsfl.framework_table import METHODS, PROPOSED, method

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.data.facts import FACTS
+from hsfl.data.registry import FACTS
 from hsfl.errors import InputError
 from hsfl.experiments.column_clock import rounds_s
 from hsfl.experiments.column_cuts import choose

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.experiments.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
 from hsfl.experiments.shared import Outcome, Say, Trend, claim, table, write_text
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.data.facts import FACTS
 from hsfl.data.partition import dirichlet
+from hsfl.data.registry import FACTS
 from hsfl.experiments.latency import paper_base
 from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.experiments.statistics import UNDECIDED

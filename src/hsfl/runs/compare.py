@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_record, write_json
 from hsfl.formats import count, significant

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.data.holdings import class_counts, sizes_of
+from hsfl.data.partition import class_counts, sizes_of
 from hsfl.formats import counted, quantiles
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet

@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import DEVICES_DATA, OWN_DATA, DataConfig, RunConfig
-from hsfl.data.datasets import READERS, Dataset, find_data_dir, load
-from hsfl.data.facts import FACTS, Facts
-from hsfl.data.given import digest, fitted
-from hsfl.data.holdings import Holdings
-from hsfl.data.own import OwnReader
-from hsfl.data.partition import check_classes, is_redrawn, partition
+from hsfl.data.from_python import digest, fitted
+from hsfl.data.partition import Holdings, check_classes, is_redrawn, partition
 from hsfl.data.readers import text
-from hsfl.data.readers.base import FileSettings
+from hsfl.data.readers.reader import FileSettings
+from hsfl.data.registry import FACTS, READERS, Dataset, Facts, OwnReader, find_data_dir, load
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.runs.holders import by_device, client_names, holder_note

@@ -6,7 +6,7 @@ import numpy as np
 
 from hsfl import fleet_file
 from hsfl.config import RunConfig
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 
 

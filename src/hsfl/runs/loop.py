@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.engines.start import start
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework

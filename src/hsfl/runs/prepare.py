@@ -13,9 +13,9 @@ from torch import Tensor
 
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
-from hsfl.data.datasets import Dataset
-from hsfl.data.holdings import Holdings
+from hsfl.data.partition import Holdings
 from hsfl.data.passes import steps_of_round
+from hsfl.data.registry import Dataset
 from hsfl.engines.base import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count

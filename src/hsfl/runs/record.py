@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.data.holdings import class_counts
+from hsfl.data.partition import class_counts
 from hsfl.errors import InputError
 from hsfl.formats import all_rounded
 from hsfl.frameworks.base import Framework, RoundResult, Task

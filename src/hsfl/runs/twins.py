@@ -16,7 +16,7 @@ import numpy as np
 from hsfl import plugins
 from hsfl.config import OptionsConfig, RunConfig, flatten
 from hsfl.config.options import OF_MODELS
-from hsfl.data.datasets import Dataset
+from hsfl.data.registry import Dataset
 from hsfl.files import write_json
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework

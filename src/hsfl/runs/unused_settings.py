@@ -23,7 +23,7 @@ from hsfl.config import (
     set_names,
 )
 from hsfl.config.options import OF_MODELS
-from hsfl.data.datasets import READERS
+from hsfl.data.registry import READERS
 from hsfl.errors import InputError, known
 from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe

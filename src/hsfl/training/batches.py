@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hsfl.data.augment import AUGMENTATIONS
-from hsfl.data.holdings import sizes_of
+from hsfl.data.partition import sizes_of
 from hsfl.data.passes import RoundSteps, batches_of_pass
 from hsfl.rng import stream
 from hsfl.training.step import StepKey

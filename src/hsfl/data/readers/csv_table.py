@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.checks import Side, checked
-from hsfl.data.readers.base import Arrays, Request, reading
+from hsfl.data.arrays import Side, checked
+from hsfl.data.readers.reader import Arrays, Request, reading
 from hsfl.errors import InputError, known
 from hsfl.tasks import find_task
 

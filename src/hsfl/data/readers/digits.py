@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from hsfl.data.readers.base import Arrays, Request, divided, held_out
-from hsfl.data.readers.images import resized
+from hsfl.data.readers.reader import Arrays, Request, divided, held_out, resized
 from hsfl.errors import DataMissing
 
 MAX_VALUE = 16  # of a pixel as scikit-learn has it

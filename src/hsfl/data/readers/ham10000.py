@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.readers.base import Arrays, Request, check_labels, divided, held_out, reading
-from hsfl.data.readers.images import decode, empty
+from hsfl.data.readers.reader import Arrays, Request, check_labels, decode, divided, empty, held_out, reading
 from hsfl.errors import DataMissing, InputError
 from hsfl.files import check_unpacked
 

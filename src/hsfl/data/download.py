@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hsfl.data.datasets import READERS, find_data_dir
-from hsfl.data.readers.base import reading
+from hsfl.data.readers.reader import reading
+from hsfl.data.registry import READERS, find_data_dir
 from hsfl.errors import InputError, known
 
 TIMEOUT_S = 30

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hsfl.data.readers.base import Arrays, Request, divided, held_out, reading
-from hsfl.data.readers.images import Size, decode, empty
+from hsfl.data.readers.reader import Arrays, Request, Size, decode, divided, empty, held_out, reading
 from hsfl.errors import InputError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.data.checks import Side, checked
-from hsfl.data.datasets import Dataset, limited, make_dataset
-from hsfl.data.readers.base import Arrays
+from hsfl.data.arrays import Side, checked
+from hsfl.data.readers.reader import Arrays
+from hsfl.data.registry import Dataset, limited, make_dataset
 from hsfl.errors import InputError
 from hsfl.tasks import DEFAULT
 

@@ -5,10 +5,14 @@ folder of the user, where `hsfl data fetch` puts things) into plain arrays. Mean
 set, over its whole training part before any limit: for MNIST and CIFAR-10 they are the published constants.
 
 Legend: n images, C channels, H height, W width.
+
+What is known of the built-in data sets without reading them.
+
+A data set of one's own from a plugin: what its reader answers, checked.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,17 +20,56 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hsfl import plugins
-from hsfl.data.checks import client_numbers, feature_statistics
-from hsfl.data.own import OwnReader
-from hsfl.data.readers import cifar10, csv_table, digits, folder, ham10000, idx, npz, text
-from hsfl.data.readers.base import Arrays, FileSettings, Request
-from hsfl.data.readers.images import resized
+from hsfl.data.arrays import Side, checked, client_numbers, feature_statistics
+from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
+from hsfl.data.readers.reader import Arrays, FileSettings, Request, resized
 from hsfl.errors import InputError, known
 from hsfl.rng import stream
 from hsfl.tasks import DEFAULT, find_task
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+
+class Facts(NamedTuple):
+    """Of a whole data set."""
+
+    num_train: int
+    shape: tuple[int, ...]  # of a sample
+    num_classes: int
+
+
+FACTS = {
+    "ham10000": Facts(8_009, (3, 64, 64), 7),  # as this package divides it by lesions, images of 64x64
+    "cifar10": Facts(50_000, (3, 32, 32), 10),
+    "mnist": Facts(60_000, (1, 28, 28), 10),
+    "digits": Facts(1_438, (1, 32, 32), 10),
+}
+
+
+WANTED = "give train_x, train_y, test_x, test_y and, if you like, the names of the classes"
+
+
+@dataclass(frozen=True)
+class OwnReader:
+    """`read(request)` answers train_x, train_y, test_x, test_y and, if it likes, the names of the classes."""
+
+    name: str
+    read: Callable[[Request], Sequence[Any]]
+    normalise: bool = False  # floats: each feature (or channel) to mean 0 and std 1 over the training samples
+    task: str = DEFAULT
+
+    def __call__(self, request: Request) -> Arrays:
+        answer = self.read(request)
+        if not isinstance(answer, Sequence) or len(answer) not in (4, 5):
+            raise InputError(f"data set {self.name!r} gives a {type(answer).__name__}; {WANTED}")
+        train = Side("train_x", answer[0], "train_y", answer[1])
+        test = Side("test_x", answer[2], "test_y", answer[3])
+        classes = answer[4] if len(answer) == 5 else None
+        return checked(
+            f"data set {self.name!r}: ", train, test, classes=classes, normalise=self.normalise, task=self.task
+        )
+
 
 Reader = Callable[[Request], Arrays]
 
@@ -36,7 +79,7 @@ READERS: dict[str, Reader] = {
     "ham10000": ham10000.read,
     "digits": digits.read,
     "idx": idx.read_any,  # idx:PATH
-    "folder": folder.read,  # folder:PATH
+    "folder": image_folder.read,  # folder:PATH
     "npz": npz.read,  # npz:PATH
     "csv": csv_table.read,  # csv:PATH
     "text": text.read,  # text:PATH
