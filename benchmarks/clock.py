@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hsfl.framework_table import METHODS
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline
 from hsfl.network.devices import Servers, draw

@@ -14,7 +14,7 @@ import hsfl as package
 from hsfl.api.chosen import choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.models.split import split
+from hsfl.models.split.graph_split import split
 from hsfl.runs import loop
 from hsfl.runs.data import survey
 from hsfl.runs.folder import RunFolder

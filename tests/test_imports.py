@@ -129,7 +129,7 @@ def test_no_torch_where_none_is_needed() -> None:
             if package_of(name) in ("config", "errors", "plugins", "rng", "files", "formats", "framework_table")
         ),
     ]
-    modules += ["hsfl.cli", "hsfl.models.cost", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
+    modules += ["hsfl.cli", "hsfl.models.cost_table", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
     code = f"import sys, {', '.join(modules)}\nassert 'torch' not in sys.modules\nprint(dir(hsfl))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

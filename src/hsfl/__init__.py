@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.data.registry import register_dataset
     from hsfl.errors import InputError
     from hsfl.framework_table import register_framework
-    from hsfl.models.split import split
+    from hsfl.models.split.graph_split import split
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
     from hsfl.runs.observer import Observer
@@ -64,7 +64,7 @@ _HOMES = {
     "register_policy": "hsfl.allocation.policies",
     "register_task": "hsfl.tasks",
     "run": "hsfl.api.runs",
-    "split": "hsfl.models.split",
+    "split": "hsfl.models.split.graph_split",
     "SplitModel": "hsfl.models.units",
 }
 

@@ -29,7 +29,7 @@ from hsfl.deploy.processes import certs_folder
 from hsfl.deploy.serving import Served, listen
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import DataMissing, InputError
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.runs.prepare import make_model
 from tests.deploy.trust_bench import asked, in_loop
 from tests.small_runs import tiny

@@ -11,7 +11,7 @@ from hsfl.deploy.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.plan import Planner
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.kits import small_kit
 

@@ -16,7 +16,7 @@ from hsfl.engines import workers
 from hsfl.engines.worker import Hand, Setup, Train, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.parallel import FSL, HSFL
-from hsfl.models.packed import Packed
+from hsfl.models.state import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, run
 from hsfl.training.aggregate import sum_memory

@@ -5,7 +5,7 @@ import pytest
 
 from hsfl.experiments.dependence import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, kind
 from hsfl.experiments.fleets import Answer
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 
 COST = CostTable(  # what is sent halves at cut 3
     client_forward_flops=np.array([0.0, 1.0, 2.0, 3.0, 4.0]),

@@ -14,7 +14,7 @@ from hsfl.errors import InputError
 from hsfl.experiments import fig4, fig5
 from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy, paper_base, points, run_points, solve
 from hsfl.experiments.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
 SMALL = ("model.name=cnn", "fleet.num_clients=3", "network.num_subchannels=4")

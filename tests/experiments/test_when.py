@@ -24,7 +24,7 @@ from hsfl.experiments.when_study import (
     tasks,
     with_bits,
 )
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from tests.small_runs import hsfl
 
 COST = CostTable(

@@ -9,7 +9,7 @@ import pytest
 from hsfl import fleet_file
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import devices
 from hsfl.network.channel import Measured
 from hsfl.planning.described import fleet_notes

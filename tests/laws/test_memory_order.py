@@ -15,7 +15,7 @@ from hsfl.deploy.client_messages import Batch
 from hsfl.deploy.messages import pack, unpack
 from hsfl.engines.actor import array_of, tensor_of
 from hsfl.frameworks.base import Task
-from hsfl.models.strides import dense, usual_strides
+from hsfl.models.state import dense, usual_strides
 from hsfl.models.units import SplitModel, in_order
 from hsfl.training.link import Link
 from tests.laws.bench import NUM_CLASSES, make_task, train

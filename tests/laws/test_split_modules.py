@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import hsfl
-from hsfl.models.graph_unit import GraphUnit
+from hsfl.models.split.codegen import GraphUnit
 from hsfl.models.units import SplitModel
 from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, in_clusters, make_task, train, with_cuts
 

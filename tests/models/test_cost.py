@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable, measure, measure_module
+from hsfl.models.cost_table import CostTable, measure, measure_module
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 

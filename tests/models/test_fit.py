@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import hsfl
 from hsfl.errors import InputError
-from hsfl.models.fit import check_fits, check_weights
+from hsfl.models.sample_fit import check_fits, check_weights
 
 
 class Net(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hsfl.models.cost import measure_module
+from hsfl.models.cost_table import measure_module
 from hsfl.models.resnet import Conv3x3
 
 SHAPES = [(1, 1, 1), (1, 2, 2), (1, 1, 2), (2, 1, 1), (2, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 3), (2, 4, 4)]

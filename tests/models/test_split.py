@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hsfl
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.models.state import Layout, bound_copy, read_state
 from hsfl.models.zoo import build
 from tests.models.architectures import ARCHITECTURES, GPT, QUICK, TWO_CROSS, ResNet, make, pictures

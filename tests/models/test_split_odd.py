@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hsfl
-from hsfl.models.message import laid_out, memory_order
+from hsfl.models.split.codegen import laid_out, memory_order
 from tests.models.whole import distance
 
 X = torch.zeros(2, 4)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 
 import hsfl
-from hsfl.models.flow import Flow
-from hsfl.models.trace import ModuleGraph, trace
+from hsfl.models.split.cut_points import Flow
+from hsfl.models.split.trace import ModuleGraph, trace
 from hsfl.models.units import SplitModel
 from tests.models.whole import distance
 

@@ -6,7 +6,7 @@ import torch
 from hsfl.config import presets, read_config
 from hsfl.config.options import GPTOptions, ViTOptions
 from hsfl.errors import InputError
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.models.zoo import build
 
 SMALL = {"width": 16, "depth": 2, "heads": 2}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hsfl.errors import InputError
-from hsfl.models.split import split
+from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
 

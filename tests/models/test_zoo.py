@@ -10,7 +10,7 @@ from torch import nn
 from hsfl.errors import InputError
 from hsfl.models import zoo
 from hsfl.models.layers import num_groups, swap_norm
-from hsfl.models.split import split
+from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
 NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 33, "vit": 6}

@@ -13,7 +13,7 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
 from hsfl.network.framework_phases import psl_batch_sizes

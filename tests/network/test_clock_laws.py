@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.framework_table import METHODS
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import clock, devices
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import devices
 from hsfl.network.devices import Fleet, Servers
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import latency
 from hsfl.network.latency import Phases, Rates
 

@@ -6,7 +6,7 @@ import pytest
 from hsfl.allocation.policies import policy
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.latency import shared_rate_bps
 from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.cuts import choose_cuts

@@ -22,7 +22,7 @@ from hsfl.commands.allocations import report, show_table
 from hsfl.commands.devices import read_device
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.plan_clients import weights_of
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
@@ -115,7 +115,7 @@ def test_plan_from_python(cost_file: Path) -> None:
 
 def test_plan_from_a_cost_table_imports_no_torch(cost_file: Path) -> None:
     code = (
-        "import sys, hsfl\nfrom hsfl.models.cost import CostTable\n"
+        "import sys, hsfl\nfrom hsfl.models.cost_table import CostTable\n"
         f"hsfl.plan(None, ['allocation.samples=1'], samples_per_client=600, cost=CostTable.load({str(cost_file)!r}))\n"
         "assert 'torch' not in sys.modules"
     )

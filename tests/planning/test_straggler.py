@@ -8,7 +8,7 @@ import pytest
 from hsfl.config import read_config
 from hsfl.formats import si
 from hsfl.framework_table import METHODS
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.planning.round_clock import Extras, RoundClock

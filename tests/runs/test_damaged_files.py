@@ -20,7 +20,7 @@ from tests.runs.damage import damaged, edit_text
 from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure
 from hsfl.models.zoo import build
 from hsfl.network import devices, history
 from hsfl.network.channel import RoundDraw

@@ -10,7 +10,7 @@ from tests.small_runs import hsfl, refused
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
 from hsfl.errors import InputError
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed

@@ -77,7 +77,7 @@ def choose(
 
 
 def _split(model: Any) -> "SplitModel":
-    from hsfl.models.split import split  # here, because it loads torch
+    from hsfl.models.split.graph_split import split  # here, because it loads torch
 
     return split(model)
 

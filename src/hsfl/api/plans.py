@@ -8,7 +8,7 @@ from typing import Any
 from hsfl.allocation.cut_methods import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.described import described
 from hsfl.planning.plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
@@ -56,7 +56,7 @@ def plan(
 
 def _world(chosen: Chosen, shape: tuple[int, ...], num_classes: int) -> World:
     if chosen.model is not None:
-        from hsfl.models.fit import check_fits, example  # here, because they load torch
+        from hsfl.models.sample_fit import check_fits, example  # here, because they load torch
 
         targets = expected_task(chosen.config, chosen.data).targets
         check_fits(chosen.model, example(shape, chosen.model.input_dtype), num_classes, targets)

@@ -44,8 +44,8 @@ def cost(
 ) -> None:
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
-        from hsfl.models.cost import measure
-        from hsfl.models.fit import check_example, example
+        from hsfl.models.cost_table import measure
+        from hsfl.models.sample_fit import check_example, example
         from hsfl.models.zoo import build, build_from
         from hsfl.plugins import function_of
 

@@ -29,7 +29,7 @@ from hsfl.formats import seconds
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
-    from hsfl.models.cost import CostTable
+    from hsfl.models.cost_table import CostTable
     from hsfl.planning.world import World
     from hsfl.runs.data import Survey
 
@@ -185,7 +185,7 @@ def _step(what: str, step: int, best_s: float) -> str:
 
 def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "CostTable":
     """The saved cost table, or that of the config's model, which is measured with torch."""
-    from hsfl.models.cost import CostTable
+    from hsfl.models.cost_table import CostTable
     from hsfl.planning.world import model_cost
 
     if saved is not None:

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from torch import Tensor
 
 from hsfl.errors import explain_field, first_problem
-from hsfl.models.strides import dense, is_dense, usual_strides
+from hsfl.models.state import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
 VERSION = 2

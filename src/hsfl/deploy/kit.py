@@ -9,7 +9,7 @@ import torch
 from hsfl.config import RunConfig
 from hsfl.deploy.states import fingerprint
 from hsfl.errors import InputError
-from hsfl.models.fit import check_fits, example
+from hsfl.models.sample_fit import check_fits, example
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.runs.data import expected_task

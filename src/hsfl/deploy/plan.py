@@ -16,7 +16,7 @@ from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
 from hsfl.errors import InputError
 from hsfl.framework_table import method
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts

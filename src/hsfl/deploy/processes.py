@@ -31,7 +31,7 @@ from hsfl.deploy.serving import listen
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
 from hsfl.errors import InputError
 from hsfl.files import writing
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.data import read_data, sample_facts
 from hsfl.runs.folder import RunFolder, check_same_run

@@ -14,8 +14,7 @@ from hsfl import plugins
 from hsfl.engines.versions import Versions, versions
 from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train, Worker
 from hsfl.frameworks.base import State
-from hsfl.models.state import UnitState
-from hsfl.models.strides import dense
+from hsfl.models.state import UnitState, dense
 
 Crossing = tuple[np.ndarray, torch.Size, tuple[int, ...]]  # a tensor's stretch of memory, its shape and its strides
 

@@ -21,8 +21,7 @@ from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.base import State
 from hsfl.frameworks.parallel import Shard
-from hsfl.models.packed import Packed
-from hsfl.models.state import UnitState
+from hsfl.models.state import Packed, UnitState
 from hsfl.training.aggregate import PartialSum, sum_memory
 from hsfl.training.link import LinkBytes, Losses
 

@@ -28,7 +28,7 @@ from hsfl.experiments.learned_settings import clock_settings
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import model_cost, world_of
 from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile

@@ -18,7 +18,7 @@ from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
 from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
 from hsfl.runs.numbers import Index, Number, Positive
 from hsfl.runs.processes import in_processes, worthwhile

@@ -23,7 +23,7 @@ from hsfl.experiments.shared import AGAIN, Say, claim
 from hsfl.experiments.statistics import UNDECIDED
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import count_batches, model_cost, world_of
 from hsfl.rng import stream
 from hsfl.runs.numbers import Index, Positive

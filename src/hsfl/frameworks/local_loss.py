@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.frameworks.base import RoundResult, State, Task
 from hsfl.frameworks.in_step import InStep, Keys, Tensors, Work
-from hsfl.models.cost import measure_module
+from hsfl.models.cost_table import measure_module
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.planning.round_clock import Extras

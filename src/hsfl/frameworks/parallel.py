@@ -20,8 +20,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.frameworks.base import Base, RoundResult, State, Task, join
-from hsfl.models.packed import Packed
-from hsfl.models.state import UnitState
+from hsfl.models.state import Packed, UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses

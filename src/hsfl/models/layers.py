@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hsfl.models.module_split import ModuleSplit
+from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 
 MAX_GROUPS = 32  # Wu and He, Group Normalization (2018)

@@ -52,7 +52,7 @@ MODELS = {
 }
 
 BY_PATH = {  # name:PATH
-    "hf": Recipe("hsfl.models.pretrained:from_config", norms=NORMS, has_norm=False, any_shape=True),
+    "hf": Recipe("hsfl.models.huggingface:from_config", norms=NORMS, has_norm=False, any_shape=True),
 }
 
 

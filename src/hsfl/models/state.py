@@ -3,14 +3,21 @@
 A model's parameters and buffers are views into these vectors, in unit order. So loading a client, adding it to a
 sum or counting its bytes is one operation on a slice, whatever the number of tensors: `state[0:cut]` is a head,
 `state[cut:num_units]` a tail.
+
+Many states of units in two vectors, which cross a process border as two tensors, however many states there are.
+
+A tensor that crosses takes a file descriptor in both processes, and clients that keep heads of their own are many.
+
+The order in which a tensor's numbers lie in memory. Kernels follow it, and with them the last bits of what they compute, so it travels
+with the numbers.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -205,3 +212,57 @@ def _bind_module(module: nn.Module, prefix: str, views: Mapping[str, Tensor]) ->
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
             module._buffers[name] = views[prefix + name]
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Packed(Generic[Key]):
+    """States of units by key, one after another in two vectors."""
+
+    floats: Tensor
+    ints: Tensor
+    places: tuple[tuple[Key, Layout, int, int], ...]  # key, layout, first unit, unit after the last
+
+    @classmethod
+    def of(cls, states: Mapping[Key, UnitState]) -> "Packed[Key]":
+        """A copy of these states."""
+        every = list(states.values())
+        floats = torch.cat([state.floats for state in every]) if every else torch.zeros(0)
+        ints = torch.cat([state.ints for state in every]) if every else torch.zeros(0, dtype=torch.int64)
+        return cls(floats, ints, tuple((key, each.layout, each.start, each.stop) for key, each in states.items()))
+
+    def states(self) -> dict[Key, UnitState]:
+        """The states by key: views of the two vectors."""
+        found: dict[Key, UnitState] = {}
+        at, at_int = 0, 0
+        for key, layout, start, stop in self.places:
+            end = at + layout.float_starts[stop] - layout.float_starts[start]
+            end_int = at_int + layout.int_starts[stop] - layout.int_starts[start]
+            found[key] = UnitState(layout, start, stop, self.floats[at:end], self.ints[at_int:end_int])
+            at, at_int = end, end_int
+        return found
+
+
+def usual_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The steps in memory of a tensor whose last dimension is the narrowest, its first the widest."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return tuple(strides[: len(shape)])
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor with these steps fills a stretch of memory, with every number once."""
+    step = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor itself if it fills a stretch of memory in any order of its dimensions, else a copy in the usual order."""
+    return tensor if tensor.is_contiguous() or is_dense(tensor.shape, tensor.stride()) else tensor.contiguous()

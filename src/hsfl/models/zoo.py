@@ -12,7 +12,7 @@ from hsfl import plugins
 from hsfl.errors import InputError, known
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
-from hsfl.models.split import split
+from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.errors import InputError
 from hsfl.framework_table import Timing, method
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.clusters import check_clusters
 from hsfl.network.latency import Phases, Rates, seconds
 from hsfl.network.steps import BATCH_PHASES, ranks, run_steps

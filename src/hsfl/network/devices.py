@@ -12,7 +12,7 @@ import numpy as np
 from hsfl import fleet_file
 from hsfl.errors import InputError
 from hsfl.fleet_file import Device
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network import checks
 
 Array = np.ndarray

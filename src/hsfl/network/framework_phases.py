@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hsfl.framework_table import method
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Links, RoundDraw
 from hsfl.network.clusters import check_clusters
 from hsfl.network.devices import Fleet, Servers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 
 Array = np.ndarray
 LN2 = np.log(2)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.formats import rounded
-from hsfl.models.cost import CostTable
+from hsfl.models.cost_table import CostTable
 from hsfl.network.clock import Why
 from hsfl.planning.round_clock import RoundClock
 

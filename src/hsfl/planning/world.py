@@ -10,7 +10,7 @@ import numpy as np
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
-from hsfl.models.cost import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure
 from hsfl.network import devices, history
 from hsfl.network.channel import (
     RATE_NAMES,

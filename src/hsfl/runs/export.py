@@ -129,7 +129,7 @@ def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
-    from hsfl.models.exporting import sizes_by_place  # here, because sympy takes a second to load
+    from hsfl.models.split.torch_export import sizes_by_place  # here, because sympy takes a second to load
 
     batch = torch.export.Dim("batch", min=1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells everyone that torchvision is not there

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from hsfl.models.state import UnitState
-from hsfl.models.strides import dense
+from hsfl.models.state import UnitState, dense
 from hsfl.training.aggregate import PartialSum
 
 Load = TypeVar("Load", Tensor, UnitState, PartialSum)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import TrainConfig
-from hsfl.models.cost import measure
+from hsfl.models.cost_table import measure
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.step import Part, StepKey, whole_step

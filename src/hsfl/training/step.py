@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
 from hsfl.config import TrainConfig
-from hsfl.models.graph_unit import GraphUnit
+from hsfl.models.split.codegen import GraphUnit
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.models.module_split import ModuleSplit
+from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 
 

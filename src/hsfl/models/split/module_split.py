@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.models.graph_unit import GraphUnit, plant
-from hsfl.models.message import Message, pack
+from hsfl.models.split.codegen import GraphUnit, Message, pack, plant
 from hsfl.models.units import SplitModel, norm_rates
 
 Again = Callable[[nn.Module], SplitModel]

@@ -1,8 +1,19 @@
-"""Stretches of a graph written as the code of units."""
+"""Stretches of a graph written as the code of units.
+
+A unit that is a stretch of a module's graph: plain code over the module's own tensors, once for training and once for evaluation.
+
+What crosses a cut is one tensor whose first dimension counts samples. Several tensors, or one with the samples in
+another dimension, are packed into such a tensor.
+
+A packed message is `[batch, numbers]` in the type of the first piece. Side tensors (an attention mask) travel in it as floats, so
+that every link counts them; whole numbers are exact up to 2 ** 24.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
+from math import prod
 from operator import add, getitem, mul
 from types import ModuleType
 from typing import Any
@@ -10,11 +21,165 @@ from typing import Any
 import sympy
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from hsfl.models.flow import Crossing, Flow, draws
-from hsfl.models.graph_unit import Code, tensor_of
-from hsfl.models.message import Layout, Message, laid_out, memory_order, pack, unpack
+from hsfl.models.split.cut_points import Crossing, Flow, draws
+
+Function = Callable[[None, nn.Module, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Code:
+    """The forward pass of a unit in one mode, as text, so that a unit can be sent to another process."""
+
+    source: str
+    names: tuple[tuple[str, str, str], ...]  # for each name in the text: the name, its module, its name there
+
+
+@cache
+def compiled(code: Code) -> Function:
+    """The function that the text defines."""
+    space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "NoneType": type(None)}
+    for name, module, inner in code.names:
+        found: Any = import_module(module)
+        for word in inner.split(".") if inner else ():
+            found = getattr(found, word)
+        space[name] = found
+    exec(compile(code.source, "<unit of a split module>", "exec"), space)
+    return space["forward"]
+
+
+class GraphUnit(nn.Module):
+    """A unit whose tensors have the names that they have in the module. `plant` gives it its tensors.
+
+    The unit's own attributes have two underscores, since a part of the module may be called anything.
+    """
+
+    def __init__(self, training: Code, evaluation: Code, draws_numbers: bool) -> None:
+        super().__init__()
+        self.__codes = (evaluation, training)
+        self.__draws = draws_numbers
+        self.__held: dict[str, str] = {}
+        self.__compile()
+
+    def __compile(self) -> None:
+        self.__functions = tuple(map(compiled, self.__codes))
+        self.__parts: dict[str, tuple[nn.Module, str]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.__functions[self.training](None, self, x)
+
+    @staticmethod
+    def draws(unit: "GraphUnit") -> bool:
+        """Whether a unit draws random numbers in training."""
+        return unit.__draws
+
+    @staticmethod
+    def held(unit: "GraphUnit") -> dict[str, str]:
+        """Attribute -> name of a tensor of the state that another unit has and nobody trains."""
+        return unit.__held
+
+    @staticmethod
+    def parts(unit: "GraphUnit") -> dict[str, tuple[nn.Module, str]]:
+        """By name of a tensor: the part of the unit that has it, and its name there; filled as tensors are asked for."""
+        return unit.__parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in MADE_AGAIN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.__compile()
+
+
+MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # attributes that a copy makes anew
+
+
+def tensor_of(unit: GraphUnit, name: str) -> Tensor:
+    """The tensor of a unit by its dotted name. Words are looked up among parts and tensors alone, since they may be
+    anything."""
+    parts = GraphUnit.parts(unit)
+    if name not in parts:
+        *path, leaf = name.split(".")
+        part: nn.Module = unit
+        for word in path:
+            part = part._modules[word]  # type: ignore[assignment]
+        parts[name] = part, leaf
+    part, leaf = parts[name]
+    return part._parameters[leaf] if leaf in part._parameters else part._buffers[leaf]  # type: ignore[return-value]
+
+
+def plant(root: nn.Module, name: str, tensor: Tensor, persistent: bool = True) -> None:
+    """Put a tensor under a module by its dotted name. This goes past `add_module`, which would refuse a part called
+    `head` in a class that has a method of this name. persistent: whether a buffer is part of the state dict."""
+    *path, leaf = name.split(".")
+    for part in path:
+        root = root._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
+    if isinstance(tensor, nn.Parameter):
+        root._parameters[leaf] = tensor
+    else:
+        root._buffers[leaf] = tensor
+        if not persistent:
+            root._non_persistent_buffers_set.add(leaf)
+
+
+# Of a piece: the dimension of the samples, its other sizes, its type, and the order of its dimensions in memory.
+Layout = tuple[int, tuple[int, ...], torch.dtype, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Message:
+    """The pieces that cross a cut (or enter the model) together."""
+
+    pieces: tuple[Layout, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the message is a single piece that crosses as it is."""
+        return len(self.pieces) == 1 and self.pieces[0][0] == 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the tensor that travels; a packed message has a floating type."""
+        first = self.pieces[0][2]
+        return first if self.is_plain or first.is_floating_point else torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that travels, for one sample."""
+        if self.is_plain:
+            return self.pieces[0][1]
+        return (sum(prod(sizes) for _, sizes, *_ in self.pieces),)
+
+
+def pack(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torch.dtype) -> Tensor:
+    """One tensor `[batch, numbers]` that holds the pieces."""
+    flat = [
+        tensor.movedim(dim, 0).reshape(tensor.shape[dim], prod(sizes)).to(dtype)
+        for tensor, (dim, sizes, *_) in zip(tensors, pieces)
+    ]
+    return torch.cat(flat, dim=1)
+
+
+def unpack(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
+    """The pieces again, each with its own shape, type and order in memory."""
+    parts = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
+    return [
+        laid_out(part.reshape(packed.shape[0], *sizes).movedim(0, dim).to(dtype), order)
+        for part, (dim, sizes, dtype, order) in zip(parts, pieces)
+    ]
+
+
+def laid_out(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """A tensor with its dimensions in this order in memory, as the module has it, so that `view` works on what arrived."""
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
+
+
+def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions in the order of their steps in memory, the widest first. A repeated tensor, which has a step of 0,
+    keeps its order."""
+    plain = range(len(strides))
+    return tuple(plain) if 0 in strides else tuple(sorted(plain, key=lambda dim: -strides[dim]))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch import nn
 
 from hsfl.errors import InputError
 from hsfl.files import read_object
-from hsfl.models.split import split
+from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
