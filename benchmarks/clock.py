@@ -19,7 +19,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline
 from hsfl.network.devices import Servers, draw
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import rate_bps, round_s
 from hsfl.rng import stream
 

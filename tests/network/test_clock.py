@@ -16,7 +16,7 @@ from hsfl.framework_table import METHODS
 from hsfl.models.cost_table import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
-from hsfl.network.framework_phases import psl_batch_sizes
+from hsfl.network.even_allocation import psl_batch_sizes
 from hsfl.network.latency import Phases, Rates
 from hsfl.network.steps import queue_order
 from hsfl.rng import stream

@@ -12,7 +12,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network import clock, devices
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, round_s
 
 few = settings(max_examples=30, deadline=None)  # ten frameworks each

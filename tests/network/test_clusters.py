@@ -11,7 +11,7 @@ from hsfl.network import devices
 from hsfl.network.channel import Ofdma, draw_round
 from hsfl.network.clock import timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 
 ONE_CUT = CostTable(  # cut 1 of a model of two units
     client_forward_flops=[0, 1e9, 4e9],

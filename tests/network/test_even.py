@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hsfl.network.channel import Measured, Ofdma, RoundDraw
 from hsfl.network.devices import Fleet, Servers
-from hsfl.network.even import even
+from hsfl.network.even_allocation import even
 from hsfl.network.latency import Rates, rate_bps, shared_rate_bps
 
 SERVERS = Servers(main_hz=60.0, main_power_w=6.0, edge_power_w=12.0)

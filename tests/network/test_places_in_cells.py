@@ -9,7 +9,7 @@ from hsfl.config import parse_config
 from hsfl.errors import InputError
 from hsfl.network.channel import Ofdma, draw_round, lay_out, nearest
 from hsfl.network.devices import Servers, draw
-from hsfl.network.even import even
+from hsfl.network.even_allocation import even
 from hsfl.planning.world import make_links
 from hsfl.rng import stream
 

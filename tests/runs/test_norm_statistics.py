@@ -11,8 +11,8 @@ from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.network.estimation import estimation_s
 from hsfl.network.latency import Phases
+from hsfl.network.norm_estimation import estimation_s
 from hsfl.runs.export import evaluate_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run

@@ -20,7 +20,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
-from hsfl.network.framework_phases import framework_cuts
+from hsfl.network.even_allocation import framework_cuts
 from hsfl.network.latency import Rates
 from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError
-from hsfl.network import checks
+from hsfl.network import given_numbers
 from hsfl.network.devices import Fleet
 from hsfl.network.latency import Rates
 from hsfl.rng import stream
@@ -37,12 +37,12 @@ class PathLoss:
 
     def __post_init__(self) -> None:
         for name, shape in (("client_m", (-1, 2)), ("main_m", (2,)), ("edge_m", (2,))):
-            places = checks.numbers(f"path_loss.{name}", getattr(self, name))
+            places = given_numbers.numbers(f"path_loss.{name}", getattr(self, name))
             if places.ndim != len(shape) or places.shape[-1] != 2 or not np.isfinite(places).all():
                 raise InputError(f"path_loss.{name} must be positions (x, y) in metres; its shape is {places.shape}")
             object.__setattr__(self, name, places)
-        checks.positive("path_loss.exponent", self.exponent)
-        checks.positive("path_loss.reference_m", self.reference_m)
+        given_numbers.positive("path_loss.exponent", self.exponent)
+        given_numbers.positive("path_loss.reference_m", self.reference_m)
 
     def gain(self, server_m: Array) -> Array:
         """Power gain of each client to a server, [K]; nearer than reference_m counts as reference_m."""
@@ -55,7 +55,7 @@ class PathLoss:
 def place(num_clients: int, radius_m: float, rng: np.random.Generator) -> Array:
     """Positions uniform in a disc around the origin, [K, 2]."""
     radius, angle = rng.random((num_clients, 2)).T
-    distance_m = checks.positive("radius_m", radius_m) * np.sqrt(radius)
+    distance_m = given_numbers.positive("radius_m", radius_m) * np.sqrt(radius)
     return distance_m[:, None] * np.stack([np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)], axis=1)
 
 
@@ -105,7 +105,7 @@ class Ofdma:
         if self.num_subchannels < 1:
             raise InputError(f"network.num_subchannels is {self.num_subchannels}; it must be at least 1")
         for name in ("subchannel_hz", "noise_w", "gain_floor"):
-            checks.positive(f"network.{name}", getattr(self, name))
+            given_numbers.positive(f"network.{name}", getattr(self, name))
         if self.fading not in FADING:
             raise InputError(f"network.fading is {self.fading!r}; choose {' or '.join(FADING)}")
 
@@ -136,13 +136,13 @@ class RoundDraw:
     rates: Rates | None = None  # [..., K]
 
     def __post_init__(self) -> None:
-        cpu_hz = checks.all_positive("cpu_hz", np.asarray(self.cpu_hz, float), client_axis=-1)
+        cpu_hz = given_numbers.all_positive("cpu_hz", np.asarray(self.cpu_hz, float), client_axis=-1)
         object.__setattr__(self, "cpu_hz", cpu_hz)
         if (self.rates is None) == (self.main_gain is None) or (self.main_gain is None) != (self.edge_gain is None):
             raise InputError("a draw needs either the gains to both servers or the four rates")
         for name in ("main_gain", "edge_gain"):
             if getattr(self, name) is not None:
-                gain = checks.all_positive(name, np.asarray(getattr(self, name), float), client_axis=-2)
+                gain = given_numbers.all_positive(name, np.asarray(getattr(self, name), float), client_axis=-2)
                 if gain.shape[:-1] != cpu_hz.shape:
                     raise InputError(f"{name} is {gain.shape} but cpu_hz is {cpu_hz.shape}; the clients must agree")
                 object.__setattr__(self, name, gain)
@@ -179,7 +179,7 @@ def _checked_rates(rates: Rates) -> Rates:
     for name, array in arrays.items():
         if array.shape != arrays["main_up_bps"].shape:
             raise InputError(f"{name} is {array.shape} but main_up_bps is {arrays['main_up_bps'].shape}")
-        checks.all_positive(name, array, client_axis=-1)
+        given_numbers.all_positive(name, array, client_axis=-1)
     return Rates(**arrays)
 
 

@@ -13,7 +13,7 @@ from hsfl import fleet_file
 from hsfl.errors import InputError
 from hsfl.fleet_file import Device
 from hsfl.models.cost_table import CostTable
-from hsfl.network import checks
+from hsfl.network import given_numbers
 
 Array = np.ndarray
 Range = tuple[float, float]
@@ -37,7 +37,7 @@ class Servers:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            checks.positive(f"servers.{field.name}", getattr(self, field.name))
+            given_numbers.positive(f"servers.{field.name}", getattr(self, field.name))
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Fleet:
     drawn_max_cut: Array | None = None  # max_cut as drawn, where a deeper cut was given and raised it
 
     def __post_init__(self) -> None:
-        num_clients = checks.numbers("cpu_hz", self.cpu_hz).size
+        num_clients = given_numbers.numbers("cpu_hz", self.cpu_hz).size
         if not num_clients:
             raise InputError("the fleet has no clients; give at least one cpu_hz")
         for name in ("cpu_hz", "flops_per_cycle"):
-            object.__setattr__(self, name, checks.per_client(name, getattr(self, name), num_clients))
+            object.__setattr__(self, name, given_numbers.per_client(name, getattr(self, name), num_clients))
         object.__setattr__(self, "max_power_w", _powers(self.max_power_w, num_clients))
         object.__setattr__(self, "max_cut", _whole_cuts(self.max_cut, num_clients))
 
@@ -91,13 +91,15 @@ class Fleet:
 
 
 def _powers(values: object, num_clients: int) -> Array:
-    array = checks.numbers("max_power_w", values)
+    array = given_numbers.numbers("max_power_w", values)
     missing = np.isnan(array) & (array.shape == (num_clients,))
-    return np.where(missing, np.nan, checks.per_client("max_power_w", np.where(missing, 1.0, array), num_clients))
+    return np.where(
+        missing, np.nan, given_numbers.per_client("max_power_w", np.where(missing, 1.0, array), num_clients)
+    )
 
 
 def _whole_cuts(values: object, num_clients: int) -> Array:
-    cuts = checks.numbers("max_cut", values)
+    cuts = given_numbers.numbers("max_cut", values)
     if cuts.ndim == 0:
         cuts = np.full(num_clients, float(cuts))
     if cuts.shape != (num_clients,):
@@ -121,8 +123,8 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
         raise InputError(
             f"the cost table does not say what storage {storage!r} needs; measure the model, or give max_cut"
         )
-    storage_bits = checks.numbers("storage_bits", storage_bits)
-    storage_bits = checks.per_client("storage_bits", storage_bits, storage_bits.size)
+    storage_bits = given_numbers.numbers("storage_bits", storage_bits)
+    storage_bits = given_numbers.per_client("storage_bits", storage_bits, storage_bits.size)
     fits = np.maximum.accumulate(need_bits[min_cut:]) <= storage_bits[:, None]  # [K, C - min_cut]
     if not fits[:, 0].all():
         k = int(fits[:, 0].argmin())

@@ -7,7 +7,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.network.channel import RoundDraw
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases
 from hsfl.planning.world import World
 

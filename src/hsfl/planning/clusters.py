@@ -7,7 +7,7 @@ from hsfl.config import RunConfig
 from hsfl.framework_table import method
 from hsfl.network.clock import timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.planning.world import World, count_batches
 from hsfl.rng import stream
 

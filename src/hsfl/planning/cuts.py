@@ -6,7 +6,7 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.network.devices import MANY_CLIENTS, Fleet
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
 from hsfl.planning.choice import CutTask
 from hsfl.planning.crowds import own_fastest_cuts

@@ -17,7 +17,7 @@ from hsfl.allocation.measured_cuts import MeasuredRounds
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.solving import TimeLimit
 from hsfl.network.channel import Measured, RoundDraw
-from hsfl.network.framework_phases import even_phases
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, phases, round_s
 from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import fastest_cuts

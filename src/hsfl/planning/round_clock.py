@@ -12,10 +12,9 @@ from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
-from hsfl.network.estimation import estimation_s
-from hsfl.network.even import even
-from hsfl.network.framework_phases import psl_batch_sizes
+from hsfl.network.even_allocation import even, psl_batch_sizes
 from hsfl.network.latency import Phases
+from hsfl.network.norm_estimation import estimation_s
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.choice import choose_clients
