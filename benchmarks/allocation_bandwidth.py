@@ -7,9 +7,9 @@ import argparse
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 
 
 def main():

@@ -11,17 +11,17 @@ import argparse
 import numpy as np
 
 from hsfl.allocation import paper
-from hsfl.allocation.cut_methods import CutSettings, search_cuts
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.exclusive import solve_stage
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutSettings, search_cuts
+from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
-from hsfl.allocation.powers import pour_rows
-from hsfl.allocation.prices import shares_of, solve_shares
-from hsfl.allocation.solving import StopWhen, TimeLimit
-from hsfl.allocation.stage import distribution_stage, training_stage
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.fixed_shares import pour_rows
+from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.stage import distribution_stage, training_stage
+from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 
 GOAL = StopWhen(1e-4)
 

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
 
 GAP = 1e-3

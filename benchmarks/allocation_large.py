@@ -7,10 +7,10 @@ import argparse
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings, search_cuts
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutSettings, search_cuts
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 
 
 def main():

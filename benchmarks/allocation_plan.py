@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutSettings, rcls, scls, search_cuts
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.draw import gains, random_scenario
-from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.joint import exact
-from hsfl.allocation.samples import evaluate_all
+from hsfl.allocation.cuts.radio import Fitness, radio_request
+from hsfl.allocation.cuts.samples import evaluate_all
+from hsfl.allocation.cuts.search import CutSettings, rcls, scls, search_cuts
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import gains, random_scenario
 from hsfl.allocation.solvers import allocate
 
 

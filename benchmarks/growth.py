@@ -121,7 +121,7 @@ def _warm_up() -> None:
     import numpy as np
 
     from hsfl.allocation.cells import solve_cells
-    from hsfl.allocation.draw import random_scenario
+    from hsfl.allocation.random_scenarios import random_scenario
 
     for sharing, clients in (("bandwidth", 4), ("exclusive", 2)):
         cells = [random_scenario(np.random.default_rng(seed), clients, 3, sharing) for seed in range(2)]

@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from hsfl.allocation.joint import exact
-from hsfl.allocation.prices import shares_of, solve_shares
+from hsfl.allocation.exact import exact
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.stage.prices import shares_of, solve_shares
 
 
 @st.composite

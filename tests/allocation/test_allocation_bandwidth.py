@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 
 
 @settings(max_examples=15, deadline=None)
@@ -54,8 +54,8 @@ def test_one_subchannel_two_equal_clients_share_it_equally():
 
 def test_random_shares_never_beat_the_bound():
     """The certificate against direct search: no random shares come below it."""
-    from hsfl.allocation.prices import solve_shares
-    from hsfl.allocation.stage import training_stage
+    from hsfl.allocation.stage.prices import solve_shares
+    from hsfl.allocation.stage.stage import training_stage
 
     rng = np.random.default_rng(5)
     scenario = random_scenario(rng, 4, 3, sharing="bandwidth")

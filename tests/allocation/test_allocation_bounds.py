@@ -8,13 +8,13 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation import buying, compiled, subset_bounds, subsets
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.local_search import first_owner
-from hsfl.allocation.matching import match
-from hsfl.allocation.prices import price, shares_of, solve_shares
-from hsfl.allocation.stage import needs_subchannel, training_stage
-from hsfl.allocation.tangent import tangent
+from hsfl.allocation import numba_cache
+from hsfl.allocation.stage import lagrangian, subset_dp
+from hsfl.allocation.stage.assignment import match
+from hsfl.allocation.stage.local_search import first_owner
+from hsfl.allocation.stage.prices import price, shares_of, solve_shares, tangent
+from hsfl.allocation.stage.stage import needs_subchannel, training_stage
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 
 def prepared(scenario, cut, longer=1.02):
@@ -59,7 +59,7 @@ def test_what_a_client_buys_is_a_lower_bound(scenario, cut, level):
         shares, phi = prices(stage, k, T, rho, lam)
         least = min(p + pi @ s for p, s in zip(phi, shares, strict=True))
         sets, chosen = np.zeros((subs + 1, subs)), np.zeros(subs)
-        bound = buying.buy(stage, k, pi, T, rho, lam, subs, sets, chosen, buying.workspace(subs), np.ones(subs))
+        bound = lagrangian.buy(stage, k, pi, T, rho, lam, subs, sets, chosen, lagrangian.workspace(subs), np.ones(subs))
         assert bound <= least * (1 + 1e-9) + 1e-12
 
 
@@ -88,8 +88,8 @@ def test_least_sum_equals_all_partitions(scenario, cut):
         masks = [sum(1 << i for i, o in enumerate(owner) if o == k) for k in range(clients)]
         best = min(best, sum(tables[k][mask] for k, mask in enumerate(masks)))
     pool, used = np.zeros((clients, 64), np.int64), np.zeros(clients, np.int64)
-    limit = subsets.largest_set(stage)
-    value, _, _, exact = subset_bounds.least_sum(stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000)
+    limit = subset_dp.largest_set(stage)
+    value, _, _, exact = subset_dp.least_sum(stage, np.arange(clients + 1), limit, pool, used, T, rho, lam, 1000)
     assert value <= best * (1 + 1e-9) + 1e-12
     if exact:
         assert value == pytest.approx(best, rel=1e-9, abs=1e-12)
@@ -104,26 +104,26 @@ def test_the_walk_finds_what_exists_and_nothing_else(scenario, cut):
     if not any(needs_subchannel(stage, k) for k in range(scenario.num_clients)):
         return
     best = enumerate_stage(stage)
-    c, needy = subsets.uplink_table(stage), subsets.who_needs(stage)
+    c, needy = subset_dp.uplink_table(stage), subset_dp.who_needs(stage)
     for T, exists in ((best * (1 + 1e-7), True), (best * (1 - 1e-7), False)):
-        phi = subsets.price_table(stage, c, T, rho, lam)
-        after = subsets.complete(needy, phi)
-        _, value, exhausted = subsets.walk_assignments(stage, phi, after, T, rho, 10**6)
+        phi = subset_dp.price_table(stage, c, T, rho, lam)
+        after = subset_dp.complete(needy, phi)
+        _, value, exhausted = subset_dp.walk_assignments(stage, phi, after, T, rho, 10**6)
         assert np.isfinite(value) == exists
         assert exhausted != exists
 
 
 def test_no_place_for_a_cache_is_no_error(monkeypatch):
-    monkeypatch.setattr(compiled, "_HERE", compiled.Path("/dev/null/nowhere"))
+    monkeypatch.setattr(numba_cache, "_HERE", numba_cache.Path("/dev/null/nowhere"))
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
-    compiled.cache_dir.cache_clear()
+    numba_cache.cache_dir.cache_clear()
     try:
-        assert compiled.cache_dir() == ""
+        assert numba_cache.cache_dir() == ""
 
-        @compiled.compiled
+        @numba_cache.compiled
         def twice(x):
             return 2 * x
 
         assert twice(3) == 6
     finally:
-        compiled.cache_dir.cache_clear()
+        numba_cache.cache_dir.cache_clear()

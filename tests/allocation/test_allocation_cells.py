@@ -9,15 +9,15 @@ import pytest
 from hsfl.allocation import cells as cells_module
 from hsfl.allocation.answer import evaluate, violation
 from hsfl.allocation.cells import CellsAnswer, solve_cells
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.division import Cell, divide
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.divide_cycles import Cell, divide
+from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
-from hsfl.allocation.prices import shares_of, solve_shares
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import StageAnswer
-from hsfl.allocation.stage import distribution_stage, training_stage
+from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.stage import distribution_stage, training_stage
+from hsfl.allocation.stage.stage_answer import StageAnswer
 from hsfl.errors import InputError
 
 Array = np.ndarray

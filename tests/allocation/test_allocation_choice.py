@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.allocation.cut_methods import rcls, scls
-from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.exclusive import solve_stage
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.bound import bound_over_cuts
+from hsfl.allocation.cuts.search import rcls, scls
+from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.solving import StopWhen, TimeLimit
-from hsfl.allocation.stage import training_stage
+from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.stage import training_stage
+from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from hsfl.allocation.draw import random_scenario
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.cli import app
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.allocation import compiled
+from hsfl.allocation import numba_cache
 
 CODE = """
-from hsfl.allocation.compiled import compiled
+from hsfl.allocation.numba_cache import compiled
 
 @compiled
 def twice(x):
@@ -52,9 +52,9 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, suffix: str, damage) -> None
 
 def test_every_source_that_is_compiled_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change, and a move to another folder, give another folder; a source that compiles nothing does not."""
-    monkeypatch.setattr(compiled, "_HERE", tmp_path)
-    monkeypatch.setattr(compiled._CONFIG, "CACHE_DIR", "")
-    folder = compiled.cache_dir.__wrapped__
+    monkeypatch.setattr(numba_cache, "_HERE", tmp_path)
+    monkeypatch.setattr(numba_cache._CONFIG, "CACHE_DIR", "")
+    folder = numba_cache.cache_dir.__wrapped__
     (tmp_path / "stage").mkdir()
     source = tmp_path / "stage" / "prices.py"
     source.write_text("@compiled")

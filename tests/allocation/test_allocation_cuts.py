@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from allocation_instances import all_cuts, exact_rounds, with_draws
 
-from hsfl.allocation.cut_methods import CutSettings, place_of, row_at, scls, search_cuts
-from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.cuts import first_candidates, radio_request
-from hsfl.allocation.draw import gains, random_scenario
-from hsfl.allocation.fitness import Fitness
-from hsfl.allocation.samples import evaluate_all
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.cuts.bound import bound_over_cuts
+from hsfl.allocation.cuts.radio import Fitness, first_candidates, radio_request
+from hsfl.allocation.cuts.samples import evaluate_all
+from hsfl.allocation.cuts.search import CutSettings, place_of, row_at, scls, search_cuts
+from hsfl.allocation.random_scenarios import gains, random_scenario
+from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
 

@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.answer import SolveStatus, evaluate, violation, with_gap
-from hsfl.allocation.curve import CURVE_ROWS, NATS, WIDTH, fill_curve, filled_nats, respond
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact, solve_round, stage_solver
-from hsfl.allocation.local_search import first_owner
-from hsfl.allocation.plain import alone_bound_s, even_allocation
+from hsfl.allocation.answer import SolveStatus, alone_bound_s, evaluate, even_allocation, violation, with_gap
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact, solve_round, stage_solver
 from hsfl.allocation.policies import policy
-from hsfl.allocation.powers import spend
-from hsfl.allocation.prices import shares_of, solve_shares
-from hsfl.allocation.stage import distribution_stage, training_stage
-from hsfl.allocation.tangent import surplus
-from hsfl.allocation.units import in_units, own_units
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.fixed_shares import spend
+from hsfl.allocation.stage.local_search import first_owner
+from hsfl.allocation.stage.prices import shares_of, solve_shares, surplus
+from hsfl.allocation.stage.scaling import in_units, own_units
+from hsfl.allocation.stage.stage import distribution_stage, training_stage
+from hsfl.allocation.stage.water_filling import CURVE_ROWS, NATS, WIDTH, fill_curve, filled_nats, respond
 from hsfl.errors import InputError
 
 getcontext().prec = 60

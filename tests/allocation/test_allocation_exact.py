@@ -8,16 +8,16 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation import exclusive
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.exclusive import _prove_many, solve_stage
-from hsfl.allocation.joint import exact
-from hsfl.allocation.local_search import first_owner, local_search
-from hsfl.allocation.prices import shares_of, solve_shares
-from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
-from hsfl.allocation.stage import distribution_stage, training_stage
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage import exclusive
+from hsfl.allocation.stage.exclusive import _prove_many, solve_stage
+from hsfl.allocation.stage.local_search import first_owner, local_search
+from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.stage import distribution_stage, training_stage
+from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 
 
 def check(scenario, answer):

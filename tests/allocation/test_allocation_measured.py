@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.cut_methods import CutChoice, CutRequest, CutSettings, best_single_cut, search_cuts
-from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
-from hsfl.allocation.measured_cuts import MeasuredRounds, optimistic
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, best_single_cut, search_cuts
+from hsfl.allocation.given_rates import (
+    MeasuredRounds,
+    best_round,
+    keep_within,
+    least_training,
+    optimal_cycles,
+    optimistic,
+)
 from hsfl.allocation.scenario import rows_between
 from hsfl.errors import InputError
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from hsfl.allocation import paper
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.exclusive import solve_stage as best_transmission
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
 from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage, transmission
 from hsfl.allocation.policies import policy
-from hsfl.allocation.prices import shares_of, solve_shares
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.solving import StopWhen, TimeLimit
-from hsfl.allocation.stage import training_stage
+from hsfl.allocation.stage.exclusive import solve_stage as best_transmission
+from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.stage import training_stage
+from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
 
 SIZES = [(2, 3), (5, 10), (10, 10)]

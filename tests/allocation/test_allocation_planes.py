@@ -6,15 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hsfl.allocation import bandwidth, planes
 from hsfl.allocation.answer import SolveStatus, violation
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
-from hsfl.allocation.prices import solve_shares
-from hsfl.allocation.solving import StopWhen, TimeLimit
-from hsfl.allocation.stage import even_cycles, training_stage
-from hsfl.allocation.tangent import rents
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage import shared_bands
+from hsfl.allocation.stage.prices import rents, solve_shares
+from hsfl.allocation.stage.stage import even_cycles, training_stage
+from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 
 WHOLE = 10  # a cut that leaves the server nothing
 
@@ -60,21 +59,21 @@ def test_clients_that_only_upload(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_even_cycles_leave_one_budget_and_deadlines(seed):
     scenario, cuts = kinked(seed, 3, 2)
-    answer = bandwidth.solve_stage(even_cycles(training_stage(scenario, cuts)), StopWhen(1e-3), TimeLimit(60.0))
+    answer = shared_bands.solve_stage(even_cycles(training_stage(scenario, cuts)), StopWhen(1e-3), TimeLimit(60.0))
     assert answer.gap <= 1e-3 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_planes_alone_agree_with_descent(seed, monkeypatch):
     """Where there are no kinks both prove the same optimum, each by its own certificate."""
-    monkeypatch.setattr(bandwidth, "FEW_STEPS", 10**6)
+    monkeypatch.setattr(shared_bands, "FEW_STEPS", 10**6)
     rng = np.random.default_rng(seed)
     scenario = random_scenario(rng, 5, 3, sharing="bandwidth")
     stage = training_stage(scenario, rcls(scenario.rows, rng))
-    by_descent = bandwidth.descend(stage, StopWhen(1e-4), TimeLimit(60.0))
-    share = bandwidth.first_shares(stage)
+    by_descent = shared_bands.descend(stage, StopWhen(1e-4), TimeLimit(60.0))
+    share = shared_bands.first_shares(stage)
     T, rho, _ = solve_shares(stage, share, 0.0, 0.0)
-    _, T, bound_s = planes.solve(stage, share, T, rho, 0.0, StopWhen(1e-4), TimeLimit(60.0))
+    _, T, bound_s = shared_bands.solve(stage, share, T, rho, 0.0, StopWhen(1e-4), TimeLimit(60.0))
     assert by_descent.gap <= 1e-4 * (1 + 1e-9)
     assert (T - bound_s) / T <= 1e-4 * (1 + 1e-9)
     assert bound_s <= by_descent.T_s
@@ -96,7 +95,7 @@ def test_planes_lie_below_the_seconds_they_touch(seed):
         rents(stage, share, T, rho, 0.5, np.empty(share.shape), point, np.empty(K))
         own_s, server_s, f, q = point[:, :4].T
         points.append((share, T, rho, f / stage.hz, q / stage.power_w, own_s + server_s))
-    laid = planes.Planes(1.0)
+    laid = shared_bands.Planes(1.0)
     for share, T, rho, *_ in points:
         laid.lay(stage, share, T, rho)
     for mine, _ in enumerate(points):
@@ -118,5 +117,5 @@ def test_an_answer_has_the_shares_of_its_time(seed):
     for gap in (0.2, 0.05):
         scenario, cuts = kinked(seed, 3, 1)
         for stage in (training_stage(scenario, cuts), even_cycles(training_stage(scenario, cuts))):
-            answer = bandwidth.solve_stage(stage, StopWhen(gap), TimeLimit(60.0))
+            answer = shared_bands.solve_stage(stage, StopWhen(gap), TimeLimit(60.0))
             assert answer.T_s == pytest.approx(solve_shares(stage, answer.share, 0.0, 0.0)[0], rel=1e-9)

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import CutSettings, rcls
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.exclusive import solve_stage
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutSettings, rcls
+from hsfl.allocation.exact import exact, prices
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.policy_table import POLICIES
-from hsfl.allocation.solving import StopWhen, TimeLimit
-from hsfl.allocation.stage import only, training_stage
-from hsfl.allocation.tau import prices
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.stage import only, training_stage
+from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
 
 

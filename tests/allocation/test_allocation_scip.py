@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.answer import violation
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
 
 pytest.importorskip("pyscipopt")

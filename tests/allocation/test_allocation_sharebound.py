@@ -8,16 +8,16 @@ from allocation_instances import all_cuts, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.bandwidth import bound_over_options
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.cutbound import bound_over_cuts, options, priced_cuts
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
-from hsfl.allocation.prices import alone_each_s, price
-from hsfl.allocation.sharebound import buy
-from hsfl.allocation.solving import TimeLimit
-from hsfl.allocation.stage import needs_subchannel
+from hsfl.allocation.cuts.bound import bound_over_cuts, options, priced_cuts
+from hsfl.allocation.cuts.bound_shared import buy
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.prices import alone_each_s, price
+from hsfl.allocation.stage.shared_bands import bound_over_options
+from hsfl.allocation.stage.stage import needs_subchannel
+from hsfl.allocation.stage.stage_answer import TimeLimit
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 
 @settings(max_examples=40, deadline=None)

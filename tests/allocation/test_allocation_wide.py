@@ -11,14 +11,14 @@ import pytest
 from wide_scenarios import KINDS, wide_rounds, wide_scenario
 
 from hsfl.allocation.answer import SolveStatus, evaluate, violation
-from hsfl.allocation.cut_methods import CutRequest, CutSettings, search_cuts
-from hsfl.allocation.cutbound import bound_over_cuts
-from hsfl.allocation.joint import exact, warm_up
-from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
+from hsfl.allocation.cuts.bound import bound_over_cuts
+from hsfl.allocation.cuts.search import CutRequest, CutSettings, search_cuts
+from hsfl.allocation.exact import exact, warm_up
+from hsfl.allocation.given_rates import best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.policies import policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
 GAP = 1e-3

@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hsfl.allocation import bandwidth
-from hsfl.allocation.cell_stages import LEAST_S, CellStages, _Turn
-from hsfl.allocation.cells import distribute_cells
-from hsfl.allocation.cut_methods import rcls
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cells import LEAST_S, CellStages, _Turn, distribute_cells
+from hsfl.allocation.cuts.search import rcls
+from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
-from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
-from hsfl.allocation.stage import Stage, distribution_stage
+from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage import shared_bands
+from hsfl.allocation.stage.stage import Stage, distribution_stage
+from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 
 
 def city(seed: int, sizes: list[int], sharing: str):
@@ -45,7 +44,7 @@ def test_a_cell_that_is_ready_early_is_not_solved_further() -> None:
 
     def counted(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
         asked.append(goal.gap)
-        return bandwidth.solve_stage(stage, goal, clock)
+        return shared_bands.solve_stage(stage, goal, clock)
 
     with CellStages(counted, threads=1) as pool:
         answers = pool.longest_first(stages, StopWhen(1e-3), TimeLimit(20.0))

@@ -11,9 +11,8 @@ Legend: K clients (1 to 8), I subchannels (1 to 10), C cuts. Every kind draws it
 
 import numpy as np
 
-from hsfl.allocation.measured_cuts import MeasuredRounds
-from hsfl.allocation.scenario import Scenario, rows_between
-from hsfl.allocation.scenario_ranges import RANGES, SIGNAL_TO_NOISE
+from hsfl.allocation.given_rates import MeasuredRounds
+from hsfl.allocation.scenario import RANGES, SIGNAL_TO_NOISE, Scenario, rows_between
 
 KINDS = ("full", "spread", "pair", "ends", "near")
 PAPER = {

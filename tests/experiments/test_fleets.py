@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.allocation.joint import exact
+from hsfl.allocation.exact import exact
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments import tau_row
 from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, SIZES, trace_config

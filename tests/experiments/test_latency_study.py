@@ -77,7 +77,7 @@ def test_a_plan_is_searched_as_the_config_says(monkeypatch: pytest.MonkeyPatch) 
         seen.append(request.settings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hsfl.allocation.cut_methods.search_cuts", stop)
+    monkeypatch.setattr("hsfl.allocation.cuts.search.search_cuts", stop)
     (point, *_) = points(small_study(base=base))
     with pytest.raises(KeyboardInterrupt):
         solve(point, cost_of(base))

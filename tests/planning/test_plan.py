@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from tests.small_runs import hsfl, refused
 
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.measured import best_round, optimal_cycles
+from hsfl.allocation.given_rates import best_round, optimal_cycles
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
 from hsfl.commands.allocations import report, show_table

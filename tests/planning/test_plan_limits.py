@@ -11,11 +11,11 @@ import pytest
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny
 
-from hsfl.allocation import fitness as judging
-from hsfl.allocation.cut_methods import CutSettings, search_cuts
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
+from hsfl.allocation.cuts import radio as judging
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutSettings, search_cuts
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 
@@ -106,6 +106,6 @@ def test_recorded_rounds_are_solved_by_the_code_that_is_compiled(tmp_path: Path)
 
 
 def stage_signatures() -> list[object]:
-    from hsfl.allocation.stage import make_stage_compiled
+    from hsfl.allocation.stage.stage import make_stage_compiled
 
     return list(make_stage_compiled.signatures)  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 
-from hsfl.allocation.cut_methods import METHODS, CutChoice, CutRequest, CutSettings, descent
+from hsfl.allocation.cuts.search import METHODS, CutChoice, CutRequest, CutSettings, descent
 from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
@@ -133,7 +133,7 @@ def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_policy_with_a_rule_for_cuts_searches_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hsfl.allocation.cut_methods.METHODS", {})
+    monkeypatch.setattr("hsfl.allocation.cuts.search.METHODS", {})
     for policy in ("scls", "cpsl", "rcls"):
         bench = prepare(tiny("fleet.cuts=planned", f"allocation.policy={policy}", "fleet.max_cut=[2, 3, 4]"))
         assert bench.plan_note is None

@@ -25,17 +25,18 @@ from functools import cache, partial
 
 import numpy as np
 
-from hsfl.allocation import exclusive, scip
+from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, SolveStatus
-from hsfl.allocation.compiled import compiled
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import DEFAULT_GAP, exact, solve_round
-from hsfl.allocation.local_search import first_owner
-from hsfl.allocation.powers import INSIDE, pour_rows, spend, uplink_powers
-from hsfl.allocation.prices import alone_s, shares_of
+from hsfl.allocation.exact import DEFAULT_GAP, exact, solve_round
+from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
-from hsfl.allocation.stage import Stage, training_stage
+from hsfl.allocation.stage import exclusive
+from hsfl.allocation.stage.fixed_shares import INSIDE, pour_rows, spend, uplink_powers
+from hsfl.allocation.stage.local_search import first_owner
+from hsfl.allocation.stage.prices import alone_s, shares_of
+from hsfl.allocation.stage.stage import Stage, training_stage
+from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.errors import known
 from hsfl.network.latency import seconds
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus
-from hsfl.allocation.joint import DEFAULT_GAP, solve_round, stage_solver
-from hsfl.allocation.local_search import first_owner
-from hsfl.allocation.prices import alone_s, shares_of, solve_shares
+from hsfl.allocation.exact import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.stage.local_search import first_owner
+from hsfl.allocation.stage.prices import alone_s, shares_of, solve_shares
+from hsfl.allocation.stage.stage import Stage
+from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from hsfl.errors import InputError
 
 Array = np.ndarray

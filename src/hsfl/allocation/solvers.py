@@ -7,9 +7,9 @@ from typing import Any
 
 from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, with_gap
-from hsfl.allocation.cut_methods import CutSettings, search_cuts
-from hsfl.allocation.cuts import radio_request
-from hsfl.allocation.joint import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutSettings, search_cuts
+from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
 from hsfl.allocation.paper import solve as solve_as_printed
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hsfl.allocation.cut_methods import OnProgress
+from hsfl.allocation.cuts.search import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable

@@ -155,7 +155,7 @@ def quoted(text: str) -> str:
 def say_compiling(console: Console, policies: Iterable[str]) -> None:
     """Tell people why the first use of the optimiser takes longer, where one of the policies needs it."""
     if any(policy != "even" for policy in policies) and find_spec("numba") is not None:
-        from hsfl.allocation.compiled import is_cold  # here, because numba takes seconds to load
+        from hsfl.allocation.numba_cache import is_cold  # here, because numba takes seconds to load
 
         if is_cold():
             console.print("the optimiser is compiled first, once after an installation: about a minute")

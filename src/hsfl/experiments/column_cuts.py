@@ -18,7 +18,7 @@ from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastes
 from hsfl.planning.world import World, count_batches
 
 if TYPE_CHECKING:
-    from hsfl.allocation.cut_methods import CutRequest
+    from hsfl.allocation.cuts.search import CutRequest
 
 Array = np.ndarray
 
@@ -27,7 +27,7 @@ def choose(
     names: Sequence[str], config: RunConfig, world: World, num_samples: Array
 ) -> tuple[dict[str, list[int]], float]:
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""
-    from hsfl.allocation.cut_methods import best_single_cut, random_cuts, search_cuts
+    from hsfl.allocation.cuts.search import best_single_cut, random_cuts, search_cuts
     from hsfl.planning.policy_cuts import cut_request  # here, because numba takes seconds to load
 
     task = CutTask(config, world, count_batches(config, num_samples))

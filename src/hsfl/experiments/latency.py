@@ -136,8 +136,8 @@ def solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float
 
 def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
-    from hsfl.allocation.cut_methods import search_cuts
-    from hsfl.allocation.cuts import RadioRounds
+    from hsfl.allocation.cuts.radio import RadioRounds
+    from hsfl.allocation.cuts.search import search_cuts
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
     from hsfl.planning.choice import CutTask
     from hsfl.planning.policy_cuts import cut_request

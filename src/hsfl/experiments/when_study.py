@@ -204,10 +204,10 @@ def samples_of(config: RunConfig, spread: str) -> Array:
 
 def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
     """Plan own cuts and choose the best single cut on samples of the channel; time both, and bound all cuts, on fresh channels."""
-    from hsfl.allocation.cut_methods import best_single_cut, search_cuts, single_cuts
-    from hsfl.allocation.cutbound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
-    from hsfl.allocation.solving import TimeLimit
-    from hsfl.allocation.subsets import few
+    from hsfl.allocation.cuts.bound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
+    from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
+    from hsfl.allocation.stage.stage_answer import TimeLimit
+    from hsfl.allocation.stage.subset_dp import few
     from hsfl.planning.choice import CutTask
     from hsfl.planning.policy_cuts import cut_request
     from hsfl.planning.scenarios import scenario
@@ -240,7 +240,7 @@ def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
 
 def _mean_and_bound_s(fresh: Sequence[Any], cuts: Array, settings: Any) -> tuple[float, float]:
     """The mean round in seconds with exact allocation, and the bound that no allocation with these cuts can beat."""
-    from hsfl.allocation.joint import exact  # here, because numba takes seconds to load
+    from hsfl.allocation.exact import exact  # here, because numba takes seconds to load
 
     answers = [exact(one, cuts, gap=settings.gap, time_limit_s=settings.time_limit_s) for one in fresh]
     return float(np.mean([a.round_s for a in answers])), float(np.mean([a.lower_bound_s for a in answers]))

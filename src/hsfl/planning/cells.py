@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap, within_gap
 from hsfl.allocation.cells import CellsAnswer, distribute_cells, solve_cells
-from hsfl.allocation.joint import distribute, stage_solver
+from hsfl.allocation.exact import distribute, stage_solver
 from hsfl.allocation.policies import PROOF_LIMIT_S, Policy, in_time
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig

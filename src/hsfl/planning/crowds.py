@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.allocation.crowd import Crowd, LargeFleet, Loads
+from hsfl.allocation.cuts.large_fleets import Crowd, LargeFleet, Loads
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.latency import LN2, client_round_s, phases
 from hsfl.planning.choice import CutTask

@@ -5,8 +5,7 @@ A policy's rules for subchannels and power do nothing here. Cycles are optimal i
 
 import numpy as np
 
-from hsfl.allocation.measured import best_round, keep_within, least_training, optimal_cycles
-from hsfl.allocation.measured_cuts import MeasuredRounds
+from hsfl.allocation.given_rates import MeasuredRounds, best_round, keep_within, least_training, optimal_cycles
 from hsfl.allocation.policies import Policy
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import OnProgress, ignore_progress
+from hsfl.allocation.cuts.search import OnProgress, ignore_progress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds

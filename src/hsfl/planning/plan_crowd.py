@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import OnProgress
+from hsfl.allocation.cuts.search import OnProgress
 from hsfl.config import RunConfig
 from hsfl.formats import QUANTILES, counted, quantiles
 from hsfl.network.channel import Ofdma

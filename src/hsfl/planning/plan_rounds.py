@@ -10,12 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from hsfl.allocation.answer import phases_of
-from hsfl.allocation.cut_methods import CutRequest
-from hsfl.allocation.cuts import LEAST_S, RadioRounds
-from hsfl.allocation.measured import optimal_cycles
-from hsfl.allocation.measured_cuts import MeasuredRounds
+from hsfl.allocation.cuts.radio import LEAST_S, RadioRounds
+from hsfl.allocation.cuts.search import CutRequest
+from hsfl.allocation.given_rates import MeasuredRounds, optimal_cycles
 from hsfl.allocation.policies import Policy, policy
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, phases, round_s

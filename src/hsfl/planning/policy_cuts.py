@@ -1,7 +1,7 @@
 """The cuts of a policy, chosen once before a run: searched over sampled rounds, or given by the policy's rule."""
 
-from hsfl.allocation.cut_methods import CutChoice, CutRequest, CutSettings, OnProgress, ignore_progress
-from hsfl.allocation.cuts import radio_request
+from hsfl.allocation.cuts.radio import radio_request
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, OnProgress, ignore_progress
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES, PolicyRow
 from hsfl.allocation.scenario import Scenario

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from hsfl.allocation.compiled import compiled
+from hsfl.allocation.numba_cache import compiled
 
 Array = np.ndarray
 

@@ -20,13 +20,12 @@ import math
 
 import numpy as np
 
-from hsfl.allocation.compiled import compiled
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.local_search import smoothed
-from hsfl.allocation.prices import alone_each_s, solve_shares
-from hsfl.allocation.solving import TimeLimit
-from hsfl.allocation.stage import Stage, needs_subchannel, only
-from hsfl.allocation.tangent import ROUNDING, linearise, rents
+from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.local_search import smoothed
+from hsfl.allocation.stage.prices import ROUNDING, alone_each_s, linearise, rents, solve_shares
+from hsfl.allocation.stage.stage import Stage, needs_subchannel, only
+from hsfl.allocation.stage.stage_answer import TimeLimit
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 Array = np.ndarray
 MIXES, SIZES = (

@@ -7,24 +7,119 @@ it. That assignment often is the better one; then the target moves. The proof de
     few subchannels            dynamic programming over subsets, exact; what prices cannot exclude is walked through
     one subchannel per client  linear assignment, exact
     otherwise                  prices of subchannels (`lagrange`), a bound
+
+The least sum of prices over all assignments at one deadline, and the price lam at which that sum is largest.
+
+Legend: K clients, I subchannels. Rows group[k] to group[k + 1] of a stage are the options of client k: one row for each of
+its cuts, or only one row where cuts are given.
+
+An oracle takes (T, rho, lam). It gives the least sum of prices over all assignments and options, or a lower bound on that
+sum; the row [K] that each client takes; and the owner [I] of each subchannel. A sum above 1 proves that no assignment keeps
+T. There are two oracles: matching, where every client owns one subchannel, and subsets, where there are
+few subchannels. `lagrange` serves where neither does.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from hsfl.allocation import lagrange, subsets
-from hsfl.allocation.compiled import compiled
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.local_search import first_owner, local_search
-from hsfl.allocation.matching import match
-from hsfl.allocation.oracles import Oracle, by_matching, by_subsets, least_sums, rho_of
-from hsfl.allocation.prices import alone_s, price, shares_of
-from hsfl.allocation.solving import StageAnswer, StopWhen, TimeLimit
-from hsfl.allocation.stage import Stage, can_trade
-from hsfl.allocation.subsets import PROOF
+from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage import lagrangian, subset_dp
+from hsfl.allocation.stage.assignment import least_match, match
+from hsfl.allocation.stage.local_search import first_owner, local_search
+from hsfl.allocation.stage.prices import alone_s, price, shares_of, single_prices
+from hsfl.allocation.stage.stage import Stage, can_trade
+from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
+from hsfl.allocation.stage.subset_dp import PROOF
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 Array = np.ndarray
+Oracle = Callable[[float, float, float], tuple[float, Array, Array]]
+MOST_SETS = 512  # of one client that the oracle of subsets remembers
+INSIDE = 1e-9  # how near lam may come to 0 and 1 where cycles and power can be traded
+
+
+def rho_of(stage: Stage, lam: float) -> float:
+    """The price of a watt in cycles per second that goes with lam; of no importance where lam is 0 or 1."""
+    return stage.hz / stage.power_w * lam / (1.0 - lam) if 0.0 < lam < 1.0 else stage.hz / stage.power_w
+
+
+def by_matching(stage: Stage, group: Array) -> Oracle:
+    """The oracle where every client owns one subchannel: the cheapest option of every pair, then a linear assignment."""
+
+    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
+        prices = single_prices(stage, T, rho, lam)  # [rows, I]
+        value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
+        owner = np.full(prices.shape[1], -1)
+        owner[column] = np.arange(len(column))
+        if len(prices) == len(column):  # every client has one option
+            return value, group[:-1], owner
+        rows = [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)]
+        return value, np.array(rows, np.int64), owner
+
+    return oracle
+
+
+def by_subsets(
+    stage: Stage, group: Array, limit: int, rounds: int, start: Array | None = None, clock: TimeLimit | None = None
+) -> Oracle:
+    """The oracle for few subchannels: dynamic programming over subsets (`subset_bounds`).
+
+    limit: the most subchannels that one client can own. rounds: of one programme. start: shares [K, I] of a good assignment,
+    whose sets are priced first. With a clock, programmes follow each other until the sum is exact or the time is over.
+    """
+    num_clients = len(group) - 1
+    known = np.zeros((num_clients, MOST_SETS), np.int64)
+    num_known = np.full(num_clients, 0 if start is None else 1)
+    if start is not None:
+        known[:, 0] = start @ (1 << np.arange(start.shape[1]))
+
+    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
+        while True:
+            value, owner, rows, exact = subset_dp.least_sum(stage, group, limit, known, num_known, T, rho, lam, rounds)
+            if exact or value > PROOF or clock is None or clock.over() or num_known.max() == MOST_SETS:
+                return value, rows, owner
+
+    return oracle
+
+
+def least_sums(
+    stage: Stage, oracle: Oracle, T_s: float, lam: float, trade: bool, narrow: float = 0.0
+) -> Iterator[tuple[float, float, Array]]:
+    """Bisection over lam at one deadline: (lam, least sum, owner [I]) for prices that approach the largest sum.
+
+    The least sum is concave in lam, and its slope is what the assignment needs of power minus what it needs of cycles.
+    The first price is `lam`. trade: whether lam must stay inside (0, 1), as where a client trades cycles for power. The
+    bisection ends where the prices that are left lie closer together than `narrow`.
+    """
+    low, high = (INSIDE, 1.0 - INSIDE) if trade else (0.0, 1.0)
+    lam = min(max(lam, low), high)
+    while True:
+        value, rows, owner = oracle(T_s, rho_of(stage, lam), lam)
+        yield lam, value, owner
+        pull = lagrangian.excess(stage, rows, shares_of(owner, len(rows)), T_s, rho_of(stage, lam))
+        low, high = (lam, high) if pull > 0 else (low, lam)
+        if high - low < narrow:
+            return
+        lam = 0.5 * (low + high)
+
+
+def excluder(stage: Stage, oracle: Oracle, steps: int) -> Callable[[float], bool]:
+    """A test of deadlines in seconds: does some price exclude T? It tries `steps` prices, first the price of the last proof."""
+    first_lam = 0.5
+
+    def excludes(T_s: float) -> bool:
+        nonlocal first_lam
+        for _, (lam, value, _) in zip(range(steps), least_sums(stage, oracle, T_s, first_lam, trade=True)):
+            if value > PROOF:
+                first_lam = lam
+                return True
+        return False
+
+    return excludes
+
+
 PRICES = 60  # tried for one proof
 NARROW = 1e-5  # prices lam that lie closer together prove the same
 FIRST_WALK = 1000  # assignments; every walk that ends too early is four times as long as the last
@@ -37,9 +132,9 @@ def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     best = StageAnswer(shares_of(owner, len(stage.cycles)), T, rho, lam, alone_s(stage))
     if T <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
-    if subsets.few(*stage.start_w.shape):
+    if subset_dp.few(*stage.start_w.shape):
         return _prove_few(stage, best, goal, clock)
-    if subsets.largest_set(stage) == 1:
+    if subset_dp.largest_set(stage) == 1:
         oracle = by_matching(stage, np.arange(len(stage.cycles) + 1))
         return _prove_by_prices(stage, best, goal, clock, oracle)[0]
     return _prove_many(stage, best, goal, clock)
@@ -96,13 +191,13 @@ def _prove_few(stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit
     """Few subchannels: prove by prices; where prices cannot, walk through the assignments that they leave."""
     K, subs = stage.start_w.shape
     rounds = 200 if subs <= 12 else 4  # between looks at the clock
-    oracle = by_subsets(stage, np.arange(K + 1), subsets.largest_set(stage), rounds, best.share, clock)
+    oracle = by_subsets(stage, np.arange(K + 1), subset_dp.largest_set(stage), rounds, best.share, clock)
     own_s, num_leaves = None, FIRST_WALK
     while True:
         best, lam, proven = _prove_by_prices(stage, best, goal, clock, oracle)
         if proven or goal.reached(best.T_s, best.lower_bound_s):
             return best
-        own_s = subsets.uplink_table(stage) if own_s is None else own_s
+        own_s = subset_dp.uplink_table(stage) if own_s is None else own_s
         best, ended, num_leaves = _walk(stage, best, goal, clock, own_s, lam, num_leaves)
         if ended:
             return best
@@ -116,10 +211,10 @@ def _walk(
     own_s [K, 2^I] are the seconds of `subsets.uplink_table`.
     """
     target, rho = goal.target(best.T_s), rho_of(stage, lam)
-    phi = subsets.price_table(stage, own_s, target, rho, lam)
-    after = subsets.complete(subsets.who_needs(stage), phi)
+    phi = subset_dp.price_table(stage, own_s, target, rho, lam)
+    after = subset_dp.complete(subset_dp.who_needs(stage), phi)
     while True:
-        owner, T, exhausted = subsets.walk_assignments(stage, phi, after, target, rho, num_leaves)
+        owner, T, exhausted = subset_dp.walk_assignments(stage, phi, after, target, rho, num_leaves)
         if exhausted:
             return replace(best, lower_bound_s=max(best.lower_bound_s, target)), True, num_leaves
         better = _adopt(stage, best, owner) if np.isfinite(T) else best
@@ -133,7 +228,7 @@ def _walk(
 def _prove_many(stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """Many subchannels: in turn, improve the assignment and exclude a deadline between the bounds by subchannel prices."""
     K, subs = stage.start_w.shape
-    limit = subsets.largest_set(stage)
+    limit = subset_dp.largest_set(stage)
     sets, allowed, group = np.zeros((K, limit + 1, subs)), np.ones((K, subs)), np.arange(K + 1)
     pi, lam, trade = np.full(subs, 0.3 / subs), best.lam, can_trade(stage)
     rng = np.random.default_rng(0)
@@ -143,7 +238,7 @@ def _prove_many(stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimi
         target = goal.target(best.T_s)
         level = best.lower_bound_s + fraction * (target - best.lower_bound_s)
         began = clock.seconds()
-        value, new_lam, new_pi = lagrange.ascend(stage, group, pi, lam, level, limit, sets, allowed, steps, trade)
+        value, new_lam, new_pi = lagrangian.ascend(stage, group, pi, lam, level, limit, sets, allowed, steps, trade)
         pace = clock.seconds() - began
         if np.isfinite(value):
             pi, lam = new_pi, new_lam

@@ -13,7 +13,7 @@ import numpy as np
 from hsfl.allocation.answer import owner_of
 
 if TYPE_CHECKING:
-    from hsfl.allocation.stage import Stage  # for types alone, because numba takes seconds to load
+    from hsfl.allocation.stage.stage import Stage  # for types alone, because numba takes seconds to load
 
 Array = np.ndarray
 Spent = tuple[

@@ -22,7 +22,7 @@ import numpy as np
 
 from hsfl import rng as streams
 from hsfl.allocation.answer import with_gap
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -239,7 +239,7 @@ def _kicked(rows: Array, most: float, cuts: Array, rng: np.random.Generator) -> 
 
 def genetic(request: CutRequest) -> CutChoice:
     """The paper's way: pymoo's genetic algorithm, which asks the same judge."""
-    from hsfl.allocation.genetic import GeneticSettings, run  # here, because pymoo takes seconds to load
+    from hsfl.allocation.cuts.genetic import GeneticSettings, run  # here, because pymoo takes seconds to load
 
     judge, settings, rows = request.judge(), request.settings, request.rows
     ends = GeneticSettings(settings.seed, settings.patience, settings.significant, settings.max_generations)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hsfl.allocation.compiled import compiled
+from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.scenario import Scenario
 
 Array = np.ndarray

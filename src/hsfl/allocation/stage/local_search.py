@@ -15,11 +15,10 @@ import math
 
 import numpy as np
 
-from hsfl.allocation.compiled import compiled
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.prices import price, shares_of, solve_shares, sort_by
-from hsfl.allocation.stage import Stage, needs_subchannel, with_cycles
-from hsfl.allocation.tangent import tangent
+from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.prices import price, shares_of, solve_shares, sort_by, tangent
+from hsfl.allocation.stage.stage import Stage, needs_subchannel, with_cycles
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 Array = np.ndarray
 LEAST_GAIN = 1e-13  # by which a change must lower the sum of prices

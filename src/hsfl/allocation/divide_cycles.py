@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.allocation.compiled import compiled
-from hsfl.allocation.curve import CURVE_ROWS
-from hsfl.allocation.frequency import WIDEST, client_curves, needs, usage
-from hsfl.allocation.stage import Stage
-from hsfl.allocation.units import Units, in_units, own_units
+from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.fixed_shares import WIDEST, client_curves, needs, usage
+from hsfl.allocation.stage.scaling import Units, in_units, own_units
+from hsfl.allocation.stage.stage import Stage
+from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 Array = np.ndarray
 CLOSE = 1e-12  # relative width at which the bisection ends

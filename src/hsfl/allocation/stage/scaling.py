@@ -7,9 +7,9 @@ solver has to live with.
 import math
 from typing import NamedTuple
 
-from hsfl.allocation.powers import spend
-from hsfl.allocation.solving import StageAnswer, StageSolver, StopWhen, TimeLimit
-from hsfl.allocation.stage import Stage
+from hsfl.allocation.stage.fixed_shares import spend
+from hsfl.allocation.stage.stage import Stage
+from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 
 
 class Units(NamedTuple):

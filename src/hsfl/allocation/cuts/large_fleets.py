@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hsfl.allocation.cut_methods import CutChoice, CutRequest, Judge, SampledRounds
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, Judge, SampledRounds
+from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
 Array = np.ndarray

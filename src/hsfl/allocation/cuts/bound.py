@@ -18,19 +18,19 @@ from functools import cache
 
 import numpy as np
 
-from hsfl.allocation import lagrange
 from hsfl.allocation.answer import Allocation
-from hsfl.allocation.bandwidth import bound_over_options
-from hsfl.allocation.cut_methods import place_of, row_at
-from hsfl.allocation.draw import random_scenario
-from hsfl.allocation.joint import exact
-from hsfl.allocation.oracles import by_matching, by_subsets, excluder
-from hsfl.allocation.prices import alone_each_s
+from hsfl.allocation.cuts.bound_shared import BandPrices
+from hsfl.allocation.cuts.search import place_of, row_at
+from hsfl.allocation.exact import exact
+from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.sharebound import BandPrices
-from hsfl.allocation.solving import TimeLimit
-from hsfl.allocation.stage import Stage, can_trade, distribution_stage, given_power, training_stage
-from hsfl.allocation.subsets import few
+from hsfl.allocation.stage import lagrangian
+from hsfl.allocation.stage.exclusive import by_matching, by_subsets, excluder
+from hsfl.allocation.stage.prices import alone_each_s
+from hsfl.allocation.stage.shared_bands import bound_over_options
+from hsfl.allocation.stage.stage import Stage, can_trade, distribution_stage, given_power, training_stage
+from hsfl.allocation.stage.stage_answer import TimeLimit
+from hsfl.allocation.stage.subset_dp import few
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
@@ -190,11 +190,11 @@ def _by_prices(stage: Stage, group: Array, limit: int) -> Callable[[float], bool
 
     def excludes(T_s: float) -> bool:
         nonlocal pi, lam
-        value, new_lam, new_pi = lagrange.ascend(
+        value, new_lam, new_pi = lagrangian.ascend(
             stage, group, pi, lam, T_s, limit, sets, allowed, PRICE_STEPS, can_trade(stage)
         )
         if np.isfinite(value):
             pi, lam = new_pi, new_lam
-        return value > lagrange.PROVEN
+        return value > lagrangian.PROVEN
 
     return excludes

@@ -17,7 +17,7 @@ from pymoo.core.termination import Termination
 from pymoo.operators.crossover.ux import UX
 from pymoo.optimize import minimize
 
-from hsfl.allocation.solving import TimeLimit
+from hsfl.allocation.stage.stage_answer import TimeLimit
 
 Array = np.ndarray
 Fitness = Callable[[Array], Array]  # mean rounds in seconds of places, [P, K] -> [P]
