@@ -70,8 +70,8 @@ def measure(num_clients: int) -> dict[str, Any]:
     import torch
 
     from hsfl.frameworks import find_framework
-    from hsfl.planning.choice import CutTask
     from hsfl.planning.cuts import choose_cuts
+    from hsfl.planning.participation import CutTask
     from hsfl.planning.round_clock import RoundClock
     from hsfl.planning.world import make_world
     from hsfl.runs.folder import record_line

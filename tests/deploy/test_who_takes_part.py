@@ -15,7 +15,7 @@ from hsfl.deploy.main_server import Main
 from hsfl.deploy.roster import Member, Roster
 from hsfl.deploy.settings import MainSettings, run_config
 from hsfl.errors import InputError
-from hsfl.planning.choice import choose_clients, choose_present
+from hsfl.planning.participation import choose_clients, choose_present
 from tests.deploy.fleet import RUN, changed
 
 FEW = changed(RUN, fleet={"num_clients": 8, "cuts": 2}, train={"clients_per_round": 2})

@@ -25,8 +25,8 @@ from hsfl.experiments.fleets import (
 from hsfl.experiments.gains import find_gains
 from hsfl.experiments.reclock import at_budget
 from hsfl.experiments.traces import Trace, file_name, find_trace, is_of, read_trace
-from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import _phases
+from hsfl.planning.participation import CutTask
 from hsfl.planning.policy_cuts import sampled_scenarios
 from hsfl.planning.world import count_batches, world_of
 from hsfl.runs.folder import RunFolder

@@ -12,7 +12,7 @@ from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.network import devices
 from hsfl.network.channel import Measured
-from hsfl.planning.described import fleet_notes
+from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.world import world_of
 
 ZEROS = np.zeros(4)

@@ -266,5 +266,5 @@ def test_a_timeline_of_ones_own_is_asked(monkeypatch):
 
 def test_the_network_and_a_saved_table_need_no_torch():
     modules = "clock, clusters, history"
-    code = f"import sys; from hsfl.network import {modules}; from hsfl.models import cost; sys.exit('torch' in sys.modules)"
+    code = f"import sys; from hsfl.network import {modules}; from hsfl.models import cost_table; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

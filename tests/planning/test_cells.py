@@ -8,8 +8,8 @@ from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.network.latency import shared_rate_bps
-from hsfl.planning.choice import CutTask, is_crowd
 from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.policy_cuts import cut_request
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of

@@ -10,7 +10,7 @@ from tests.laws.bench import make_task
 from hsfl.config import parse_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
-from hsfl.planning import choice
+from hsfl.planning import participation
 
 SIZES = np.array([1.0, 2.0, 5.0, 12.0])
 VALUES = np.array([3.0, -1.0, 4.0, 10.0])  # what each client learned: larger clients, larger values
@@ -23,8 +23,8 @@ def config(**train: object):
 
 def average(settings, round_index: int) -> float:
     """The average of a round, as a server makes it: weights over those who came, normalised."""
-    chosen = list(choice.choose_clients(settings, round_index, SIZES))
-    weights = choice.weights(settings, round_index, SIZES)[chosen]
+    chosen = list(participation.choose_clients(settings, round_index, SIZES))
+    weights = participation.weights(settings, round_index, SIZES)[chosen]
     return float((weights * VALUES[chosen]).sum() / weights.sum())
 
 
@@ -74,13 +74,17 @@ def test_the_weights_of_a_round_are_drawn_once_however_few_clients_are_trained_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Drawing among 100,000 clients takes milliseconds, and Ray's workers train one client at a time."""
-    task, drawn, whole = make_task([1, 2], [4, 4], clients_per_round=2, choose="samples"), list[int](), choice.weights
+    task, drawn, whole = (
+        make_task([1, 2], [4, 4], clients_per_round=2, choose="samples"),
+        list[int](),
+        participation.weights,
+    )
 
     def counted(settings, round_index: int, num_samples):
         drawn.append(round_index)
         return whole(settings, round_index, num_samples)
 
-    monkeypatch.setattr(choice, "weights", counted)
+    monkeypatch.setattr(participation, "weights", counted)
     algorithm = find_framework("hsfl")(task)
     state, shard = algorithm.init(), None
     for index in (0, 1, 0):
@@ -92,23 +96,23 @@ def test_the_weights_of_a_round_are_drawn_once_however_few_clients_are_trained_a
 def test_clients_that_were_drawn_are_those_that_count() -> None:
     settings = config(clients_per_round=3, choose="samples", drop_rate=0.3)
     for index in range(50):
-        weights = choice.weights(settings, index, SIZES)
-        assert choice.choose_clients(settings, index, SIZES) == tuple(np.flatnonzero(weights))
+        weights = participation.weights(settings, index, SIZES)
+        assert participation.choose_clients(settings, index, SIZES) == tuple(np.flatnonzero(weights))
         assert weights.sum() <= 3
-    drawn = sum(choice.times_drawn(config(clients_per_round=3, choose="samples"), r, SIZES) for r in range(2000))
+    drawn = sum(participation.times_drawn(config(clients_per_round=3, choose="samples"), r, SIZES) for r in range(2000))
     np.testing.assert_allclose(drawn / drawn.sum(), SIZES / SIZES.sum(), atol=0.02)
 
 
 def test_samples_that_are_not_known_are_an_error() -> None:
     with pytest.raises(InputError, match=r"train\.choose is 'samples'"):
-        choice.choose_clients(config(choose="samples"), 0)
+        participation.choose_clients(config(choose="samples"), 0)
 
 
 def test_only_who_was_chosen_gets_the_model() -> None:
     """Bytes of the new heads go to those that were to take part; by default to everyone."""
     for receivers, expected in (("all", [0, 1, 2]), ("chosen", None)):
         task = make_task([2, 3, 1], [4, 8, 12], clients_per_round=2, receivers=receivers)
-        chosen = choice.choose_clients(task.config, 0)
+        chosen = participation.choose_clients(task.config, 0)
         algorithm = find_framework("hsfl")(task)
         _, result = algorithm.round(algorithm.init(), list(chosen), 0)
         heads = [task.initial[0 : task.cuts[k]].num_bytes for k in (expected or chosen)]

@@ -11,10 +11,10 @@ from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
-from hsfl.planning.choice import CutTask, choose_clients
-from hsfl.planning.optimised import policy_notes
+from hsfl.planning.participation import CutTask, choose_clients
+from hsfl.planning.policy_allocator import policy_notes
 from hsfl.planning.policy_cuts import cut_request, sampled_scenarios
-from hsfl.planning.scenarios import scenario
+from hsfl.planning.world_scenario import scenario
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare

@@ -9,7 +9,7 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
-from hsfl.planning.choice import choose_clients
+from hsfl.planning.participation import choose_clients
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare

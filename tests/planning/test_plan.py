@@ -23,7 +23,7 @@ from hsfl.commands.devices import read_device
 from hsfl.commands.shared import out_console
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
-from hsfl.planning.plan_clients import weights_of
+from hsfl.planning.plan_rounds import weights_of
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
 

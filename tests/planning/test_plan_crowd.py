@@ -10,7 +10,7 @@ from tests.small_runs import TINY, hsfl, read_strictly, tiny, tiny_words
 import hsfl as package
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.history import write
-from hsfl.planning.plan_crowd import CrowdSamples
+from hsfl.planning.plan_large import CrowdSamples
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import make_world, sample_draws
 from hsfl.runs.prepare import prepare

@@ -11,8 +11,8 @@ from hsfl.frameworks import find_framework
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.clock import timeline
-from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import fastest_cuts, fastest_one_cut
+from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import count_batches
 from hsfl.rng import stream

@@ -14,8 +14,8 @@ from hsfl.frameworks import find_framework
 from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
-from hsfl.planning.choice import choose_clients
 from hsfl.planning.cuts import _phases
+from hsfl.planning.participation import choose_clients
 from hsfl.report.runs import read_run
 from hsfl.runs.compare import compare
 from hsfl.runs.folder import RunFolder

@@ -13,8 +13,8 @@ from tests.small_runs import tiny
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page import write_page

@@ -14,7 +14,7 @@ from hsfl.engines.base import Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.models.zoo import build
-from hsfl.planning import choice
+from hsfl.planning import participation
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
@@ -115,14 +115,14 @@ def test_a_round_that_everybody_misses_changes_nothing(tmp_path, framework):
 
 def test_who_takes_part():
     config = tiny("fleet.num_clients=20", "fleet.cuts=1", "train.clients_per_round=8", "train.drop_rate=0.25")
-    rounds = [choice.choose_clients(config, index) for index in range(200)]
-    assert rounds == [choice.choose_clients(config, index) for index in range(200)]
+    rounds = [participation.choose_clients(config, index) for index in range(200)]
+    assert rounds == [participation.choose_clients(config, index) for index in range(200)]
     assert all(list(kept) == sorted(set(kept)) and len(kept) <= 8 for kept in rounds)
     assert np.mean([len(kept) for kept in rounds]) == pytest.approx(6, abs=0.3)  # 8 * (1 - 0.25)
     counts = np.bincount(np.concatenate(rounds), minlength=20)
     assert counts.min() > 30  # 60 expected
     everyone = tiny("fleet.num_clients=20", "fleet.cuts=1")
-    assert choice.choose_clients(everyone, 0) == tuple(range(20))
+    assert participation.choose_clients(everyone, 0) == tuple(range(20))
 
 
 def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_path):

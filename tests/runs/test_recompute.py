@@ -13,7 +13,7 @@ import pytest
 from tests.small_runs import read_strictly
 
 from hsfl.config import parse_config, read_config
-from hsfl.planning import resources
+from hsfl.planning import allocators
 from hsfl.planning.world import measured_cost
 from hsfl.report.page import write_page
 from hsfl.runs.folder import RunFolder
@@ -199,7 +199,7 @@ def test_a_record_stays_small(tmp_path: Path) -> None:
 def test_a_large_fleet_leaves_matrices_out_and_says_so(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "MOST_PAIRS", 4)
+    monkeypatch.setattr(allocators, "MOST_PAIRS", 4)
     given = Folder(run_into(tmp_path / "run", *CASES[case])).records[0]["allocation"]["resources"]
     assert not set(given["left_out"]) & given.keys()
     assert ("main_up_bps" if case == "measured" else "main_gain") in given["left_out"]

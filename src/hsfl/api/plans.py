@@ -9,8 +9,8 @@ from hsfl.allocation.cuts.search import OnProgress
 from hsfl.api.chosen import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
-from hsfl.planning.described import described
-from hsfl.planning.plan import Plan, make_plan
+from hsfl.planning.fleet_from_file import described
+from hsfl.planning.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page_words import describe_plan
 from hsfl.runs.data import expect, expected_task

@@ -113,7 +113,7 @@ def _plan_device(
     settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
 ) -> None:
     """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
-    from hsfl.planning.plan import device_table
+    from hsfl.planning.fleet_plan import device_table
 
     train = settings.train
     trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))
@@ -129,8 +129,8 @@ def _plan_device(
 def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path | None, as_json: bool) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.files import write_json
-    from hsfl.planning.described import described
-    from hsfl.planning.plan import make_plan
+    from hsfl.planning.fleet_from_file import described
+    from hsfl.planning.fleet_plan import make_plan
     from hsfl.report.page_words import describe_plan
     from hsfl.runs.inputs import keep_inputs
 
@@ -222,7 +222,7 @@ def _check_cost(
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
     """Refuse exclusive subchannels where there are more clients than subchannels. `Scenario.checked` does the same;
     this error names the settings of a config."""
-    from hsfl.planning.choice import is_crowd
+    from hsfl.planning.participation import is_crowd
 
     if is_crowd(world):
         return  # only the clients that take part in a round share the subchannels of a cell

@@ -29,7 +29,7 @@ from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
 from hsfl.frameworks.base import join
 from hsfl.models.state import UnitState
-from hsfl.planning.choice import choose_present
+from hsfl.planning.participation import choose_present
 from hsfl.runs.record import Summary
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.roles import Server

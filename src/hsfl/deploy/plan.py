@@ -22,8 +22,8 @@ from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.even_allocation import framework_cuts
 from hsfl.network.latency import Rates
-from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, count_batches
 

@@ -12,9 +12,9 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.experiments.columns import COLUMNS, Column
 from hsfl.framework_table import method
-from hsfl.planning.choice import CutTask
-from hsfl.planning.clusters import own_policy
+from hsfl.planning.cpsl_clusters import own_policy
 from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
+from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches
 
 if TYPE_CHECKING:

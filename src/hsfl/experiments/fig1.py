@@ -27,8 +27,8 @@ from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
 from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
-from hsfl.planning.choice import CutTask
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
+from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.figure import save

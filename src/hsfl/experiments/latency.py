@@ -139,9 +139,9 @@ def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     from hsfl.allocation.cuts.radio import RadioRounds
     from hsfl.allocation.cuts.search import search_cuts
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-    from hsfl.planning.choice import CutTask
+    from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.scenarios import scenario
+    from hsfl.planning.world_scenario import scenario
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut

@@ -208,9 +208,9 @@ def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
     from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
     from hsfl.allocation.stage.stage_answer import TimeLimit
     from hsfl.allocation.stage.subset_dp import few
-    from hsfl.planning.choice import CutTask
+    from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.scenarios import scenario
+    from hsfl.planning.world_scenario import scenario
 
     began, config = time.perf_counter(), task.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut

@@ -16,7 +16,7 @@ from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
-from hsfl.planning import choice
+from hsfl.planning import participation
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
@@ -73,17 +73,17 @@ class Task:
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""
-        return choice.weights(self.config, round_index, self.feed.sizes)
+        return participation.weights(self.config, round_index, self.feed.sizes)
 
     def most_weight(self, round_samples: int) -> int:
         """What the clients of a round with so many samples count together, at most."""
-        return choice.most_weight(self.config, round_samples)
+        return participation.most_weight(self.config, round_samples)
 
     def receivers(self, round_index: int) -> np.ndarray:
         """The clients that get the model of a round (0, 1, ...): all, or those that were to take part; never a client that stays away."""
         every = np.arange(self.num_clients)
         if self.config.train.receivers == "chosen":
-            every = np.array(choice.choose_clients(self.config, round_index, self.feed.sizes), int)
+            every = np.array(participation.choose_clients(self.config, round_index, self.feed.sizes), int)
         return every[~np.isin(every, self.away)] if self.away else every
 
     def num_samples(self, clients: Iterable[int]) -> int:

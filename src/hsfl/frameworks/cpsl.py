@@ -12,9 +12,9 @@ from hsfl.config import RunConfig
 from hsfl.frameworks.base import Arrangement, RoundResult, State, Task, shared_cut
 from hsfl.frameworks.in_step import InStep
 from hsfl.network.clusters import random_clusters
-from hsfl.planning.clusters import choose_clusters, plans_one_cut
+from hsfl.planning.cpsl_clusters import choose_clusters, plans_one_cut
+from hsfl.planning.cpsl_turns import plan_one_cut
 from hsfl.planning.round_clock import Extras
-from hsfl.planning.turns import plan_one_cut
 from hsfl.planning.world import World
 from hsfl.rng import stream
 

@@ -1,4 +1,10 @@
-"""Allocators: who gets which cycles, band and power in a round, and how many seconds every phase of a client takes then."""
+"""Allocators: who gets which cycles, band and power in a round, and how many seconds every phase of a client takes then.
+
+What a round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed.
+
+Legend: K clients, I subchannels. The numbers have ten digits, so a recomputed round differs from the recorded one by less
+than one part in 10^9. Matrices [K][I] of large fleets are left out, and `left_out` names them.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -6,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.network.channel import RoundDraw
+from hsfl.formats import all_rounded
+from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.even_allocation import even_phases
-from hsfl.network.latency import Phases
+from hsfl.network.latency import Phases, Rates
 from hsfl.planning.world import World
 
 Array = np.ndarray
@@ -54,3 +61,46 @@ class Even:
             started=started, receives=job.receives, clusters=job.clusters,
         )  # fmt: skip
         return Allotment(phases, started, {"policy": "even"})
+
+
+DIGITS = 10
+MOST_PAIRS = 2000  # of clients and subchannels that are still written down
+POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
+
+
+def radio_resources(
+    draw: RoundDraw, flops_per_s: Array, given: dict[str, Array], owners: dict[str, Array], cell: Array | None
+) -> dict[str, Any]:
+    """Speeds and gains of all clients, who has which subchannel (the model's download has its own), and watts.
+
+    Where every subchannel has one owner: `owner` [I] and the power there [I]. Where bands are shared: `share` [K][I] and each
+    client's power in all [K], since all policies fill it like water: s max(0, level - noise / gain) on a share s. flops_per_s: [K].
+    given: shares and powers [K, I] by name. owners: [I] by name; empty where bands are shared. cell: [K], where there are cells.
+    """
+    assert draw.main_gain is not None, "a radio draws gains"
+    assert draw.edge_gain is not None, "a radio draws gains"
+    small = {"flops_per_s": flops_per_s} | ({} if cell is None else {"cell": cell.astype(float)}) | owners
+    small |= {name: given[name].sum(axis=0 if owners else 1) for name in POWERS}
+    large = {"main_gain": draw.main_gain, "edge_gain": draw.edge_gain}
+    if not owners:
+        large |= {name: given[name] for name in ("share", "edge_down_share")}
+    return _kept({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
+
+
+def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:
+    """Speeds and rates of all clients, where links are measured."""
+    bps = {name: getattr(rates, name) for name in RATE_NAMES}
+    return _kept({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
+
+
+def _kept(words: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int) -> dict[str, Any]:
+    if num_pairs > MOST_PAIRS:
+        words, large = words | {"left_out": sorted(large)}, {}
+    return words | {name: _short(values) for name, values in (small | large).items()}
+
+
+def _short(values: Array) -> list[Any]:
+    """Plain lists of numbers with ten digits; whole numbers have no point."""
+    if values.ndim > 1:
+        return [_short(row) for row in values]
+    return [int(v) if v.is_integer() and abs(v) < 1e9 else v for v in all_rounded(values, DIGITS)]

@@ -8,8 +8,8 @@ from hsfl.framework_table import method
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.planning.choice import CutTask
-from hsfl.planning.crowds import own_fastest_cuts
+from hsfl.planning.large_fleet_cuts import own_fastest_cuts
+from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray

@@ -10,9 +10,8 @@ from hsfl.allocation.policies import Policy
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
 from hsfl.network.latency import Phases, Rates, phases, seconds
-from hsfl.planning.allocators import Allotment, Job
-from hsfl.planning.choice import CutTask
-from hsfl.planning.resources import measured_resources
+from hsfl.planning.allocators import Allotment, Job, measured_resources
+from hsfl.planning.participation import CutTask
 
 Array = np.ndarray
 

@@ -17,7 +17,7 @@ from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
 from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
-from hsfl.planning.choice import choose_clients
+from hsfl.planning.participation import choose_clients
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -174,7 +174,7 @@ def _allocator(config: RunConfig) -> Allocator:
         return Even()
     if find_spec("numba") is None:
         raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
-    from hsfl.planning.optimised import allocator  # here, because numba takes seconds to load
+    from hsfl.planning.policy_allocator import allocator  # here, because numba takes seconds to load
 
     return allocator(config)
 

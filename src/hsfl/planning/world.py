@@ -27,7 +27,7 @@ from hsfl.network.channel import (
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
-from hsfl.planning.described import described
+from hsfl.planning.fleet_from_file import described
 from hsfl.rng import stream
 
 if TYPE_CHECKING:

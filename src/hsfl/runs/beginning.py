@@ -11,7 +11,7 @@ from hsfl.files import write_json
 from hsfl.framework_table import method
 from hsfl.frameworks.base import State
 from hsfl.models.units import SplitModel
-from hsfl.planning.described import fleet_notes
+from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.runs.checkpoint import load_checkpoint
 from hsfl.runs.environment import check_inputs
 from hsfl.runs.folder import RunFolder, check_same_run
@@ -112,6 +112,6 @@ def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
 def _policy_notes(config: RunConfig) -> list[str]:
     if config.allocation.policy == "even":
         return []
-    from hsfl.planning.optimised import policy_notes  # here, because numba takes seconds to load
+    from hsfl.planning.policy_allocator import policy_notes  # here, because numba takes seconds to load
 
     return policy_notes(config)

@@ -13,7 +13,7 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.clusters import plans_one_cut, policy_of, takes_turns
+from hsfl.planning.cpsl_clusters import plans_one_cut, policy_of, takes_turns
 from hsfl.planning.cuts import looks_at_cuts
 
 Predicate = Callable[[RunConfig], bool]

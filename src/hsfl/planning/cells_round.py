@@ -23,9 +23,8 @@ from hsfl.framework_table import method
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps
-from hsfl.planning.allocators import Allotment, Job
-from hsfl.planning.resources import POWERS, radio_resources
-from hsfl.planning.scenarios import scenario, with_own_servers
+from hsfl.planning.allocators import POWERS, Allotment, Job, radio_resources
+from hsfl.planning.world_scenario import scenario, with_own_servers
 
 Array = np.ndarray
 

@@ -15,11 +15,10 @@ from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import Why
-from hsfl.planning.choice import CutTask, is_crowd
-from hsfl.planning.described import fleet_notes
-from hsfl.planning.plan_clients import ClientPlan
-from hsfl.planning.plan_crowd import CrowdSamples, PlanCrowd, crowd_notes
-from hsfl.planning.plan_rounds import PlanRounds, PlanTask, plan_rounds
+from hsfl.planning.fleet_from_file import fleet_notes
+from hsfl.planning.participation import CutTask, is_crowd
+from hsfl.planning.plan_large import CrowdSamples, PlanCrowd, crowd_notes
+from hsfl.planning.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.straggler import longest_phase, why, work_of
 from hsfl.planning.world import World, count_batches

@@ -18,8 +18,8 @@ from hsfl.config import RunConfig
 from hsfl.formats import QUANTILES, counted, quantiles
 from hsfl.network.channel import Ofdma
 from hsfl.network.clock import PHASES, Timeline
-from hsfl.planning.choice import SAMPLED_ROUNDS, CutTask, times_drawn
 from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.participation import SAMPLED_ROUNDS, CutTask, times_drawn
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import World, sample_draws
 

@@ -12,10 +12,10 @@ from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
-from hsfl.planning.cells import allocate_cells, check_cells
-from hsfl.planning.clusters import own_policy, takes_turns
+from hsfl.planning.cells_round import allocate_cells, check_cells
+from hsfl.planning.cpsl_clusters import own_policy, takes_turns
+from hsfl.planning.cpsl_turns import GreedyTurns
 from hsfl.planning.measured_links import allocate_measured
-from hsfl.planning.turns import GreedyTurns
 
 Array = np.ndarray
 

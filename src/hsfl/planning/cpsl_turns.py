@@ -18,7 +18,7 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
 from hsfl.network.steps import BATCH_PHASES, run_steps
 from hsfl.planning.allocators import Allotment, Even, Job
-from hsfl.planning.clusters import TURNS, choose_clusters
+from hsfl.planning.cpsl_clusters import TURNS, choose_clusters
 from hsfl.planning.world import World, count_batches, sample_draws
 
 Array = np.ndarray
