@@ -13,7 +13,7 @@ import time
 import torch
 
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Task
+from hsfl.frameworks.framework import Task
 from hsfl.training.aggregate import PartialSum
 from throughput import compare, make_task, spread_of, verdict
 

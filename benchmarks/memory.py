@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-from hsfl.engines.base import Exam, Inline
+from hsfl.engines.engine import Exam, Inline
 from hsfl.frameworks import find_framework
 from throughput import bare_s, make_task, verdict
 

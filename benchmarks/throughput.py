@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from hsfl.config import parse_config
 from hsfl.data.registry import Dataset
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Task
+from hsfl.frameworks.framework import Task
 from hsfl.models.units import SplitModel
 from hsfl.runs.prepare import prepare
 

@@ -128,7 +128,7 @@ for _row in (
         "CL",
         "centralised learning: pooled data, the whole model on the server",
         Timing(server="whole", step="pooled", cut="none"),
-        "hsfl.frameworks.unsplit:CL",
+        "hsfl.frameworks.fl_cl:CL",
         ("#555555", "x", (0, (1, 1.5))),
     ),
     Method(
@@ -136,7 +136,7 @@ for _row in (
         "FL",
         "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2016",
         Timing(cut="whole", tau=True),
-        "hsfl.frameworks.unsplit:FL",
+        "hsfl.frameworks.fl_cl:FL",
         ("#0072B2", "s", (0, (5, 1.5))),
         copy_per_client=True,
     ),
@@ -145,7 +145,7 @@ for _row in (
         "SL",
         "Gupta, Raskar, Distributed learning of deep neural network over multiple agents, 2018",
         Timing(turns="alone", server="whole"),
-        "hsfl.frameworks.sequential:SL",
+        "hsfl.frameworks.sl:SL",
         ("#999933", "v", (0, (3, 1.5, 1, 1.5))),
     ),
     Method(
@@ -188,7 +188,7 @@ for _row in (
         "LocFedMix-SL",
         "Oh et al., LocFedMix-SL: Localize, Federate, and Mix for Improved Scalability in Split Learning, 2022",
         Timing(server="whole", step="local_loss"),
-        "hsfl.frameworks.local_loss:LocFedMix",
+        "hsfl.frameworks.locfedmix:LocFedMix",
         ("#882255", ">", (0, (3, 3))),
     ),
     Method(
@@ -219,8 +219,8 @@ NEEDED = {  # what a framework's class must have
     "init": "init(self)",
     "round": "round(self, state, kept, round_index)",
     "models": "models(self, state)",
-    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.base.Base has it",
-    "extras": "extras(self), as hsfl.frameworks.base.Base has it",
+    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.framework.Base has it",
+    "extras": "extras(self), as hsfl.frameworks.framework.Base has it",
 }
 TIMELINE_ARGUMENTS = (  # of `network.clock.timeline`, without the name
     "phases", "num_batches", "tau_s", "started=", "clusters=", "order=", "decoder_s=", "cut_gradient=",
@@ -295,7 +295,9 @@ def _parent(code: type[Any]) -> Method | None:
 
 def _check_class(name: str, code: Any) -> None:
     if not isinstance(code, type):
-        raise InputError(f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.base.Base")
+        raise InputError(
+            f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.framework.Base"
+        )
     for need, how in NEEDED.items():
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")

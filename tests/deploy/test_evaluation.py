@@ -24,7 +24,7 @@ from hsfl.models.state import load_state
 from hsfl.runs.data import read_data
 from hsfl.runs.prepare import make_images, prepare
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, evaluate, num_batches, quality, tally
+from hsfl.training.evaluation import Quality, evaluate, num_batches, quality, tally
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit

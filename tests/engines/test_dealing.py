@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hsfl.engines import helper as helper_module
-from hsfl.engines.helper import Helper, Ordered
-from hsfl.engines.spread import AHEAD, Spread, take
+from hsfl.engines import scheduler as helper_module
+from hsfl.engines.scheduler import AHEAD, Helper, Ordered, Spread, take
 from hsfl.engines.worker import Answer, CarriedOut, Hand, Order, Train
 from hsfl.errors import InputError
 

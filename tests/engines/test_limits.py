@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from hsfl.engines import cluster, on_ray
+from hsfl.engines import ray_cluster, ray_engine
 from hsfl.errors import InputError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
 def test_the_limits_add_up_to_what_the_guide_says() -> None:
-    assert cluster.KNOCK_S + cluster.LOAD_S + cluster.ANSWER_S <= cluster.SAID_S == 15
-    assert f"within {cluster.SAID_S:g} s" in GUIDE.read_text()
+    assert ray_cluster.KNOCK_S + ray_cluster.LOAD_S + ray_cluster.ANSWER_S <= ray_cluster.SAID_S == 15
+    assert f"within {ray_cluster.SAID_S:g} s" in GUIDE.read_text()
 
 
 def fake_ray(**more: Any) -> SimpleNamespace:
@@ -31,13 +31,13 @@ def fake_ray(**more: Any) -> SimpleNamespace:
 def test_whatever_is_waited_for_at_an_address_has_one_of_these_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection and Ray's own call are made within limits, each once, and nothing else reaches for the address."""
     waited: list[float | None] = []
-    monkeypatch.setattr(cluster, "_within", lambda seconds, call: waited.append(seconds))
+    monkeypatch.setattr(ray_cluster, "_within", lambda seconds, call: waited.append(seconds))
     nodes = [{"Alive": True, "Resources": {"CPU": 3.0}}]
     monkeypatch.setitem(sys.modules, "ray", fake_ray(nodes=lambda: nodes))
     for name in ("create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, _never)
-    assert cluster.connect("head.example:6379", 1).cpus() == [3.0]
-    assert waited == [cluster.KNOCK_S, cluster.ANSWER_S]
+    assert ray_cluster.connect("head.example:6379", 1).cpus() == [3.0]
+    assert waited == [ray_cluster.KNOCK_S, ray_cluster.ANSWER_S]
 
 
 def _never(*words: Any, **more: Any) -> None:
@@ -46,27 +46,27 @@ def _never(*words: Any, **more: Any) -> None:
 
 def test_a_call_that_hangs_is_given_up_and_an_error_comes_through() -> None:
     hangs = threading.Event()
-    with pytest.raises(cluster.TooLate, match=r"no answer in 0.01 s"):
-        cluster._within(0.01, hangs.wait)
+    with pytest.raises(ray_cluster.TooLate, match=r"no answer in 0.01 s"):
+        ray_cluster._within(0.01, hangs.wait)
     hangs.set()
     with pytest.raises(ZeroDivisionError):
-        cluster._within(5.0, lambda: 1 / 0)
+        ray_cluster._within(5.0, lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
     ("slow", "words"),
-    [(cluster.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
-     (cluster.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
+    [(ray_cluster.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
+     (ray_cluster.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
 )  # fmt: skip
 def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def within(seconds: float, call: Callable[[], Any]) -> None:
         if seconds == slow:
-            raise cluster.TooLate(f"no answer in {seconds:g} s")
+            raise ray_cluster.TooLate(f"no answer in {seconds:g} s")
 
-    monkeypatch.setattr(cluster, "_within", within)
+    monkeypatch.setattr(ray_cluster, "_within", within)
     monkeypatch.setitem(sys.modules, "ray", fake_ray())
     with pytest.raises(InputError) as error:
-        cluster.connect("head.example:6379", 1)
+        ray_cluster.connect("head.example:6379", 1)
     assert words in str(error.value)
 
 
@@ -75,22 +75,22 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
 )
 def test_what_is_no_address_of_a_head_node_is_said_so(address: str) -> None:
     with pytest.raises(InputError, match=r"give HOST:PORT of the head node"):
-        cluster._knock(address)
+        ray_cluster._knock(address)
 
 
 def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
-    monkeypatch.setattr(cluster, "_knock", _never)
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_cluster, "_knock", _never)
     with pytest.raises(InputError, match="Ray is not installed"):
-        cluster.connect("head.example:6379", 1)
+        ray_cluster.connect("head.example:6379", 1)
 
 
 @pytest.mark.parametrize("token", [None, "of the user's own cluster"])
 def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
     token: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in cluster.QUIET:
+    for name in ray_cluster.QUIET:
         monkeypatch.setenv(name, "0")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
@@ -99,7 +99,7 @@ def test_a_cluster_of_this_machine_leaves_the_users_token_and_mode_as_they_were(
     seen: list[str | None] = []
     fake = fake_ray(init=lambda **how: seen.append(os.environ.get("RAY_AUTH_TOKEN")), shutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    started = cluster.connect(None, 1)
+    started = ray_cluster.connect(None, 1)
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert seen[0] not in (None, token)
     started.end()
@@ -113,11 +113,11 @@ def test_a_cluster_that_does_not_start_is_ended_and_said(monkeypatch: pytest.Mon
     def late(**how: Any) -> None:
         raise RuntimeError("The current node timed out during startup.\nThis could happen")
 
-    for name in (*cluster.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+    for name in (*ray_cluster.QUIET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setitem(sys.modules, "ray", fake_ray(init=late, shutdown=lambda: ended.append(True)))
     with pytest.raises(InputError, match=r"timed out during startup\.; try again .* engine\.name=workers$"):
-        cluster.connect(None, 1)
+        ray_cluster.connect(None, 1)
     assert ended
     assert os.environ["RAY_AUTH_TOKEN"] == "0"
 
@@ -130,12 +130,12 @@ def test_a_cluster_that_the_users_script_has_joined_is_used_and_left_as_it_is(mo
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "ray", joined)
     for address in (None, "10.0.0.1:6379"):
-        cluster.connect(address, 1).end()
+        ray_cluster.connect(address, 1).end()
     with pytest.raises(InputError, match=r"has joined the Ray cluster at 10.0.0.1:6379; leave engine.address out"):
-        cluster.connect("10.0.0.2:6379", 1)
+        ray_cluster.connect("10.0.0.2:6379", 1)
     joined.get_runtime_context = _never
     with pytest.raises(InputError, match="through ray://"):
-        cluster.connect(None, 1)
+        ray_cluster.connect(None, 1)
 
 
 class Told(Exception):
@@ -169,9 +169,9 @@ def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(said:
     def get(answers: Any) -> None:
         raise Told(said)
 
-    engine = object.__new__(on_ray.OnRay)
+    engine = object.__new__(ray_engine.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
-    new = on_ray.Remote(where="a new worker", actor=None, answers=deque([None]))
+    new = ray_engine.Remote(where="a new worker", actor=None, answers=deque([None]))
     assert engine._received(replace(new, greets=False)) == [None], "it has started before"
     (answer,) = engine._received(new)
     assert (None if answer is None else str(answer.error())) == words

@@ -188,7 +188,7 @@ def test_a_killed_worker_is_replaced_and_the_numbers_stay(lonely: str, tmp_path:
 
 def test_an_address_that_is_no_cluster_is_told_within_15_seconds(lonely: str, tmp_path: Path) -> None:
     code = (
-        "import socket, sys, time; from hsfl.engines.cluster import connect\n"
+        "import socket, sys, time; from hsfl.engines.ray_cluster import connect\n"
         "from hsfl.errors import InputError\n"
         "silent = socket.socket(); silent.bind(('127.0.0.1', 7777)); silent.listen()\n"
         "for address in ('127.0.0.1:7778', '127.0.0.1:7777', 'nowhere'):\n"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.engines.runs import config
 
+from hsfl.engines.machine import versions
 from hsfl.engines.start import start
-from hsfl.engines.versions import versions
 from hsfl.errors import InputError
 
 

@@ -7,7 +7,7 @@ import torch
 
 from hsfl.config import parse_config
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Arrangement, State, Task
+from hsfl.frameworks.framework import Arrangement, State, Task
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build

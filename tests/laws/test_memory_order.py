@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from hsfl.deploy.client_messages import Batch
 from hsfl.deploy.messages import pack, unpack
-from hsfl.engines.actor import array_of, tensor_of
-from hsfl.frameworks.base import Task
+from hsfl.engines.ray_engine import array_of, tensor_of
+from hsfl.frameworks.framework import Task
 from hsfl.models.state import dense, usual_strides
 from hsfl.models.units import SplitModel, in_order
 from hsfl.training.link import Link

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Framework, Task
+from hsfl.frameworks.framework import Framework, Task
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream

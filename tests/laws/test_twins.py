@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from hsfl.framework_table import METHODS
-from hsfl.frameworks.base import Task
-from hsfl.frameworks.local_loss import make_decoder
+from hsfl.frameworks.framework import Task
+from hsfl.frameworks.locfedmix import make_decoder
 from hsfl.models.state import UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream

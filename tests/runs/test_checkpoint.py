@@ -17,7 +17,7 @@ from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
-from hsfl.frameworks.base import State
+from hsfl.frameworks.framework import State
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
 from hsfl.runs import loop

@@ -14,7 +14,7 @@ from hsfl.runs.data import read_data
 from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
-from hsfl.training.evaluate import evaluate
+from hsfl.training.evaluation import evaluate
 
 
 @pytest.fixture(scope="module")

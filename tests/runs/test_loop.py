@@ -10,7 +10,7 @@ from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
 from hsfl.data.registry import load
-from hsfl.engines.base import Inline
+from hsfl.engines.engine import Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.models.zoo import build

@@ -7,7 +7,7 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.local_loss import smashed_shape
+from hsfl.frameworks.locfedmix import smashed_shape
 from hsfl.models.cost_table import measure_module
 from hsfl.planning.participation import choose_clients
 from hsfl.rng import stream

@@ -8,7 +8,7 @@ import pytest
 from tests.small_runs import read_strictly, refused, tiny
 
 from hsfl.config import RunConfig
-from hsfl.engines.versions import sources_sha256
+from hsfl.engines.machine import sources_sha256
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.environment import environment

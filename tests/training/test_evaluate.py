@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, evaluate, mean_quality
+from hsfl.training.evaluation import Quality, evaluate, mean_quality
 
 
 def some_images(labels: list[int]) -> Images:

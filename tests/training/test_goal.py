@@ -12,8 +12,8 @@ import hsfl
 from hsfl.errors import InputError
 from hsfl.tasks import LOSSES, TASKS
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import batch_of, evaluate, mean_quality
-from hsfl.training.goal import FUNCTIONS, Goal
+from hsfl.training.evaluation import batch_of, evaluate, mean_quality
+from hsfl.training.losses import FUNCTIONS, Goal
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.serving import read
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import num_batches, tally
+from hsfl.training.evaluation import num_batches, tally
 
 Compute = Callable[..., Awaitable[Any]]  # does work on the compute thread
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hsfl.deploy.frames import WireError
 from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.states import read_state
-from hsfl.frameworks.base import join
+from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth
 from hsfl.training.roles import Finished

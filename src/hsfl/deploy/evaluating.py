@@ -21,7 +21,7 @@ from hsfl.deploy.serving import must_hear
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.tails import check_batch
 from hsfl.models.state import UnitState, load_state
-from hsfl.training.evaluate import Quality, Tally, merged, tally_output
+from hsfl.training.evaluation import Quality, Tally, merged, tally_output
 
 
 class Evaluating:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hsfl.deploy.client_messages import Evaluate
 from hsfl.deploy.server_messages import Seat
-from hsfl.training.evaluate import Quality, Tally, quality
+from hsfl.training.evaluation import Quality, Tally, quality
 
 
 @dataclass(eq=False)

@@ -21,14 +21,14 @@ from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.store import Store
 from hsfl.files import checked
 from hsfl.formats import rounded
-from hsfl.frameworks.base import join
+from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.record import Summary
 from hsfl.runs.records import RunStanding, advance
 from hsfl.runs.round_records import RoundRecord
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.evaluation import Quality, evaluate
 from hsfl.training.link import LinkBytes
 
 OVER_S = 5.0  # for clients to go when there are no more rounds

@@ -27,7 +27,7 @@ from hsfl.deploy.status import status_handler
 from hsfl.deploy.stepping import Stepping
 from hsfl.deploy.sums import agreed
 from hsfl.errors import InputError
-from hsfl.frameworks.base import join
+from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
 from hsfl.planning.participation import choose_present
 from hsfl.runs.record import Summary

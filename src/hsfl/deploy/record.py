@@ -18,7 +18,7 @@ from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
 from hsfl.runs.records import ClientsRecord
 from hsfl.runs.round_records import RoundRecord, Says
 from hsfl.runs.tables import write_tables
-from hsfl.training.evaluate import Quality
+from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hsfl.config import RunConfig
-from hsfl.engines.base import Engine, Inline
+from hsfl.engines.engine import Engine, Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import copy_per_client_names, method
 
@@ -23,7 +23,7 @@ def start(config: RunConfig, say: Callable[[str], None]) -> Engine:
     if config.device != "cpu":
         raise InputError(f"engine.name is {engine.name!r} but device is {config.device!r}; set engine.name=inline")
     if engine.name == "ray":
-        from hsfl.engines.on_ray import OnRay  # here, because Ray is an extra
+        from hsfl.engines.ray_engine import OnRay  # here, because Ray is an extra
 
         return OnRay.start(config, say)
     from hsfl.engines.workers import Workers  # here, because inline runs need no multiprocessing

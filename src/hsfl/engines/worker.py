@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hsfl import plugins
-from hsfl.engines.base import Exam
+from hsfl.engines.engine import Exam
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import State, Task
+from hsfl.frameworks.framework import State, Task
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Tally
+from hsfl.training.evaluation import Tally
 from hsfl.training.norm_statistics import NormShard
 from hsfl.training.speed import keep_freed_memory
 

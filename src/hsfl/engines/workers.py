@@ -14,12 +14,11 @@ import torch.multiprocessing as mp
 
 from hsfl import plugins
 from hsfl.config import RunConfig
-from hsfl.engines.cores import num_cores, warn_of_cores
-from hsfl.engines.helper import Helper
-from hsfl.engines.spread import Spread
+from hsfl.engines.machine import num_cores, warn_of_cores
+from hsfl.engines.scheduler import Helper, Spread
 from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
-from hsfl.frameworks.base import State
+from hsfl.frameworks.framework import State
 from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import Packed, UnitState
 from hsfl.training.aggregate import PartialSum, sum_memory

@@ -44,7 +44,7 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
     import torch  # here, because it takes seconds to load
 
     from hsfl.frameworks import find_framework
-    from hsfl.frameworks.base import Task
+    from hsfl.frameworks.framework import Task
     from hsfl.training.batches import Feed, Images
     from hsfl.training.norm_statistics import NormLayers
 

@@ -23,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.engines.base import Inline
+from hsfl.engines.engine import Inline
 from hsfl.errors import InputError
 from hsfl.experiments.columns import TWIN_TRACE, base_config, seeds_of
 from hsfl.experiments.learned_settings import learned_settings
@@ -44,7 +44,7 @@ from hsfl.experiments.traces import ONE_BY_ONE, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import METHODS, PROPOSED
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Task
+from hsfl.frameworks.framework import Task
 from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib, save

@@ -29,7 +29,7 @@ from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, Trace, f
 from hsfl.files import write_csv, write_json
 from hsfl.framework_table import PROPOSED
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import RoundResult
+from hsfl.frameworks.framework import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import is_tested
@@ -43,7 +43,7 @@ from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
 from hsfl.runs.record import clients_record, make_record
 from hsfl.runs.records import RunStanding
-from hsfl.training.evaluate import Quality
+from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 
 COLUMNS_WITH_TAU = (PROPOSED, PUBLISHED, "fl")

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from hsfl.framework_table import method
-from hsfl.frameworks.base import Framework
+from hsfl.frameworks.framework import Framework
 
 
 def find_framework(name: str) -> type[Framework]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import Arrangement, RoundResult, State, Task, shared_cut
+from hsfl.frameworks.framework import Arrangement, RoundResult, State, Task, shared_cut
 from hsfl.frameworks.in_step import InStep
 from hsfl.network.clusters import random_clusters
 from hsfl.planning.cpsl_clusters import choose_clusters, plans_one_cut

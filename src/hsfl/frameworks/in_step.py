@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import Base, RoundResult, State, Task, join, shared_cut
+from hsfl.frameworks.framework import Base, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum

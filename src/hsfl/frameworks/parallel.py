@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import Base, RoundResult, State, Task, join
+from hsfl.frameworks.framework import Base, RoundResult, State, Task, join
 from hsfl.models.state import Packed, UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum

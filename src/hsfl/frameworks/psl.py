@@ -6,7 +6,7 @@ Clients go in step (`in_step`), and the weight gradients of their heads are aver
 from collections.abc import Iterable, Sequence
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import State, Task, join
+from hsfl.frameworks.framework import State, Task, join
 from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras

@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
-from hsfl.engines.base import Engine
+from hsfl.engines.engine import Engine
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.framework_table import method
-from hsfl.frameworks.base import State
+from hsfl.frameworks.framework import State
 from hsfl.models.units import SplitModel
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.runs.checkpoint import load_checkpoint

@@ -17,7 +17,7 @@ from torch import Tensor
 from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, check_ordinary, checked, write_atomic
-from hsfl.frameworks.base import State
+from hsfl.frameworks.framework import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
 from hsfl.runs.records import RunStanding

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import RunConfig
-from hsfl.engines.cores import num_cores
-from hsfl.engines.versions import sources_sha256
+from hsfl.engines.machine import num_cores, sources_sha256
 from hsfl.errors import InputError
 from hsfl.runs.data import own_files
 

@@ -20,7 +20,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.records import CheckedClients, ClientsRecord
-from hsfl.training.evaluate import Quality, evaluate
+from hsfl.training.evaluation import Quality, evaluate
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hsfl.engines.base import Engine
-from hsfl.frameworks.base import Framework, State, whole_models
+from hsfl.engines.engine import Engine
+from hsfl.frameworks.framework import Framework, State, whole_models
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
-from hsfl.training.evaluate import Quality, mean_quality
+from hsfl.training.evaluation import Quality, mean_quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormShard
 

@@ -14,7 +14,7 @@ from hsfl.data.registry import Dataset
 from hsfl.engines.start import start
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Framework, State, checked_round
+from hsfl.frameworks.framework import Framework, State, checked_round
 from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline

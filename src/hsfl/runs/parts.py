@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from hsfl.config import RunConfig
-from hsfl.engines.base import Engine
-from hsfl.frameworks.base import Framework, State
+from hsfl.engines.engine import Engine
+from hsfl.frameworks.framework import Framework, State
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.folder import RunFolder

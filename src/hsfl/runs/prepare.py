@@ -16,12 +16,12 @@ from hsfl.data import augment
 from hsfl.data.partition import Holdings
 from hsfl.data.passes import steps_of_round
 from hsfl.data.registry import Dataset
-from hsfl.engines.base import Exam
+from hsfl.engines.engine import Exam
 from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Base, Task
+from hsfl.frameworks.framework import Base, Task
 from hsfl.models.init_weights import load_init_weights
 from hsfl.models.sample_fit import check_fits, check_weights
 from hsfl.models.split.module_split import ModuleSplit
@@ -40,7 +40,7 @@ from hsfl.runs.records import CutsRecord
 from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
-from hsfl.training.goal import Goal
+from hsfl.training.losses import Goal
 from hsfl.training.norm_statistics import NormLayers
 
 MOST_LEFT = 0.1  # the part of BatchNorm's first statistics that may be left without a warning

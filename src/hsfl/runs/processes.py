@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from hsfl import plugins
-from hsfl.engines.cores import num_cores
+from hsfl.engines.machine import num_cores
 from hsfl.errors import InputError
 
 T = TypeVar("T")

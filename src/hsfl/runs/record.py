@@ -11,7 +11,7 @@ from hsfl.config import RunConfig
 from hsfl.data.partition import class_counts
 from hsfl.errors import InputError
 from hsfl.formats import all_rounded
-from hsfl.frameworks.base import Framework, RoundResult, Task
+from hsfl.frameworks.framework import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline, Why
 from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
 from hsfl.runs.data import with_replacement
@@ -19,7 +19,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
 from hsfl.runs.records import ClientsRecord
 from hsfl.runs.round_records import Averaged, RoundRecord, Says, Times, best_round
-from hsfl.training.evaluate import Quality
+from hsfl.training.evaluation import Quality
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 

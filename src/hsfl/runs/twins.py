@@ -20,7 +20,7 @@ from hsfl.data.registry import Dataset
 from hsfl.files import write_json
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.base import Framework, RoundResult
+from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
 from hsfl.planning.straggler import why
 from hsfl.runs.folder import RunFolder
@@ -31,7 +31,7 @@ from hsfl.runs.record import clients_record, make_record, summarise
 from hsfl.runs.records import CutsRecord
 from hsfl.runs.round_records import Averaged, RoundRecord
 from hsfl.runs.tables import write_tables
-from hsfl.training.evaluate import Quality
+from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, num_seen
 

@@ -19,7 +19,7 @@ from hsfl.models.split.codegen import GraphUnit
 from hsfl.models.state import Layout, UnitState, bound_copy
 from hsfl.models.units import SplitModel
 from hsfl.rng import torch_seed
-from hsfl.training.goal import CLASSIFY, Goal
+from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.optimizer import MOMENTS, Memory, Optimizer
 
 DRAWING = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.frameworks.base import Arrangement, Base, RoundResult, State, Task, copied
+from hsfl.frameworks.framework import Arrangement, Base, RoundResult, State, Task, copied
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World

@@ -4,21 +4,80 @@ A worker gets more clients as soon as it is free, so that all workers end togeth
 pace in the rounds before, as nodes of a cluster may be unequal. Each worker hands over its sum once, at the end of the round. If a
 worker dies, the clients whose sum it held are trained again by others. Sums do not depend
 on who trains whom, so the numbers stay the same.
+
+One worker, as the run sees it: what it was ordered to do, what it holds, and how fast it is.
 """
 
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from hsfl.engines.base import Exam, Placed
-from hsfl.engines.helper import Helper, Ordered
+from hsfl.engines.engine import Exam, Placed
 from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, Hand, Order, Setup, Train
 from hsfl.errors import InputError
-from hsfl.frameworks.base import Framework, State
+from hsfl.frameworks.framework import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
-from hsfl.training.evaluate import Quality, Tally, quality
+from hsfl.training.evaluation import Quality, Tally, quality
 from hsfl.training.norm_statistics import NormShard, num_seen
+
+LASTING = 0.7  # how much of what is known of a worker's pace lasts when it has trained more
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order that a worker has not answered yet."""
+
+    items: tuple[int, ...] = ()  # clients or batches
+    samples: int = 0  # that these clients train on
+    alone: bool = False  # whether nothing may be ordered behind it
+
+
+@dataclass(kw_only=True)
+class Helper:
+    """One worker. It carries out its orders one by one."""
+
+    where: str  # its process, and with Ray its node, for the log
+    orders: deque[Ordered] = field(default_factory=deque)
+    held: list[int] = field(default_factory=list)  # clients whose sum was not handed over yet
+    since_s: float = 0.0  # when it began with its first order, on the monotonic clock
+    samples: float = 0.0  # that it has trained, the older the less they count
+    seconds: float = 0.0  # that these took
+    deaths: int = 0  # of workers in its place since a round was completed, its own included
+
+    @property
+    def undone(self) -> list[int]:
+        """The clients or batches that must be done again if the worker dies."""
+        return [*self.held, *(item for order in self.orders for item in order.items)]
+
+    @property
+    def open(self) -> bool:
+        """Whether more may be ordered behind its orders."""
+        return not (self.orders and self.orders[-1].alone)
+
+    @property
+    def pace(self) -> float | None:
+        """Samples per second; None before the worker has trained any."""
+        return self.samples / self.seconds if self.seconds else None
+
+    def given(self, order: Ordered) -> None:
+        """The worker was given an order."""
+        if not self.orders:
+            self.since_s = time.monotonic()
+        self.orders.append(order)
+
+    def answered(self) -> Ordered:
+        """The worker has carried out its first order, which is returned."""
+        done, now_s = self.orders.popleft(), time.monotonic()
+        if done.samples:
+            self.samples = LASTING * self.samples + done.samples
+            self.seconds = LASTING * self.seconds + now_s - self.since_s
+        self.since_s = now_s
+        return done
+
 
 MOST_DEATHS = 3  # of workers in one place, between two rounds that were completed; a node takes many with it at once
 UNKNOWN = 0.5  # the part of a worker's share that it gets at once before all paces are known

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hsfl.training.batches import Images
-from hsfl.training.goal import CLASSIFY, Goal
+from hsfl.training.losses import CLASSIFY, Goal
 
 TEST_BATCH = 500
 MOST_NUMBERS = 2**25  # that a model gives for a batch of blocks of tokens

@@ -8,7 +8,7 @@ With that option and one client this is centralised learning.
 from collections.abc import Iterable, Sequence
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.base import Base, RoundResult, State, Task, copied, shared_cut
+from hsfl.frameworks.framework import Base, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.link import Link, Losses

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.frameworks.base import RoundResult, State, Task
+from hsfl.frameworks.framework import RoundResult, State, Task
 from hsfl.frameworks.in_step import InStep, Keys, Tensors, Work
 from hsfl.models.cost_table import measure_module
 from hsfl.models.state import Layout, read_state

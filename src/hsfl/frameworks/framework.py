@@ -20,8 +20,8 @@ from hsfl.planning import participation
 from hsfl.planning.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
-from hsfl.training.goal import CLASSIFY, Goal
 from hsfl.training.link import Link, LinkBytes
+from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers, NormShard
 from hsfl.training.step import Part, learning_rate
 
@@ -254,7 +254,7 @@ def whole_models(framework: Framework, state: State) -> Iterator[UnitState]:
         if (model.start, model.stop) != (0, model.layout.num_units):
             raise InputError(
                 f"{what} gives the units {model.start} to {model.stop} of {model.layout.num_units}; join the holders' "
-                "units with hsfl.frameworks.base.join"
+                "units with hsfl.frameworks.framework.join"
             )
         count += 1
         yield model

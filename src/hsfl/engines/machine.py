@@ -1,7 +1,12 @@
-"""What must be the same on every machine that trains a run: versions, sources and plugins."""
+"""What must be the same on every machine that trains a run: versions, sources and plugins.
+
+How many cores this process may use.
+"""
 
 import hashlib
+import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -55,3 +60,21 @@ def sources_sha256(root: Path = SOURCES) -> str:
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def num_cores() -> int:
+    """The cores that this process may run on, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def warn_of_cores(num_workers: int, num_threads: int, cores: int, say: Callable[[str], None]) -> None:
+    """Warn if all workers together have more threads than there are cores: threads that wait for each other are slower
+    than one.
+
+    num_threads: of each worker. say: is told the warning.
+    """
+    if num_workers * num_threads > cores:
+        threads = f" and engine.threads {num_threads}" if num_threads > 1 else ""
+        say(
+            f"engine.workers is {num_workers}{threads} but this machine has {cores} cores; the workers wait for each other"
+        )

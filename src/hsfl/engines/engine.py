@@ -6,12 +6,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from hsfl.frameworks.base import Framework
+from hsfl.frameworks.framework import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluate import Quality, Tally, batch_of, num_batches, quality, tally
-from hsfl.training.goal import CLASSIFY, Goal
+from hsfl.training.evaluation import Quality, Tally, batch_of, num_batches, quality, tally
+from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import NormShard
 
 
