@@ -30,8 +30,8 @@ import torch
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.runs.loop import run
-from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
+from hsfl.runs.progress import Observer
 from throughput import bare_s, images, spread_of, verdict
 
 

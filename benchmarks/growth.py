@@ -76,7 +76,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     from hsfl.planning.world import make_world
     from hsfl.runs.folder import record_line
     from hsfl.runs.prepare import prepare
-    from hsfl.runs.record import clients_record, make_record
+    from hsfl.runs.write_records import clients_record, make_record
     from throughput import images
 
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
 from hsfl.runs import loop
-from hsfl.runs.data import survey
+from hsfl.runs.client_data import survey
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from tests.small_runs import assert_same_run, hsfl, numbers, refused, tiny

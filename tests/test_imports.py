@@ -26,10 +26,8 @@ REPORT_READS = {
     "hsfl.framework_table",
     "hsfl.network.clock",
     "hsfl.runs.folder",
-    "hsfl.runs.numbers",
     "hsfl.runs.records",
-    "hsfl.runs.round_records",
-    "hsfl.runs.tables",
+    "hsfl.runs.round_tables",
     "hsfl.tasks",
 }
 

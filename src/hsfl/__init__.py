@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.models.split.graph_split import split
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
-    from hsfl.runs.observer import Observer
+    from hsfl.runs.progress import Observer
     from hsfl.tasks import register_task
 
     __version__: str
@@ -56,7 +56,7 @@ _HOMES = {
     "read_config": "hsfl.config",
     "compare": "hsfl.api.runs",
     "dataset": "hsfl.data.from_python",
-    "Observer": "hsfl.runs.observer",
+    "Observer": "hsfl.runs.progress",
     "plan": "hsfl.api.plans",
     "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",

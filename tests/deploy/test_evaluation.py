@@ -21,7 +21,7 @@ from hsfl.deploy.own import ClientSetup
 from hsfl.deploy.server_messages import Seat
 from hsfl.deploy.serving import read
 from hsfl.models.state import load_state
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import make_images, prepare
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate, num_batches, quality, tally

@@ -21,7 +21,7 @@ from hsfl.deploy.processes import run_client
 from hsfl.deploy.serving import Backoff
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.errors import InputError
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit

@@ -7,8 +7,8 @@ import torch
 
 from hsfl.experiments import tau_row
 from hsfl.experiments.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
-from hsfl.runs.many import Piece, Show
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
+from hsfl.runs.studies.run_many import Piece, Show
 
 WANTED = [("digits", "twins", 1), ("digits", "sl", 1)]
 

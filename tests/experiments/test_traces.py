@@ -12,7 +12,7 @@ from hsfl.experiments.reclock import at_budget
 from hsfl.experiments.traces import Trace, TraceRound, file_name, find_trace, is_of, read_trace
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
 from tests.small_runs import hsfl
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -12,7 +12,7 @@ from hsfl.frameworks import find_framework
 from hsfl.runs import loop
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
-from hsfl.runs.twins import round_bytes
+from hsfl.runs.studies.shared_training import round_bytes
 from tests.laws.bench import assert_same, make_task, train
 from tests.small_runs import read_strictly, tiny
 

@@ -11,9 +11,9 @@ from hsfl.errors import InputError
 from hsfl.report.comparing import read_comparison
 from hsfl.report.plots import learning_figure
 from hsfl.runs import loop
-from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.planned import as_planned, read_plan
+from hsfl.runs.from_plan import as_planned, read_plan
+from hsfl.runs.studies.compare_runs import run_or_resume
 from tests.plugins.files import unload, write
 from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, refused, tiny, tiny_words

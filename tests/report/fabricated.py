@@ -15,7 +15,7 @@ from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 
 def record(round: int = 1, accuracy: float | None = 0.5, **changes: Any) -> RoundRecord:

@@ -23,8 +23,7 @@ from hsfl.models.zoo import build
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import RunStanding
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord, RunStanding
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")

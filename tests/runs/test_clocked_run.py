@@ -17,10 +17,10 @@ from hsfl.network.latency import client_round_s
 from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import choose_clients
 from hsfl.report.runs import read_run
-from hsfl.runs.compare import compare
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, make_clock, run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.studies.compare_runs import compare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
 

@@ -7,8 +7,8 @@ from tests.small_runs import hsfl, tiny
 
 from hsfl.config import with_changes
 from hsfl.errors import InputError
-from hsfl.runs.compare import compare, contender
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.studies.compare_runs import compare, contender
 
 LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
 

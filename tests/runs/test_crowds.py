@@ -19,7 +19,7 @@ from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page import write_page
 from hsfl.report.page_words import say
-from hsfl.runs import crowds
+from hsfl.runs import write_records
 from hsfl.runs.folder import RunFolder, record_line
 from hsfl.runs.loop import run
 from hsfl.runs.prepare import prepare
@@ -101,7 +101,7 @@ def test_a_page_shows_the_first_of_many_given_cuts() -> None:
 
 def test_lists_of_a_policy_become_quantiles() -> None:
     says = {"policy": "proposed", "server_hz": list(range(100)), "cell_hz": [1.0, 2.0], "resources": {"share": []}}
-    short = crowds.told(says, 100)
+    short = write_records.told(says, 100)
     assert short["server_hz"][0] == 0
     assert short["server_hz"][3] == pytest.approx(49.5)
     assert short["cell_hz"] == [1.0, 2.0]
@@ -116,7 +116,7 @@ def _lines_run(num_clients: int) -> int:
     )
     config = config.model_copy(update={"network": replace_radius(config.network)})
     num_samples, count = np.full(num_clients, 20.0), 0
-    package = str(Path(crowds.__file__).parent.parent)
+    package = str(Path(write_records.__file__).parent.parent)
 
     def trace(frame, event, argument):
         nonlocal count
@@ -131,7 +131,7 @@ def _lines_run(num_clients: int) -> int:
         cuts, _ = choose_cuts(CutTask.of_run(config, world, num_samples))
         clock = RoundClock(config, world, cuts, num_samples)
         line, _ = clock.round(0, clock.chosen(0))
-        crowds.round_crowd(line, cuts)
+        write_records.round_crowd(line, cuts)
     finally:
         sys.settrace(None)
     return count
@@ -189,7 +189,7 @@ def test_a_straggler_of_nobody() -> None:
     config = read_config(None, ["fleet.num_clients=12", "fleet.cuts=2"])
     clock = RoundClock(config, world_of(config, COST), (2,) * 12, np.full(12, 20.0))
     line = clock.round(0, ())[0]
-    crowd = crowds.round_crowd(replace(line, straggler=-1), (2,) * 12)
+    crowd = write_records.round_crowd(replace(line, straggler=-1), (2,) * 12)
     assert crowd["num_started"] == 0
     assert crowd["straggler_s"] == {}
     assert crowd["waiting_s"] == [0.0] * 7

@@ -27,7 +27,7 @@ from hsfl.network.channel import RoundDraw
 from hsfl.report.comparing import read_comparison
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.compare import compare
+from hsfl.runs.studies.compare_runs import compare
 
 LABELS = ("hsfl", "splitfed_v1")
 COST = measure(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)

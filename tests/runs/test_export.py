@@ -10,7 +10,7 @@ from tests.small_runs import refused, tiny
 
 from hsfl.models.zoo import build
 from hsfl.runs import loop
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
@@ -118,9 +118,9 @@ def test_export_reads_no_data_and_evaluate_makes_no_world(finished, tmp_path, mo
 
     monkeypatch.setattr("hsfl.runs.prepare.make_world", never)
     monkeypatch.setattr("hsfl.planning.world.measure", never)
-    monkeypatch.setattr("hsfl.runs.data.partition", never)
+    monkeypatch.setattr("hsfl.runs.client_data.partition", never)
     assert evaluate_folder(finished)[0].accuracy == RunFolder(finished).rounds()[-1].test_accuracy
-    monkeypatch.setattr("hsfl.runs.data.load", never)
+    monkeypatch.setattr("hsfl.runs.client_data.load", never)
     path = export_folder(finished, "safetensors", tmp_path / "a")
     assert path.read_bytes() == (finished / "model.safetensors").read_bytes()
     assert export_folder(finished, "torchscript", tmp_path / "b").exists()

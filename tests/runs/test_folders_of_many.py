@@ -8,10 +8,10 @@ from tests.small_runs import refused, tiny, tiny_words
 from hsfl.errors import InputError
 from hsfl.experiments.shared import claim
 from hsfl.files import SCRATCH
-from hsfl.runs.compare import compare
 from hsfl.runs.folder import LOCK, RunFolder
-from hsfl.runs.grid import read_grid
-from hsfl.runs.sweep import sweep
+from hsfl.runs.studies.compare_runs import compare
+from hsfl.runs.studies.grid import read_grid
+from hsfl.runs.studies.sweep_runs import sweep
 
 SMALL = ("train.rounds=1", "data.limit=30", "data.limit_test=20")
 

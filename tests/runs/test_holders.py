@@ -10,9 +10,8 @@ from torch import nn
 import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.runs.data import data_notes, divide
+from hsfl.runs.client_data import client_names, data_notes, divide
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.holders import client_names
 
 MODEL = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 MACHINES = np.repeat(["archive", "laboratory", "ward"], [4, 8, 12])

@@ -14,10 +14,10 @@ from rich.console import Console
 from tests.small_runs import assert_same_run, hsfl, tiny, tiny_words
 
 from hsfl.errors import InputError
-from hsfl.runs.compare import compare, has_ended, run_piece
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer
-from hsfl.runs.many import Pace, Piece, Show, Told, run_all
+from hsfl.runs.studies.compare_runs import compare, has_ended, run_piece
+from hsfl.runs.studies.run_many import Pace, Piece, Show, Told, run_all
 
 KINDS = st.lists(st.sampled_from("abc"), max_size=8)
 

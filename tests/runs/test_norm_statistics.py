@@ -17,7 +17,7 @@ from hsfl.runs.export import evaluate_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, run
 from hsfl.runs.prepare import prepare
-from hsfl.runs.twins import take_over
+from hsfl.runs.studies.shared_training import take_over
 
 ESTIMATED = ("train.norm_statistics=estimated", "train.norm_batches=2")
 SPARE = ("averaged", "estimation_s")

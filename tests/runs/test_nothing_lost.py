@@ -19,9 +19,8 @@ from hsfl.errors import InputError
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.compare import run_or_resume
-from hsfl.runs.folder import RunFolder, holds_something
-from hsfl.runs.lock import LOCK, lock
+from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock
+from hsfl.runs.studies.compare_runs import run_or_resume
 
 
 class Told(loop.Observer):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.runs.processes import in_processes
+from hsfl.runs.studies.process_pool import in_processes
 
 ROOT = Path(__file__).parents[2]
 

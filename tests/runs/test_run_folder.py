@@ -13,7 +13,7 @@ from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.environment import environment
 from hsfl.runs.folder import RunFolder, check_same_run
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 RECORD = RoundRecord(
     round=1,

@@ -16,10 +16,10 @@ from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 from hsfl.errors import InputError
 from hsfl.report.sweep import METRICS, read_sweep, say_setting
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.grid import check_contenders, read_grid, say_value
 from hsfl.runs.loop import run
-from hsfl.runs.many import Show
-from hsfl.runs.sweep import TIMING, sweep
+from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
+from hsfl.runs.studies.run_many import Show
+from hsfl.runs.studies.sweep_runs import TIMING, sweep
 
 HZ = "network.subchannel_hz"
 TWO = f"{HZ}=1e6,2e6"
@@ -96,7 +96,7 @@ def test_more_wrong_words(tmp_path: Path) -> None:
 
 def test_a_typo_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from hsfl.config import read_config; from hsfl.runs.grid import read_grid, check_contenders\n"
+        "import sys; from hsfl.config import read_config; from hsfl.runs.studies.grid import read_grid, check_contenders\n"
         "import hsfl.report.sweep_figure\n"
         f"check_contenders(read_grid(read_config('demo'), ['{TWO}']), ['fl'])\n"
         "assert 'torch' not in sys.modules"

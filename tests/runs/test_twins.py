@@ -12,7 +12,7 @@ from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 from hsfl.runs.prepare import prepare
-from hsfl.runs.twins import learning, take_over
+from hsfl.runs.studies.shared_training import learning, take_over
 
 CONTENDERS = ["hsfl", "splitfed_v1", "fsl", "fl"]
 LEARNED = ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall", "num_samples", "lr", "kept")

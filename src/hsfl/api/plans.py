@@ -13,7 +13,7 @@ from hsfl.planning.fleet_from_file import described
 from hsfl.planning.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page_words import describe_plan
-from hsfl.runs.data import expect, expected_task
+from hsfl.runs.client_data import expect, expected_task
 
 
 def plan(

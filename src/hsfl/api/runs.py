@@ -17,15 +17,15 @@ from hsfl.report.comparison import Comparison
 from hsfl.report.figure import matplotlib
 from hsfl.report.page import write_page
 from hsfl.report.plots import write_figures
-from hsfl.runs import compare as comparing
 from hsfl.runs import loop, progress
-from hsfl.runs.data import expected_task
+from hsfl.runs.client_data import expected_task
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.many import Told
-from hsfl.runs.observer import Observer
-from hsfl.runs.record import Summary
-from hsfl.runs.round_records import RoundRecord
-from hsfl.runs.tables import phase_table, round_table
+from hsfl.runs.progress import Observer
+from hsfl.runs.records import RoundRecord
+from hsfl.runs.round_tables import phase_table, round_table
+from hsfl.runs.studies import compare_runs as comparing
+from hsfl.runs.studies.run_many import Told
+from hsfl.runs.write_records import Summary
 
 PAGE = "report.html"
 

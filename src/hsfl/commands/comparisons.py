@@ -79,8 +79,8 @@ def compare(
         from hsfl.config import read_config
         from hsfl.framework_table import COMPARED
         from hsfl.report.comparing import check_target, gained, read_comparison
-        from hsfl.runs.contenders import contender
-        from hsfl.runs.data import expected_task
+        from hsfl.runs.client_data import expected_task
+        from hsfl.runs.studies.contenders import contender
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         labels = frameworks or list(COMPARED)
@@ -91,8 +91,8 @@ def compare(
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure import matplotlib
         from hsfl.report.plots import write_figures
-        from hsfl.runs import compare as comparing
-        from hsfl.runs.many import Told
+        from hsfl.runs.studies import compare_runs as comparing
+        from hsfl.runs.studies.run_many import Told
 
         matplotlib()  # before hours of training, not after
         if not quiet:

@@ -91,7 +91,7 @@ def data_show(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.data.registry import describe, samples_of_clients
-        from hsfl.runs.data import read_data
+        from hsfl.runs.client_data import read_data
 
         words = [*(changes or []), f"data.name={quoted(name)}"]
         words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []

@@ -118,7 +118,7 @@ def _sample(
         return tuple(shape), classes
     if not has_config and not settings.data.model_fields_set:
         return tuple(shape or SHAPE), classes or CLASSES
-    from hsfl.runs.data import sample_facts
+    from hsfl.runs.client_data import sample_facts
 
     try:
         own_shape, own_classes = sample_facts(settings)

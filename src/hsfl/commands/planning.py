@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hsfl.config import RunConfig
     from hsfl.models.cost_table import CostTable
     from hsfl.planning.world import World
-    from hsfl.runs.data import Survey
+    from hsfl.runs.client_data import Survey
 
 commands = typer.Typer()
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each client, where no data set is named
@@ -132,7 +132,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
     from hsfl.planning.fleet_from_file import described
     from hsfl.planning.fleet_plan import make_plan
     from hsfl.report.page_words import describe_plan
-    from hsfl.runs.inputs import keep_inputs
+    from hsfl.runs.provenance import keep_inputs
 
     _check_sharing(settings, world)
     _check_folder(out)
@@ -165,7 +165,7 @@ def _expect(
     samples_per_client: int | None,
 ) -> "Survey":
     """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, usual ones."""
-    from hsfl.runs.data import expect
+    from hsfl.runs.client_data import expect
 
     size = None if shape is None else read_shape(shape)
     if not has_config and not settings.data.model_fields_set:

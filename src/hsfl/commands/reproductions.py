@@ -101,7 +101,7 @@ def reproduce(
         from hsfl.experiments.shared import SCALES
         from hsfl.experiments.traces import Together
         from hsfl.report.figure import matplotlib
-        from hsfl.runs.many import Told
+        from hsfl.runs.studies.run_many import Told
 
         chosen = WHAT if known("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
         known("--scale", scale, SCALES)

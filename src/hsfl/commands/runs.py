@@ -99,7 +99,7 @@ def _settings(
 ) -> "RunConfig":
     """The config of a run. going_on: the folder of the run to go on with."""
     from hsfl.config import read_config
-    from hsfl.runs.planned import as_planned, read_plan
+    from hsfl.runs.from_plan import as_planned, read_plan
     from hsfl.runs.unused_settings import refuse_unused
 
     if resume and going_on is None:

@@ -88,9 +88,9 @@ def sweep(
         from hsfl.report.figure import matplotlib
         from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
         from hsfl.report.sweep_figure import write_sweep_figures
-        from hsfl.runs.contenders import contender
-        from hsfl.runs.data import expected_task
-        from hsfl.runs.grid import check_contenders, read_grid
+        from hsfl.runs.client_data import expected_task
+        from hsfl.runs.studies.contenders import contender
+        from hsfl.runs.studies.grid import check_contenders, read_grid
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
@@ -107,8 +107,10 @@ def sweep(
         refuse_unused_by_contenders(source, settings, points, labels, plan_only)
         refuse_unused_by_contenders(None, varied, points, labels, plan_only)
         matplotlib()
-        from hsfl.runs.many import Told  # here, because torch takes seconds to load, and a typo should not wait for it
-        from hsfl.runs.sweep import sweep as make_sweep
+        from hsfl.runs.studies.run_many import (
+            Told,  # here, because torch takes seconds to load, and a typo should not wait for it
+        )
+        from hsfl.runs.studies.sweep_runs import sweep as make_sweep
 
         if not quiet:
             say_compiling(console, [contender(each, label).allocation.policy for each in points for label in labels])

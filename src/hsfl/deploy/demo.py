@@ -17,7 +17,7 @@ from hsfl.deploy.certs import Authority
 from hsfl.errors import InputError
 from hsfl.files import write_atomic
 from hsfl.runs.folder import RunFolder, holds_something
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 CLIENTS = ("ward-1", "ward-2", "ward-3", "ward-4")
 RUN: dict[str, Any] = {

@@ -24,9 +24,8 @@ from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.record import Summary
-from hsfl.runs.records import RunStanding, advance
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord, RunStanding, advance
+from hsfl.runs.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate
 from hsfl.training.link import LinkBytes

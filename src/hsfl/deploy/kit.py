@@ -12,7 +12,7 @@ from hsfl.errors import InputError
 from hsfl.models.sample_fit import check_fits, example
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
-from hsfl.runs.data import expected_task
+from hsfl.runs.client_data import expected_task
 from hsfl.runs.prepare import make_model
 from hsfl.tasks import DEFAULT
 from hsfl.training.step import Part

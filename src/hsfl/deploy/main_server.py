@@ -30,7 +30,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
 from hsfl.planning.participation import choose_present
-from hsfl.runs.record import Summary
+from hsfl.runs.write_records import Summary
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.roles import Server
 

@@ -13,7 +13,7 @@ from hsfl.deploy.client_messages import Welcome
 from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, own_data, received_config
 from hsfl.errors import InputError
-from hsfl.runs.data import divide, read_data
+from hsfl.runs.client_data import divide, read_data
 from hsfl.runs.prepare import make_images
 from hsfl.training.batches import ClientData, Feed, Images
 from hsfl.training.speed import Speed, training_speed

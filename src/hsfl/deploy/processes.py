@@ -33,11 +33,10 @@ from hsfl.errors import InputError
 from hsfl.files import writing
 from hsfl.models.cost_table import measure
 from hsfl.planning.world import OPTIMIZER_STATES
-from hsfl.runs.data import read_data, sample_facts
-from hsfl.runs.folder import RunFolder, check_same_run
-from hsfl.runs.lock import LOCK, lock
+from hsfl.runs.client_data import read_data, sample_facts
+from hsfl.runs.folder import LOCK, RunFolder, check_same_run, lock
 from hsfl.runs.prepare import input_shape, make_images
-from hsfl.runs.record import Summary
+from hsfl.runs.write_records import Summary
 from hsfl.training.speed import training_speed
 
 SPEED_S = 0.5  # for which the main server measures its own speed

@@ -14,10 +14,9 @@ from hsfl.formats import all_rounded
 from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.record import DIGITS, Summary, phase_times, summarise
-from hsfl.runs.records import ClientsRecord
-from hsfl.runs.round_records import RoundRecord, Says
-from hsfl.runs.tables import write_tables
+from hsfl.runs.records import ClientsRecord, RoundRecord, Says
+from hsfl.runs.round_tables import write_tables
+from hsfl.runs.write_records import DIGITS, Summary, phase_times, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate

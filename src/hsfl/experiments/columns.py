@@ -16,7 +16,7 @@ from hsfl.data.registry import FACTS
 from hsfl.errors import InputError, known
 from hsfl.experiments.shared import SCALES
 from hsfl.framework_table import METHODS, PROPOSED, method
-from hsfl.runs.contenders import contender, split_label
+from hsfl.runs.studies.contenders import contender, split_label
 
 BUILT_IN = {name: row for name, row in METHODS.items() if row.built_in}
 TWINS = [name for name, row in BUILT_IN.items() if row.copy_per_client]  # one algorithm a round

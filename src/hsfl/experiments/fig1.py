@@ -34,7 +34,7 @@ from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured
 from hsfl.report.figure import save
 from hsfl.report.gantt import gantt_page, waiting_spans
 from hsfl.report.runs import display_name
-from hsfl.runs.round_records import RoundRecord, Says
+from hsfl.runs.records import RoundRecord, Says
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")
 HOW = {

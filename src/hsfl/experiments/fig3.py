@@ -24,7 +24,7 @@ from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure import save
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
 
 Array = np.ndarray
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)

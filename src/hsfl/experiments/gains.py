@@ -39,7 +39,7 @@ from hsfl.experiments.table1_report import name_of
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, file_name, read_trace
 from hsfl.files import write_csv
 from hsfl.report.figure import save
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
 
 SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR
 CSV_FIELDS = ("data", "storage", "fleet", "column", "mean_round_s", "cuts", "plan_gap")
@@ -96,7 +96,7 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
         path = folder / file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
-    from hsfl.runs.data import divide, read_data  # here, because torch takes seconds to load
+    from hsfl.runs.client_data import divide, read_data  # here, because torch takes seconds to load
 
     config = base_config(data, scale, FIRST_SEED, data_dir)
     return [len(own) for own in divide(config, read_data(config))]

@@ -20,8 +20,8 @@ from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
-from hsfl.runs.numbers import Index, Number, Positive
-from hsfl.runs.processes import in_processes, worthwhile
+from hsfl.runs.records import Index, Number, Positive
+from hsfl.runs.studies.process_pool import in_processes, worthwhile
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
 PAPER = "paper"  # the paper's own solver, with the proposed cuts

@@ -49,11 +49,11 @@ from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
 from hsfl.report.figure import FAINT, STYLE, matplotlib, save
 from hsfl.runs.checkpoint import load_tensors
-from hsfl.runs.compare import run_or_resume
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.many import Piece, run_all
-from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
+from hsfl.runs.progress import Observer
+from hsfl.runs.studies.compare_runs import run_or_resume
+from hsfl.runs.studies.run_many import Piece, run_all
 from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from hsfl.experiments.shared import Outcome, Say, Trend, claim, table, write_tex
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.rng import stream
-from hsfl.runs.compare import has_ended, run_or_resume
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.many import Piece, run_all
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
+from hsfl.runs.studies.compare_runs import has_ended, run_or_resume
+from hsfl.runs.studies.run_many import Piece, run_all
 
 RATES = (0.0001, 0.0003, 0.001)
 GRID_SEED = 0  # not reported in the table

@@ -20,7 +20,7 @@ from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_tra
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure import save
-from hsfl.runs.observer import Observer
+from hsfl.runs.progress import Observer
 
 SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds
 

@@ -18,11 +18,11 @@ from hsfl.experiments.learned_settings import learned_settings
 from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
 from hsfl.files import write_atomic
 from hsfl.framework_table import method
-from hsfl.runs.compare import has_ended, run_or_resume, run_piece
 from hsfl.runs.folder import RunFolder, path_name, run_path
-from hsfl.runs.many import Piece, Show, run_all
-from hsfl.runs.observer import Observer
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.progress import Observer
+from hsfl.runs.records import RoundRecord
+from hsfl.runs.studies.compare_runs import has_ended, run_or_resume, run_piece
+from hsfl.runs.studies.run_many import Piece, Show, run_all
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others are of estimated ones

@@ -26,8 +26,8 @@ from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import count_batches, model_cost, world_of
 from hsfl.rng import stream
-from hsfl.runs.numbers import Index, Positive
-from hsfl.runs.processes import in_processes
+from hsfl.runs.records import Index, Positive
+from hsfl.runs.studies.process_pool import in_processes
 
 Array = np.ndarray
 FLOAT_BITS = 32  # of a number of smashed data in the cost table

@@ -15,7 +15,7 @@ from hsfl.formats import grouped, seconds
 from hsfl.report.curves import Estimate
 from hsfl.report.runs import Run
 from hsfl.report.tables import escaped, markdown_table, rich_table, say, say_ratio
-from hsfl.runs.tables import ROUND_FIELDS, metric_names, round_row
+from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric
 
 CSV_FIELDS = ("label", "seed", *ROUND_FIELDS)

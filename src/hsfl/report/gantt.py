@@ -9,7 +9,7 @@ from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
 from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.report.runs import display_name, pools_data
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

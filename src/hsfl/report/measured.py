@@ -3,7 +3,7 @@
 from typing import Any
 
 from hsfl.formats import rounded
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 MODELLED = {  # a measured phase, and the phases of the model that it holds
     "client": ("client_forward", "client_backward"),

@@ -19,8 +19,7 @@ from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.records import PlanRecord
 from hsfl.report.runs import Run, display_name
 from hsfl.report.sweep import FILE as SWEEP_FILE
-from hsfl.runs.records import ClientsRecord
-from hsfl.runs.round_records import best_round
+from hsfl.runs.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve

@@ -16,7 +16,7 @@ from hsfl.network.clock import PHASES
 from hsfl.report.measured import measured_rows
 from hsfl.report.page_words import straggler_sentence
 from hsfl.report.runs import Run, pools_data
-from hsfl.runs.round_records import PER_CLIENT, RoundCrowd, RoundRecord, Says
+from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read

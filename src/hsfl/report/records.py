@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from hsfl.runs.numbers import Count, Index, Number
-from hsfl.runs.round_records import Held
+from hsfl.runs.records import Count, Held, Index, Number
 
 
 @dataclass(frozen=True)

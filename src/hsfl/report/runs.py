@@ -16,7 +16,7 @@ from hsfl.errors import InputError, known
 from hsfl.framework_table import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 

@@ -21,7 +21,7 @@ from hsfl.report.tables import markdown_table, rich_table, say
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
-FILE, TIMING = "sweep.json", "timing.json"  # as runs/sweep.py writes them
+FILE, TIMING = "sweep.json", "timing.json"  # as runs/studies/sweep_runs.py writes them
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hsfl.errors import InputError
 from hsfl.files import read_object
 from hsfl.report.curves import time_to_target_s
 from hsfl.report.runs import ACCURACIES, Run
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from hsfl.config import RunConfig
 from hsfl.engines.machine import num_cores, sources_sha256
 from hsfl.errors import InputError
-from hsfl.runs.data import own_files
+from hsfl.runs.client_data import own_files
 
 PACKAGES = ("hsfl", "torch", "numpy")
 

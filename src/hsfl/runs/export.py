@@ -15,7 +15,7 @@ from hsfl.errors import InputError, known
 from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins

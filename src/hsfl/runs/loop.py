@@ -1,38 +1,181 @@
-"""A run: one visible loop from a config to a folder of results."""
+"""A run: one visible loop from a config to a folder of results.
+
+What a run keeps: records, models and checkpoints of its rounds, and how it ended.
+
+The whole model that a framework's state gives: how good it is, and the one that is written down.
+
+Ctrl-C stops a run while it computes, never while it writes a file.
+"""
 
 import math
+import signal
+import threading
 import time
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
+from hsfl.engines.engine import Engine
 from hsfl.engines.start import start
+from hsfl.files import write_json
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.framework import Framework, State, checked_round
+from hsfl.frameworks.framework import Framework, State, checked_round, whole_models
 from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock, is_tested
 from hsfl.planning.straggler import why
-from hsfl.runs.beginning import begin, goes_on, settled
+from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.interrupt import Interruptible
-from hsfl.runs.joined import assess, assess_estimated
-from hsfl.runs.keeping import finish, write_round
-from hsfl.runs.observer import Observer
-from hsfl.runs.parts import Parts, Position
 from hsfl.runs.prepare import Bench, prepare
-from hsfl.runs.record import Summary, TensorBoard, make_record
-from hsfl.runs.records import CutsRecord, advance
-from hsfl.runs.round_records import RoundRecord
-from hsfl.training.aggregate import Diverged
-from hsfl.training.norm_statistics import NormLayers
+from hsfl.runs.progress import Observer
+from hsfl.runs.records import CutsRecord, RoundRecord, advance
+from hsfl.runs.resume import Parts, Position, begin, goes_on, settled
+from hsfl.runs.round_tables import write_tables
+from hsfl.runs.write_records import Summary, TensorBoard, make_record, summarise
+from hsfl.training.aggregate import Diverged, PartialSum
+from hsfl.training.evaluation import Quality, mean_quality
+from hsfl.training.link import LinkBytes
+from hsfl.training.norm_statistics import NormLayers, NormShard
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """The joined model with BatchNorm's statistics estimated again, how good the model is with them and with the averaged ones, and what
+    travelled for the estimation."""
+
+    whole: UnitState
+    quality: Quality
+    averaged: Quality
+    bytes: LinkBytes
+
+
+def assess_estimated(
+    engine: Engine, framework: Framework, state: State, kept: Sequence[int], round_index: int
+) -> Estimated:
+    """As `assess`, after the clients that the round kept have estimated BatchNorm's statistics again."""
+    (averaged,) = whole_models(framework, state)
+    shard = engine.norm_moments(averaged, kept, round_index)
+    whole, num_bytes = _pooled(framework, averaged, shard)
+    return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
+
+
+def estimated(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
+    """The joined model with BatchNorm's statistics estimated again, in this process, for a file alone."""
+    (averaged,) = whole_models(framework, state)
+    return _pooled(framework, averaged, framework.norm_moments(averaged, kept, round_index))[0]
+
+
+def _pooled(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:
+    shard.bytes.merge(framework.norm_swapped())
+    return shard.moments.pooled(averaged), shard.bytes
+
+
+def assess(engine: Engine, framework: Framework, state: State) -> Quality:
+    """How good the joined model is on the test samples; the mean over the clients where each client has a model of its own."""
+    return mean_quality([engine.evaluate(whole) for whole in whole_models(framework, state)])
+
+
+def exported(framework: Framework, state: State) -> UnitState:
+    """The one model that a run gives: the joined model, or the mean of the joined models where clients keep heads of their own."""
+    models = list(whole_models(framework, state))
+    if len(models) == 1:
+        return models[0]
+    total = PartialSum.zero(models[0], len(models))
+    for whole in models:
+        total.add(whole, 1.0)
+    return total.mean(models[0])
+
+
+def write_round(parts: Parts, here: Position, record: RoundRecord) -> None:
+    """Write the record of the round that led here, the models that are to be kept, and a checkpoint where one is
+    due."""
+    folder, log = parts.folder, parts.config.log
+    folder.append(record)
+    folder.log_placed(record.round, parts.engine.placed())
+    if here.standing.best_round == record.round:
+        _save_model(parts, here, folder.best_model_path)
+    if log.model_every is not None and record.round % log.model_every == 0:
+        _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
+    if record.round % log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
+
+
+def _save_model(parts: Parts, here: Position, path: Path) -> None:
+    save_tensors(path, _model(parts, here).named())
+
+
+def _model(parts: Parts, here: Position) -> UnitState:
+    """The model that a run gives here. Where the last round was not tested, BatchNorm's statistics are estimated for the file alone, by
+    the clients that the round kept; no second of it is charged."""
+    rounds_done = here.standing.rounds_done
+    if here.estimated is not None:
+        return here.estimated
+    if parts.config.train.norm_statistics == "averaged" or not rounds_done:
+        return exported(parts.framework, here.state)
+    line, _ = parts.clock.round(rounds_done - 1, parts.clock.chosen(rounds_done - 1))
+    try:
+        return estimated(parts.framework, here.state, np.flatnonzero(line.kept).tolist(), rounds_done - 1)
+    except Diverged as why:
+        parts.observer.warns(f"the model keeps its averaged statistics: {why}")
+        return exported(parts.framework, here.state)
+
+
+def finish(parts: Parts, here: Position, status: str) -> Summary:
+    """Write the last checkpoint and model, the tables and the summary. status: how the run ended."""
+    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
+    _save_model(parts, here, parts.folder.last_model_path)
+    summary = summarise(parts.folder, parts.config, status)
+    write_tables(parts.folder.path, parts.folder.rounds())
+    write_json(parts.folder.summary_path, asdict(summary))
+    return summary
+
+
+SIGNALS = tuple(  # Ctrl-C, an order to stop, a lost connection
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class Interruptible:
+    """While this context is entered, a signal to stop raises KeyboardInterrupt inside `with interruptible():`; anywhere else the
+    signal waits until the next such block begins."""
+
+    def __enter__(self) -> "Interruptible":
+        self._armed = self._pending = False
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                n: signal.signal(n, self._stop) for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN
+            }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._pending = True
+        if self._armed:
+            self._armed = False  # first, so that a second signal cannot cut the writing short
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        try:
+            self._armed = True
+            if self._pending:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._armed = False
 
 
 def run(

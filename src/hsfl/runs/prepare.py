@@ -34,8 +34,7 @@ from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
-from hsfl.runs.data import data_notes, divide, read_data
-from hsfl.runs.holders import client_names
+from hsfl.runs.client_data import client_names, data_notes, divide, read_data
 from hsfl.runs.records import CutsRecord
 from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task

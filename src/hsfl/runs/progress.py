@@ -1,4 +1,7 @@
-"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere."""
+"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere.
+
+A run tells an observer what happens.
+"""
 
 import re
 import time
@@ -13,8 +16,23 @@ from rich.text import Text
 from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
 from hsfl.framework_table import method
-from hsfl.runs.observer import Observer
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
+
+
+class Observer:
+    """Is told what happens, for a progress display; this observer shows nothing.
+
+    cuts: [K]. kept: the clients that train in the round. num_samples: how many samples the round, or the batch, has.
+    """
+
+    def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None: ...
+    def round_starts(self, round_number: int, kept: Sequence[int], num_samples: int) -> None: ...
+    def batch_starts(self, client: int, num_samples: int) -> None: ...
+    def evaluation_starts(self) -> None: ...
+    def warns(self, message: str) -> None: ...
+    def round_ends(self, record: RoundRecord) -> None: ...
+    def run_ends(self) -> None: ...
+
 
 MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
 

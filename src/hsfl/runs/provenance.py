@@ -1,16 +1,22 @@
 """Which plugins a run used. Its folder keeps that as plain data, which is compared before the run goes on or is looked into.
 
 Nothing here loads a plugin: a folder can ask for a plugin, and only the user can give it.
+
+The files that a config names, copied into the run's folder, so that the run can be made again and go on elsewhere.
+
+Data sets are not copied: they may be large, and a device's own data stay where they are.
 """
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 from hsfl import plugins
 from hsfl.config import RunConfig
+from hsfl.config.reading import INPUTS, KEPT
 from hsfl.errors import InputError
-from hsfl.files import read_record
+from hsfl.files import read_record, write_atomic
 from hsfl.framework_table import METHODS
 from hsfl.runs.records import PluginsRecord
 
@@ -75,3 +81,24 @@ def _spec(file: str, name: str) -> str:
 
 def _short(sha256: str) -> str:
     return sha256[:12] or "unknown"
+
+
+def keep_inputs(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """Copy the files that the config names into the folder; returns the config's tree with the paths of the copies, as
+    seen from the folder.
+
+    The path of a missing file stays as it is: an error follows where the file is needed.
+    """
+    tree: dict[str, Any] = config.model_dump(mode="json")
+    for section, field in KEPT:
+        path = tree[section][field]
+        if path is not None and Path(path).is_file():
+            name = f"{INPUTS}/{section if field == 'file' else field}{Path(path).suffix}"
+            _copy(Path(path), folder / name)
+            tree[section][field] = name
+    return tree
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not (target.exists() and target.samefile(source)):
+        write_atomic(target, lambda scratch: shutil.copyfile(source, scratch))

@@ -30,7 +30,7 @@ from hsfl.models.recipes import find_recipe
 from hsfl.planning.cpsl_clusters import policy_of
 from hsfl.planning.cuts import one_each
 from hsfl.planning.fleet_from_file import described
-from hsfl.runs.contenders import contender, split_label
+from hsfl.runs.studies.contenders import contender, split_label
 from hsfl.runs.unused_settings_rules import UNUSED
 from hsfl.tasks import check_loss, find_task
 

@@ -15,16 +15,16 @@ from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
 from hsfl.planning.round_clock import is_tested
-from hsfl.runs.compare import run_piece, with_one_fleet
-from hsfl.runs.contenders import contender
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
-from hsfl.runs.grid import Grid, check_contenders
 from hsfl.runs.loop import make_clock
-from hsfl.runs.many import Piece, Show, run_all
-from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import prepare
+from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
+from hsfl.runs.studies.compare_runs import run_piece, with_one_fleet
+from hsfl.runs.studies.contenders import contender
+from hsfl.runs.studies.grid import Grid, check_contenders
+from hsfl.runs.studies.run_many import Piece, Show, run_all
 
 FILE = "sweep.json"
 TIMING = "timing.json"  # of a run that was timed and not trained

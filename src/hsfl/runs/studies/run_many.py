@@ -13,10 +13,9 @@ from rich.console import Console
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.formats import duration
-from hsfl.runs.observer import Observer
-from hsfl.runs.processes import in_processes
-from hsfl.runs.progress import Warnings, observer, without_numbers
+from hsfl.runs.progress import Observer, Warnings, observer, without_numbers
 from hsfl.runs.records import CutsRecord
+from hsfl.runs.studies.process_pool import in_processes
 
 
 @dataclass(frozen=True)

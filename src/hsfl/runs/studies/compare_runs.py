@@ -17,17 +17,17 @@ from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.world import make_world
-from hsfl.runs.contenders import contender
-from hsfl.runs.data import read_data
+from hsfl.runs.client_data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock, run
-from hsfl.runs.many import Piece, Show, run_all
-from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, input_shape, prepare
+from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.records import CompareRecord, CutsRecord
-from hsfl.runs.twins import learning, rounds_within_budget, take_over
+from hsfl.runs.studies.contenders import contender
+from hsfl.runs.studies.run_many import Piece, Show, run_all
+from hsfl.runs.studies.shared_training import learning, rounds_within_budget, take_over
 
 
 def compare(

@@ -1,4 +1,9 @@
-"""What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request."""
+"""What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request.
+
+What the files of a run hold of a large fleet: quantiles, the straggler and the drops, instead of a list over clients.
+
+Legend: K clients, C classes, Q quantiles.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -8,18 +13,69 @@ from typing import Any, cast
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.data.partition import class_counts
+from hsfl.data.partition import class_counts, sizes_of
 from hsfl.errors import InputError
-from hsfl.formats import all_rounded
+from hsfl.formats import all_rounded, counted, quantiles
 from hsfl.frameworks.framework import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline, Why
-from hsfl.runs.crowds import clients_crowd, is_many, round_crowd, told
-from hsfl.runs.data import with_replacement
+from hsfl.network.devices import MANY_CLIENTS, Fleet
+from hsfl.runs.client_data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import ClientsRecord
-from hsfl.runs.round_records import Averaged, RoundRecord, Says, Times, best_round
+from hsfl.runs.records import Averaged, ClientsCrowd, ClientsRecord, RoundCrowd, RoundRecord, Says, Times, best_round
 from hsfl.training.evaluation import Quality
+
+Array = np.ndarray
+
+
+def is_many(num_clients: int) -> bool:
+    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
+    return num_clients > MANY_CLIENTS
+
+
+def round_crowd(line: Timeline, cuts: Sequence[int]) -> RoundCrowd:
+    """A round of a large fleet: quantiles over the clients that took part, and the phases of the straggler."""
+    started, phase_s = np.flatnonzero(line.started), line.phase_s
+    last = line.straggler
+    return {
+        "num_clients": len(line.started),
+        "num_started": len(started),
+        "num_kept": int(line.kept.sum()),
+        "cuts": counted(np.asarray(cuts)[started]),
+        "finish_s": quantiles(line.finish_s[started]),
+        "waiting_s": quantiles(line.waiting_s[started]),
+        "phases_s": {name: quantiles(phase_s[name][started]) for name in PHASES if phase_s[name].any()},
+        "straggler_s": {}
+        if last < 0
+        else {name: float(phase_s[name][last]) for name in PHASES if phase_s[name][last] > 0},
+    }
+
+
+def told(says: dict[str, Any], num_clients: int) -> dict[str, Any]:
+    """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
+    short = {name: value for name, value in says.items() if name != "resources"}
+    for name, value in short.items():
+        if isinstance(value, list) and len(value) == num_clients:
+            short[name] = quantiles(np.array(value, float))
+    return short
+
+
+def clients_crowd(
+    indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
+) -> ClientsCrowd:
+    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
+    can hold."""
+    powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
+    return {
+        "num_clients": fleet.num_clients,
+        "num_samples": quantiles(sizes_of(indices)),
+        "class_counts": class_counts(indices, labels, num_classes).sum(axis=0).tolist(),
+        "cuts": counted(np.asarray(cuts)),
+        "max_cut": counted(max_cut),
+        "flops_per_s": quantiles(fleet.cpu_hz * fleet.flops_per_cycle),
+        "max_power_w": quantiles(powers),
+    }
+
 
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 

@@ -25,12 +25,11 @@ from hsfl.models.units import SplitModel
 from hsfl.planning.straggler import why
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
-from hsfl.runs.observer import Observer
 from hsfl.runs.prepare import Bench, prepare
-from hsfl.runs.record import clients_record, make_record, summarise
-from hsfl.runs.records import CutsRecord
-from hsfl.runs.round_records import Averaged, RoundRecord
-from hsfl.runs.tables import write_tables
+from hsfl.runs.progress import Observer
+from hsfl.runs.records import Averaged, CutsRecord, RoundRecord
+from hsfl.runs.round_tables import write_tables
+from hsfl.runs.write_records import clients_record, make_record, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, num_seen

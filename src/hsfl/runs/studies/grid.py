@@ -12,8 +12,8 @@ from typing import Any
 
 from hsfl.config import RunConfig, flatten, with_changes
 from hsfl.errors import InputError
-from hsfl.runs.contenders import contender, split_label
 from hsfl.runs.folder import path_name
+from hsfl.runs.studies.contenders import contender, split_label
 
 EXAMPLE = "network.subchannel_hz=0.5e6,1e6,2e6"
 NOT_SWEPT = {"seed": "repeat with other seeds by --seeds", "framework": "give several frameworks with -f"}

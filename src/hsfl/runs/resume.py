@@ -1,7 +1,10 @@
-"""How a run begins: anew in an empty folder, or from the checkpoint of a run that stopped."""
+"""How a run begins: anew in an empty folder, or from the checkpoint of a run that stopped.
+
+What the rounds of a run work with, and where a run stands between two rounds.
+"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from hsfl import plugins
 from hsfl.config import OWN_MODEL, RunConfig, resolved, with_changes
@@ -9,17 +12,47 @@ from hsfl.engines.engine import Engine
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.framework_table import method
-from hsfl.frameworks.framework import State
+from hsfl.frameworks.framework import Framework, State
+from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning.fleet_from_file import fleet_notes
+from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.checkpoint import load_checkpoint
 from hsfl.runs.environment import check_inputs
 from hsfl.runs.folder import RunFolder, check_same_run
-from hsfl.runs.observer import Observer
-from hsfl.runs.parts import Parts, Position
+from hsfl.runs.prepare import Bench
+from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
-from hsfl.runs.record import clients_record
 from hsfl.runs.records import RunStanding
+from hsfl.runs.write_records import clients_record
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the rounds of a run work with."""
+
+    bench: Bench
+    engine: Engine
+    framework: Framework
+    clock: RoundClock
+    folder: RunFolder
+    observer: Observer
+
+    @property
+    def config(self) -> RunConfig:
+        return self.bench.task.config
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands between two rounds."""
+
+    state: State
+    standing: RunStanding
+    now_s: float  # simulated seconds since the run began
+    estimated: UnitState | None = (
+        None  # the joined model with estimated statistics, where the last round estimated them
+    )
 
 
 def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:

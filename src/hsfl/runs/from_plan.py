@@ -14,7 +14,7 @@ from hsfl.config.reading import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record
 from hsfl.framework_table import method
-from hsfl.runs.numbers import Index
+from hsfl.runs.records import Index
 
 DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides
 

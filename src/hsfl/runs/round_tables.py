@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.files import write_csv
-from hsfl.runs.round_records import RoundRecord
+from hsfl.runs.records import RoundRecord
 
 ROUND_FIELDS = (
     *("round", "sim_time_s", "test_accuracy", "balanced_accuracy", "train_loss", "test_loss"),
