@@ -26,14 +26,13 @@ import torch
 from grpc import aio
 
 from hsfl.config import parse_config
-from hsfl.deploy.certs import Authority
-from hsfl.deploy.client_messages import Batch, Gradient, Hello, OwnSpeeds, Ready, Welcome
-from hsfl.deploy.credentials import add_port, open_channel
 from hsfl.deploy.demo import free_port, toml_lines
-from hsfl.deploy.kit import make_kit
-from hsfl.deploy.limits import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, server_options
-from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.serving import Peer, read
+from hsfl.deploy.model_kit import make_kit
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.credentials import add_port, open_channel
+from hsfl.deploy.wire.client_messages import Batch, Gradient, Hello, OwnSpeeds, Ready, Welcome
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.transport import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, Peer, read, server_options
 from hsfl.frameworks import find_framework
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare

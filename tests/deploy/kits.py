@@ -3,7 +3,7 @@
 from functools import cache
 
 from hsfl.config import parse_config
-from hsfl.deploy.kit import Kit, make_kit
+from hsfl.deploy.model_kit import Kit, make_kit
 from tests.deploy.fleet import RUN
 
 

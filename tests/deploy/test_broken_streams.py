@@ -11,14 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.attending import Attending
-from hsfl.deploy.client_messages import Batch, Enter, Round
 from hsfl.deploy.client_round import RoundWork
-from hsfl.deploy.compute import Compute
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.identity import Identity, set_caller
-from hsfl.deploy.stepping import Stepping
-from hsfl.deploy.tails import Tail
+from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.handlers import Attending, Stepping
+from hsfl.deploy.main.main_round import Tail
+from hsfl.deploy.trust.identity import Identity, set_caller
+from hsfl.deploy.wire.client_messages import Batch, Enter, Round
+from hsfl.deploy.wire.frames import WireError
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.test_tails import STREAM, batch, step, tail

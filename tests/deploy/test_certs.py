@@ -12,11 +12,11 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from hsfl.deploy import certs as module
-from hsfl.deploy.bundle import check_own
-from hsfl.deploy.certs import Authority
-from hsfl.deploy.denylist import Denylist, read_denylist
-from hsfl.deploy.identity import Refused, check_name, named_by, uris
+from hsfl.deploy.trust import authority as module
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.bundle import check_own
+from hsfl.deploy.trust.denylist import Denylist, read_denylist
+from hsfl.deploy.trust.identity import Refused, check_name, named_by, uris
 from hsfl.errors import InputError
 from tests.small_runs import hsfl, refused
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hsfl.deploy.compute import Compute, FairQueue
+from hsfl.deploy.main.compute_queue import Compute, FairQueue
 
 
 def served(weights: dict[str, float], turns: int, cost: float = 1.0) -> dict[str, int]:

@@ -10,17 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.client_messages import Fetch, Upload, Uploaded
-from hsfl.deploy.compute import Compute
 from hsfl.deploy.edge_server import Edge
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.identity import Identity, set_caller
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.main.compute_queue import Compute
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.server_messages import Await, Begin, Done, Have, Open, Seat, Standing
 from hsfl.deploy.settings import sent_settings
-from hsfl.deploy.states import chunks, state_bytes
+from hsfl.deploy.trust.identity import Identity, set_caller
+from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.model_chunks import chunks, state_bytes
+from hsfl.deploy.wire.server_messages import Await, Begin, Done, Have, Open, Seat, Standing
 from hsfl.models.state import UnitState
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside

@@ -10,16 +10,16 @@ import torch
 
 from hsfl.config import parse_config
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
 from hsfl.deploy.client_round import Channels
-from hsfl.deploy.evaluating import Evaluating, checked_tally
-from hsfl.deploy.evaluation import Evaluation
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.identity import Identity, set_caller
-from hsfl.deploy.messages import pack
-from hsfl.deploy.own import ClientSetup
-from hsfl.deploy.server_messages import Seat
-from hsfl.deploy.serving import read
+from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.main.main_round import Evaluation
+from hsfl.deploy.main.remote_evaluation import Evaluating, checked_tally
+from hsfl.deploy.trust.identity import Identity, set_caller
+from hsfl.deploy.wire.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.server_messages import Seat
+from hsfl.deploy.wire.transport import read
 from hsfl.models.state import load_state
 from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import make_images, prepare

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hsfl.deploy import frames
-from hsfl.deploy.client_messages import (
+from hsfl.deploy.wire import frames
+from hsfl.deploy.wire.client_messages import (
     Batch,
     Chunk,
     End,
@@ -22,10 +22,10 @@ from hsfl.deploy.client_messages import (
     Tallied,
     Welcome,
 )
-from hsfl.deploy.frames import MAGIC, PREFIX, VERSION, WireError
-from hsfl.deploy.messages import KINDS, expect, expect_any, pack, unpack
-from hsfl.deploy.server_messages import Have, Open, Seat, Standing, Swap
-from hsfl.deploy.states import CHUNK_BYTES, Collector, chunks
+from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
+from hsfl.deploy.wire.messages import KINDS, expect, expect_any, pack, unpack
+from hsfl.deploy.wire.model_chunks import CHUNK_BYTES, Collector, chunks
+from hsfl.deploy.wire.server_messages import Have, Open, Seat, Standing, Swap
 
 NUM_MUTATIONS = int(os.environ.get("HSFL_FUZZ", "10000"))  # 100,000 by command
 

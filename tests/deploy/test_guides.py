@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.deploy.client_messages import Hello
-from hsfl.deploy.messages import KINDS, pack
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
+from hsfl.deploy.wire.client_messages import Hello
+from hsfl.deploy.wire.messages import KINDS, pack
 
 DOCS = Path(__file__).parents[2] / "docs"
 

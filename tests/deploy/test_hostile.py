@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file, save
 
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.client_messages import Batch, Chunk, Enter, Entered, Upload
 from hsfl.deploy.client_round import OpenRound, RoundWork
+from hsfl.deploy.device_data import ClientSetup
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.own import ClientSetup
-from hsfl.deploy.serving import read
 from hsfl.deploy.settings import ClientSettings
+from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.transport import read
 from hsfl.models.state import UnitState
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside

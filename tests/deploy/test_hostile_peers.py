@@ -12,22 +12,21 @@ import numpy as np
 import pytest
 
 from hsfl import deploy
-from hsfl.deploy.attending import Attending
-from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.client_messages import Batch, OwnSpeeds, Ready
-from hsfl.deploy.credentials import open_channel, plaintext_metadata
-from hsfl.deploy.edge_link import EdgeLost, _lost
-from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
-from hsfl.deploy.frames import MAGIC, PREFIX, VERSION, WireError
-from hsfl.deploy.limits import LEAST_MESSAGE_BYTES
+from hsfl.deploy.cut_planner import Planner
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.messages import KINDS, expect, pack, unpack
+from hsfl.deploy.main.edge_link import EdgeLost, _lost
+from hsfl.deploy.main.handlers import Attending
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.plan import Planner
 from hsfl.deploy.processes import certs_folder
-from hsfl.deploy.serving import Served, listen
 from hsfl.deploy.settings import ClientSettings
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.credentials import open_channel, plaintext_metadata
+from hsfl.deploy.wire.client_messages import Batch, OwnSpeeds, Ready
+from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
+from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
+from hsfl.deploy.wire.messages import KINDS, expect, pack, unpack
+from hsfl.deploy.wire.transport import LEAST_MESSAGE_BYTES, Served, listen
 from hsfl.errors import DataMissing, InputError
 from hsfl.models.cost_table import measure
 from hsfl.runs.prepare import make_model

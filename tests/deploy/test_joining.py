@@ -11,15 +11,15 @@ import pytest
 
 from hsfl.commands.deploying import _say_end
 from hsfl.deploy import client as client_module
-from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import Away, ClientProcess
-from hsfl.deploy.client_messages import Hello, Welcome
-from hsfl.deploy.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.logs import open_log, scrubbed
-from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.main.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.processes import run_client
-from hsfl.deploy.serving import Backoff
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.wire.client_messages import Hello, Welcome
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.transport import Backoff
 from hsfl.errors import InputError
 from hsfl.runs.client_data import read_data
 from tests.deploy.fleet import RUN, changed

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.keeping import Keeping
+from hsfl.deploy.main.server_checkpoint import Keeping
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
 from hsfl.report.watch import make_server

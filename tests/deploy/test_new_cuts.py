@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.config import parse_config
-from hsfl.deploy import plan
-from hsfl.deploy.edge_link import EdgeLink
-from hsfl.deploy.plan import Planner
+from hsfl.deploy import cut_planner
+from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.frameworks import find_framework
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
@@ -61,8 +61,8 @@ def test_a_plan_that_changes_cuts_brings_the_units_that_are_needed(
         return await give(self, round, like)
 
     monkeypatch.setattr(Planner, "_choose", choose)
-    monkeypatch.setattr(plan, "GAIN", np.inf)  # any change of cuts is worth it
-    monkeypatch.setattr(plan, "WORTH", -1.0)  # and is made as a whole
+    monkeypatch.setattr(cut_planner, "GAIN", np.inf)  # any change of cuts is worth it
+    monkeypatch.setattr(cut_planner, "WORTH", -1.0)  # and is made as a whole
     monkeypatch.setattr(EdgeLink, "take_units", take_units)
     monkeypatch.setattr(EdgeLink, "give_units", give_units)
     inside = Inside(tmp_path, MEASURED_RUN, NAMES, more={"evaluate": "none"})

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.desk import Desk
-from hsfl.deploy.edge_link import EdgeLink, EdgeLost
-from hsfl.deploy.main_server import Main
+from hsfl.deploy.main.edge_link import EdgeLink, EdgeLost
+from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.main_server import Main
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hsfl.deploy.certs import Authority
-from hsfl.deploy.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.diagnosis import diagnose
-from hsfl.deploy.gate import Gate
-from hsfl.deploy.health import CHECK, NOT_SERVING, SERVING, WATCH, Health, decode_service, encode_status
-from hsfl.deploy.identity import ROLES
 from hsfl.deploy.logs import open_log, scrubbed
 from hsfl.deploy.metrics import Metrics, serve
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_metadata
+from hsfl.deploy.trust.gate import Gate
+from hsfl.deploy.trust.identity import ROLES
+from hsfl.deploy.wire.health import CHECK, NOT_SERVING, SERVING, WATCH, Health, decode_service, encode_status
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import forged, in_loop, serving
 

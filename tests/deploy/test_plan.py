@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.client_messages import OwnSpeeds, Ready
+from hsfl.deploy.cut_planner import Planner
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.plan import Planner
+from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure
 from tests.deploy.fleet import RUN, changed

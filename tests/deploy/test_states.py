@@ -4,10 +4,10 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.states import most_state_bytes, read_state, read_sum, state_bytes, sum_bytes
-from hsfl.deploy.store import Store
-from hsfl.deploy.sums import agreed
+from hsfl.deploy.edge_server import agreed
+from hsfl.deploy.unit_store import Store
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.model_chunks import most_state_bytes, read_state, read_sum, state_bytes, sum_bytes
 from hsfl.errors import InputError
 from hsfl.training.roles import Finished
 from tests.deploy.kits import small_kit

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from hsfl.deploy.client_messages import Batch, End, Gradient
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.main_round import SpareTails
-from hsfl.deploy.messages import expect
-from hsfl.deploy.tails import Tail
+from hsfl.deploy.main.main_round import SpareTails, Tail
+from hsfl.deploy.wire.client_messages import Batch, End, Gradient
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import expect
 from tests.deploy.kits import small_kit
 
 CUT, SAMPLES = 2, 20  # batches of 8, 8 and 4

@@ -13,10 +13,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from hsfl.deploy import gate
-from hsfl.deploy.certs import Authority
-from hsfl.deploy.credentials import add_port, is_loopback, open_channel, plaintext_metadata
-from hsfl.deploy.identity import check_current
+from hsfl.deploy.trust import gate
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.credentials import add_port, is_loopback, open_channel, plaintext_metadata
+from hsfl.deploy.trust.identity import check_current
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import OPEN, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
 

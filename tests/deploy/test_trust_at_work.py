@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.certs import Authority
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import OpenRound
-from hsfl.deploy.own import ClientSetup
+from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.trust.authority import Authority
 from hsfl.errors import InputError
 from tests.deploy.fleet import RUN, changed, fleet, simulated
 from tests.deploy.inside import Inside

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.client_messages import OwnSpeeds, Ready
-from hsfl.deploy.kit import make_kit
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main_server import Main
-from hsfl.deploy.roster import Member, Roster
+from hsfl.deploy.main.main_server import Main
+from hsfl.deploy.main.roster import Member, Roster
+from hsfl.deploy.model_kit import make_kit
 from hsfl.deploy.settings import MainSettings, run_config
+from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
 from hsfl.planning.participation import choose_clients, choose_present
 from tests.deploy.fleet import RUN, changed

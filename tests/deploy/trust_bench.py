@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hsfl.deploy.certs import Authority
-from hsfl.deploy.credentials import add_port
-from hsfl.deploy.denylist import Denylist
-from hsfl.deploy.gate import Gate
-from hsfl.deploy.identity import caller
+from hsfl.deploy.trust.authority import Authority
+from hsfl.deploy.trust.credentials import add_port
+from hsfl.deploy.trust.denylist import Denylist
+from hsfl.deploy.trust.gate import Gate
+from hsfl.deploy.trust.identity import caller
 
 CLIENT = (ExtendedKeyUsageOID.CLIENT_AUTH,)
 WHO, TALK, WRITE, SUMS = "/t.Main/Who", "/t.Main/Talk", "/t.Main/Write", "/t.Main/Sums"

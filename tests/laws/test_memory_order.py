@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hsfl.deploy.client_messages import Batch
-from hsfl.deploy.messages import pack, unpack
+from hsfl.deploy.wire.client_messages import Batch
+from hsfl.deploy.wire.messages import pack, unpack
 from hsfl.engines.ray_engine import array_of, tensor_of
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import dense, usual_strides

@@ -14,7 +14,7 @@ from torch import nn
 
 import hsfl
 from hsfl.config import read_config
-from hsfl.deploy.kit import make_kit
+from hsfl.deploy.model_kit import make_kit
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.report.comparing import gained, read_comparison

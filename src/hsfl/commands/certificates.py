@@ -10,7 +10,7 @@ from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_c
 from hsfl.formats import count
 
 if TYPE_CHECKING:
-    from hsfl.deploy.certs import Authority, Issued
+    from hsfl.deploy.trust.authority import Authority, Issued
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -26,7 +26,7 @@ YEAR = 365
 
 def _authority(folder: Path) -> "Authority":
     need_deploy_extra()
-    from hsfl.deploy.certs import Authority  # here, because cryptography is an extra
+    from hsfl.deploy.trust.authority import Authority  # here, because cryptography is an extra
 
     return Authority(folder)
 
@@ -36,7 +36,7 @@ def init(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = Fals
     """Make a CA, and the bundles of the main and the edge server."""
     with one_line_errors():
         need_deploy_extra()
-        from hsfl.deploy.certs import Authority  # here, because cryptography is an extra
+        from hsfl.deploy.trust.authority import Authority  # here, because cryptography is an extra
 
         authority = Authority.create(folder, days)
         issued = authority.issued()

@@ -9,27 +9,16 @@ from typing import Any
 import torch
 from grpc import aio
 
-from hsfl.deploy.bundle import without_folder
-from hsfl.deploy.client_evaluation import evaluate
-from hsfl.deploy.client_messages import (
-    Evaluate,
-    Hello,
-    Leave,
-    OwnSpeeds,
-    Ready,
-    Round,
-    RoundOver,
-    Stop,
-    Welcome,
-)
-from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork
-from hsfl.deploy.frames import WireError
+from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate
+from hsfl.deploy.device_data import ClientSetup, prepare_setup
 from hsfl.deploy.logs import Log, scrubbed
-from hsfl.deploy.messages import expect, expect_any, pack
-from hsfl.deploy.own import ClientSetup, prepare_setup
-from hsfl.deploy.probe import measure_rates
-from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
 from hsfl.deploy.settings import ClientSettings
+from hsfl.deploy.trust.bundle import without_folder
+from hsfl.deploy.wire.client_messages import Evaluate, Hello, Leave, OwnSpeeds, Ready, Round, RoundOver, Stop, Welcome
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.link_probe import measure_rates
+from hsfl.deploy.wire.messages import expect, expect_any, pack
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
 from hsfl.training.step import Part

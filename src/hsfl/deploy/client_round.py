@@ -1,6 +1,11 @@
 """A client's part in one round: fetch the head, train with the main server, upload the head.
 
-Every stream may break and is then made anew."""
+Every stream may break and is then made anew.
+
+A client's part in an evaluation: the averaged head runs on the client's own test samples, and the main server counts.
+
+Smashed data and labels of the test samples go up as those of training samples do. Where all units are the client's, it counts itself.
+"""
 
 import asyncio
 import time
@@ -8,17 +13,34 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from grpc import aio
 from torch import Tensor
 
 from hsfl.data.passes import RoundSteps
-from hsfl.deploy.client_messages import Batch, End, Ended, Enter, Entered, Fetch, Gradient, Round, Upload, Uploaded
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.own import ClientSetup
-from hsfl.deploy.serving import Backoff, Peer, is_refusal, read
-from hsfl.deploy.states import collect, most_state_bytes, read_state, send, state_bytes
-from hsfl.models.state import UnitState
+from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.wire.client_messages import (
+    Batch,
+    End,
+    Ended,
+    Enter,
+    Entered,
+    Evaluate,
+    Evaluated,
+    Fetch,
+    Gradient,
+    Round,
+    Tallied,
+    Upload,
+    Uploaded,
+)
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, read_state, send, state_bytes
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read
+from hsfl.models.state import UnitState, load_state
+from hsfl.training.batches import Images
+from hsfl.training.evaluation import num_batches, tally
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Client
 from hsfl.training.step import Part, StepKey, learning_rate
@@ -209,3 +231,41 @@ class _Steps:
         if answer.step != step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
             raise WireError("order", f"an answer to step {answer.step} where {step} was asked")
         return loss, gradient
+
+
+Compute = Callable[..., Awaitable[Any]]  # does work on the compute thread
+
+
+async def evaluate(setup: ClientSetup, order: Evaluate, channels: Channels, compute: Compute) -> int:
+    """Send all test samples through the averaged model; returns how many there are."""
+    call = channels.main.stream("Evaluate")
+    try:
+        await call.write(pack(Enter(order.attempt)))
+        head = await fetch_head(channels.edge, order.attempt, setup.kit.empty(0, order.cut))
+        await compute(_load, setup, head)
+        test, size = setup.test, setup.kit.config.train.batch_size
+        steps = 0 if test is None else num_batches(test, size)
+        for step in range(steps):
+            await call.write(await compute(_message, setup, test, order.cut, step))
+        await call.write(pack(Evaluated(steps)))
+        expect(await read(call), Ended)
+    finally:
+        call.cancel()  # so the main server does not wait for a client that gave up; no effect after the end
+    return 0 if test is None else len(test)
+
+
+def _load(setup: ClientSetup, head: UnitState) -> None:
+    load_state(head, setup.kit.model)
+    setup.kit.model.eval()
+
+
+@torch.no_grad()
+def _message(setup: ClientSetup, test: Images, cut: int, step: int) -> bytes:
+    """One batch of test samples, as it goes to the main server."""
+    kit, size = setup.kit, setup.kit.config.train.batch_size
+    if cut == kit.num_units:
+        counted = tally(kit.model, test, kit.num_classes, step, size)
+        sums = [int(number) for number in counted.sums]
+        return pack(Tallied(step, counted.loss, sums[: kit.num_classes], sums[kit.num_classes :]))
+    samples = slice(step * size, (step + 1) * size)
+    return pack(Batch(step), {"smashed": kit.model.head(cut)(test.floats(test.x[samples])), "labels": test.y[samples]})

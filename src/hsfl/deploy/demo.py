@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.config import parse_config
-from hsfl.deploy.certs import Authority
+from hsfl.deploy.trust.authority import Authority
 from hsfl.errors import InputError
 from hsfl.files import write_atomic
 from hsfl.runs.folder import RunFolder, holds_something

@@ -5,8 +5,8 @@ import socket
 import ssl
 from pathlib import Path
 
-from hsfl.deploy.bundle import CA, files_in
-from hsfl.deploy.identity import host_name
+from hsfl.deploy.trust.bundle import CA, files_in
+from hsfl.deploy.trust.identity import host_name
 from hsfl.errors import InputError
 
 EXPIRED, NOT_YET_VALID = 10, 9  # verify codes of X.509

@@ -3,39 +3,32 @@
 The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the
 round with the list of agreed clients. The disk holds the last two rounds of each run. All else may be lost with this
 process, and is asked for again.
+
+A round at the edge server: who takes part, and whose heads are complete.
+
+The end of a round at a server: the sides of the agreed clients are summed, and only then.
 """
 
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hsfl.deploy.client_messages import Fetch, Upload, Uploaded
-from hsfl.deploy.compute import Compute
-from hsfl.deploy.edge_round import EdgeRound, checked_head, joined
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.identity import caller
-from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
-from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.main.compute_queue import Compute
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.probe import probe
-from hsfl.deploy.server_messages import (
-    Await,
-    Begin,
-    Done,
-    GiveUnits,
-    Have,
-    Open,
-    Seat,
-    Standing,
-    Swap,
-    TakeUnits,
-)
-from hsfl.deploy.serving import Served, must_hear
+from hsfl.deploy.model_kit import Kit, make_kit
 from hsfl.deploy.settings import received_config
-from hsfl.deploy.states import (
+from hsfl.deploy.trust.identity import caller
+from hsfl.deploy.unit_store import Store
+from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.link_probe import probe
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.model_chunks import (
     collect,
     most_state_bytes,
     most_sum_bytes,
@@ -46,12 +39,58 @@ from hsfl.deploy.states import (
     sum_bytes,
     together,
 )
-from hsfl.deploy.store import Store
-from hsfl.deploy.sums import agreed
+from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
+from hsfl.deploy.wire.transport import Served, must_hear
 from hsfl.errors import InputError
+from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
-from hsfl.training.aggregate import PartialSum, most_after
+from hsfl.training.aggregate import Diverged, PartialSum, check_growth, most_after
 from hsfl.training.roles import Finished, Server
+
+
+@dataclass
+class EdgeRound:
+    """An open round: who takes part, and whose heads are complete."""
+
+    round: int
+    attempt: str
+    state: UnitState  # units [0, max cut)
+    seats: dict[str, Seat]  # by name
+    most: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
+    finished: dict[int, Finished] = field(default_factory=dict)
+    model_up_s: dict[int, float] = field(default_factory=dict)
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason, and words
+    up_bytes: int = 0
+    down_bytes: int = 0
+    began_s: float = field(default_factory=time.perf_counter)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+def joined(before: UnitState, more: UnitState) -> UnitState:
+    """The units of both states; `more` begins where `before` ends."""
+    return join(before, more)[0 : more.stop].clone()
+
+
+def checked_head(content: bytes, like: UnitState, most: tuple[float, ...]) -> UnitState:
+    """The head in a safetensors file. A number that is not finite, or larger than its unit's `most`, is a WireError."""
+    head = read_state(content, like)
+    try:
+        check_growth(head, most)
+    except Diverged as error:
+        raise WireError("diverged", str(error)) from None
+    return head
+
+
+def agreed(state: UnitState, sides: Mapping[int, Finished], kept: Sequence[int]) -> Server:
+    """A server that has summed the sides of these clients. state: the units that the round began with.
+
+    The grid of the sums follows from the samples of the agreed clients, as in a simulation that keeps the same clients."""
+    num_samples = sum(sides[seat].weight for seat in kept)
+    server = Server(state, PartialSum.zero(state, num_samples))
+    for seat in kept:
+        server.finish(seat, sides[seat].state, sides[seat].weight)
+    server.commit(kept)
+    return server
 
 
 class Edge:

@@ -8,14 +8,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from hsfl.deploy.credentials import is_loopback
+from hsfl.deploy.trust.credentials import is_loopback
 from hsfl.errors import InputError
 
 PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
 LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
-    *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.identity.Refused
+    *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
     *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
 )
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms

@@ -11,24 +11,24 @@ import torch
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
-from hsfl.deploy.bundle import check_own
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.compute import Compute
-from hsfl.deploy.desk import Desk
+from hsfl.deploy.cut_planner import Planner
 from hsfl.deploy.diagnosis import diagnose
-from hsfl.deploy.edge_link import EdgeLink
 from hsfl.deploy.edge_server import Edge
-from hsfl.deploy.identity import check_name, role_of
-from hsfl.deploy.keeping import Keeping
-from hsfl.deploy.kit import Kit, make_kit
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main_server import Main
+from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.edge_link import EdgeLink
+from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.main_server import Main
+from hsfl.deploy.main.roster import Roster
+from hsfl.deploy.main.server_checkpoint import Keeping
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.metrics import serve as serve_metrics
-from hsfl.deploy.plan import Planner
-from hsfl.deploy.roster import Roster
-from hsfl.deploy.serving import listen
+from hsfl.deploy.model_kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
+from hsfl.deploy.trust.bundle import check_own
+from hsfl.deploy.trust.identity import check_name, role_of
+from hsfl.deploy.wire.transport import listen
 from hsfl.errors import InputError
 from hsfl.files import writing
 from hsfl.models.cost_table import measure

@@ -7,12 +7,12 @@ from typing import Any
 
 from grpc import aio
 
-from hsfl.deploy.desk import Desk
-from hsfl.deploy.keeping import Keeping
-from hsfl.deploy.messages import expect, pack
-from hsfl.deploy.server_messages import AskStatus, Status
-from hsfl.deploy.serving import Peer
+from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.server_checkpoint import Keeping
 from hsfl.deploy.settings import MainSettings
+from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.server_messages import AskStatus, Status
+from hsfl.deploy.wire.transport import Peer
 from hsfl.errors import InputError
 
 

@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from hsfl.deploy.identity import Identity, Refused, identity_of
+from hsfl.deploy.trust.identity import Identity, Refused, identity_of
 from hsfl.errors import InputError
 
 CA, CERTIFICATE, KEY, DENYLIST = "ca.pem", "cert.pem", "key.pem", "denylist.txt"  # denylist.txt is on servers alone

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hsfl.deploy.fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.message_fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
 
 
 @strict

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hsfl.deploy import bundle
-from hsfl.deploy.denylist import read_denylist, write_denylist
-from hsfl.deploy.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
+from hsfl.deploy.trust import bundle
+from hsfl.deploy.trust.denylist import read_denylist, write_denylist
+from hsfl.deploy.trust.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, writing
 from hsfl.runs.folder import LOCK, lock

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hsfl.deploy.fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.message_fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
 
 
 @strict

@@ -9,9 +9,9 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.registry import Dataset
-from hsfl.deploy.client_messages import Welcome
-from hsfl.deploy.kit import Kit, make_kit
+from hsfl.deploy.model_kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, own_data, received_config
+from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.errors import InputError
 from hsfl.runs.client_data import divide, read_data
 from hsfl.runs.prepare import make_images

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import cast
 
-from hsfl.deploy.kit import Kit
+from hsfl.deploy.cut_planner import Planner, RoundPlan
+from hsfl.deploy.main.main_round import Tail
+from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.plan import Planner, RoundPlan
-from hsfl.deploy.roster import Roster
-from hsfl.deploy.tails import Tail
+from hsfl.deploy.model_kit import Kit
 from hsfl.files import write_json
 from hsfl.formats import all_rounded
 from hsfl.models.state import UnitState

@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hsfl.deploy.denylist import Denylist
-from hsfl.deploy.identity import (
+from hsfl.deploy.trust.denylist import Denylist
+from hsfl.deploy.trust.identity import (
     Identity,
     Refused,
     check_current,

@@ -11,21 +11,19 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from hsfl.deploy.attending import Attending
-from hsfl.deploy.client_messages import RoundOver
-from hsfl.deploy.desk import Desk
-from hsfl.deploy.edge_link import EdgeLost
-from hsfl.deploy.keeping import Keeping
-from hsfl.deploy.main_round import MainRound, SpareTails, begin_round
-from hsfl.deploy.messages import pack
-from hsfl.deploy.probe import probe
-from hsfl.deploy.record import write_clients
-from hsfl.deploy.server_messages import Have, Swap
-from hsfl.deploy.serving import Backoff, Served, Stopped, unless_stopped
+from hsfl.deploy.edge_server import agreed
+from hsfl.deploy.main.edge_link import EdgeLost
+from hsfl.deploy.main.handlers import Attending, Desk, Stepping
+from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
+from hsfl.deploy.main.server_checkpoint import Keeping
+from hsfl.deploy.run_record import write_clients
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.status import status_handler
-from hsfl.deploy.stepping import Stepping
-from hsfl.deploy.sums import agreed
+from hsfl.deploy.wire.client_messages import RoundOver
+from hsfl.deploy.wire.link_probe import probe
+from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.server_messages import Have, Swap
+from hsfl.deploy.wire.transport import Backoff, Served, Stopped, unless_stopped
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState

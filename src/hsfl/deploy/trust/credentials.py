@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hsfl.deploy.bundle import Bundle, check_own, files_in, without_folder
-from hsfl.deploy.identity import NAME_HEADER, check_name, host_name
+from hsfl.deploy.trust.bundle import Bundle, check_own, files_in, without_folder
+from hsfl.deploy.trust.identity import NAME_HEADER, check_name, host_name
 from hsfl.errors import InputError
 from hsfl.files import stamp
 

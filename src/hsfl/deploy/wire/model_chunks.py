@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from hsfl.deploy.client_messages import Chunk
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.messages import expect, pack
+from hsfl.deploy.wire.client_messages import Chunk
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import expect, pack
 from hsfl.models.state import Layout, UnitState
 from hsfl.training.aggregate import PartialSum
 

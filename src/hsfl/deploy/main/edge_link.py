@@ -7,24 +7,11 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from hsfl.deploy.bundle import without_folder
-from hsfl.deploy.kit import Kit
-from hsfl.deploy.messages import Message, expect, pack
-from hsfl.deploy.server_messages import (
-    Await,
-    Begin,
-    Done,
-    GiveUnits,
-    Have,
-    Open,
-    Seat,
-    Standing,
-    Swap,
-    TakeUnits,
-)
-from hsfl.deploy.serving import Peer, read
+from hsfl.deploy.model_kit import Kit
 from hsfl.deploy.settings import sent_settings
-from hsfl.deploy.states import (
+from hsfl.deploy.trust.bundle import without_folder
+from hsfl.deploy.wire.messages import Message, expect, pack
+from hsfl.deploy.wire.model_chunks import (
     collect,
     most_state_bytes,
     most_sum_bytes,
@@ -35,6 +22,8 @@ from hsfl.deploy.states import (
     sum_bytes,
     together,
 )
+from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
+from hsfl.deploy.wire.transport import Peer, read
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum

@@ -11,9 +11,9 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.passes import samples_of_round
-from hsfl.deploy.client_messages import OwnSpeeds, Ready
-from hsfl.deploy.fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.deploy.logs import Log
+from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
+from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable

@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 
-from hsfl.deploy.client_messages import Batch, Ended, Enter, Evaluated, Tallied
-from hsfl.deploy.desk import Desk
-from hsfl.deploy.evaluation import Evaluation
-from hsfl.deploy.fields import MOST_SAMPLES
-from hsfl.deploy.frames import WireError
-from hsfl.deploy.identity import caller
-from hsfl.deploy.kit import Kit
-from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import expect, expect_any, pack
-from hsfl.deploy.server_messages import Seat
-from hsfl.deploy.serving import must_hear
+from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch
+from hsfl.deploy.model_kit import Kit
 from hsfl.deploy.settings import TAU_S
-from hsfl.deploy.tails import check_batch
+from hsfl.deploy.trust.identity import caller
+from hsfl.deploy.wire.client_messages import Batch, Ended, Enter, Evaluated, Tallied
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.message_fields import MOST_SAMPLES
+from hsfl.deploy.wire.messages import expect, expect_any, pack
+from hsfl.deploy.wire.server_messages import Seat
+from hsfl.deploy.wire.transport import must_hear
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.evaluation import Quality, Tally, merged, tally_output
 

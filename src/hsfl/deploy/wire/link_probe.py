@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from hsfl.deploy.client_messages import Probe
-from hsfl.deploy.messages import expect_any, pack
-from hsfl.deploy.serving import Peer
+from hsfl.deploy.wire.client_messages import Probe
+from hsfl.deploy.wire.messages import expect_any, pack
+from hsfl.deploy.wire.transport import Peer
 
 PROBE_BYTES = 1 << 19
 TRIES = 3

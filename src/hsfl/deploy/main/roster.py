@@ -5,7 +5,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hsfl.deploy.client_messages import Ready
+from hsfl.deploy.wire.client_messages import Ready
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_json
 

@@ -4,8 +4,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from hsfl.deploy import frames
-from hsfl.deploy.client_messages import (
+from hsfl.deploy.wire import frames
+from hsfl.deploy.wire.client_messages import (
     Batch,
     Chunk,
     End,
@@ -28,8 +28,8 @@ from hsfl.deploy.client_messages import (
     Uploaded,
     Welcome,
 )
-from hsfl.deploy.frames import Frame, WireError
-from hsfl.deploy.server_messages import (
+from hsfl.deploy.wire.frames import Frame, WireError
+from hsfl.deploy.wire.server_messages import (
     AskStatus,
     Await,
     Begin,

@@ -8,17 +8,17 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
-from hsfl.deploy.client_messages import RoundOver, Stop
-from hsfl.deploy.desk import Desk
-from hsfl.deploy.edge_link import EdgeLost
-from hsfl.deploy.evaluating import Evaluating
-from hsfl.deploy.main_round import MainRound
-from hsfl.deploy.messages import pack
+from hsfl.deploy.main.edge_link import EdgeLost
+from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.main_round import MainRound
+from hsfl.deploy.main.remote_evaluation import Evaluating
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.record import make_record, save_model, write_end
-from hsfl.deploy.serving import Backoff
+from hsfl.deploy.run_record import make_record, save_model, write_end
 from hsfl.deploy.settings import TAU_S
-from hsfl.deploy.store import Store
+from hsfl.deploy.unit_store import Store
+from hsfl.deploy.wire.client_messages import RoundOver, Stop
+from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.transport import Backoff
 from hsfl.files import checked
 from hsfl.formats import rounded
 from hsfl.frameworks.framework import join

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from hsfl.deploy.kit import Kit
+from hsfl.deploy.model_kit import Kit
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch
 from hsfl.models.state import UnitState

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from hsfl.config import RunConfig
-from hsfl.deploy.states import fingerprint
+from hsfl.deploy.wire.model_chunks import fingerprint
 from hsfl.errors import InputError
 from hsfl.models.sample_fit import check_fits, example
 from hsfl.models.state import Layout, UnitState, read_state

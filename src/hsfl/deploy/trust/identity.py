@@ -53,7 +53,7 @@ _CALLER: ContextVar[Identity] = ContextVar("hsfl_caller")
 
 
 def caller() -> Identity:
-    """Who calls the handler that runs now; hsfl.deploy.gate has checked it."""
+    """Who calls the handler that runs now; hsfl.deploy.trust.gate has checked it."""
     return _CALLER.get()
 
 

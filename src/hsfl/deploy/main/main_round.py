@@ -1,0 +1,294 @@
+"""A round at the main server: who takes part, who is complete, who was dropped, and why.
+
+The main server's side of one client's round: every batch is checked, stepped once, and answered; a step asked for again after a
+broken stream gets the answer of before.
+
+An evaluation by the clients' own test samples, as the main server holds it while it lasts.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hsfl.data.passes import RoundSteps
+from hsfl.deploy.cut_planner import RoundPlan
+from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.server_messages import Have, Seat
+from hsfl.models.state import UnitState
+from hsfl.training.aggregate import Diverged, check_growth, most_after
+from hsfl.training.evaluation import Quality, Tally, quality
+from hsfl.training.roles import Finished, Session
+from hsfl.training.step import Part, StepKey, learning_rate
+
+
+def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
+    """Refuse smashed data and labels whose shapes, types or values cannot be those of so many samples at this cut."""
+    smashed, labels = tensors["smashed"], tensors["labels"]
+    wanted = (num_samples, *kit.shapes[cut])
+    if tuple(smashed.shape) != wanted or smashed.dtype != kit.initial.floats.dtype:
+        raise WireError("shape", f"smashed data are {smashed.dtype} {tuple(smashed.shape)}, not {wanted}")
+    if labels.shape != wanted[:1] or labels.dtype != torch.int64:
+        raise WireError("shape", f"labels are {labels.dtype} {tuple(labels.shape)}, not int64 {wanted[:1]}")
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < kit.num_classes):
+        raise WireError("protocol", f"a label outside 0 to {kit.num_classes - 1}")
+    if not bool(torch.isfinite(smashed).all()):
+        raise WireError("not_finite", "smashed data with a number that is NaN or infinite")
+
+
+@dataclass(eq=False)
+class Tail:
+    """One client of an open round, and the units above its cut."""
+
+    kit: Kit
+    round: int
+    seat: int
+    name: str
+    cut: int
+    num_samples: int
+    state: UnitState  # units [cut, num_units) as the round began
+    part: Part | None  # the working copy; None: the client holds all units
+    lr: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    dropped: str | None = None  # why the client was dropped
+    end: End | None = None  # what the client said when its batches were done
+
+    def __post_init__(self) -> None:
+        train = self.kit.config.train
+        self.steps = RoundSteps(self.num_samples, train.batch_size, train.local_epochs, self.round)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the client's round anew: nothing of it has been summed yet."""
+        self.step, self.end, self.last = 0, None, b""
+        self.server_s = self.waited_s = 0.0
+        self.up_bytes = self.down_bytes = 0
+        self.stream: object = None  # the stream that may speak for the client
+        self.fresh_stream = False
+        if self.part is not None:
+            self.part.begin(self.state, self.lr)
+            self.session = Session(self.part)
+
+    @property
+    def side(self) -> Finished:
+        """The trained units, with the client's weight."""
+        return Finished(self.state if self.part is None else self.part.state, float(self.num_samples))
+
+    def enter(self, stream: object) -> int:
+        """A stream of the client begins; the one before no longer counts. Returns the step that comes next."""
+        self.stream, self.fresh_stream = stream, True
+        return self.step
+
+    def check_stream(self, stream: object) -> None:
+        """Refuse what comes late on a stream that another one has replaced; the client has done nothing wrong."""
+        if stream is not self.stream:
+            raise WireError("replaced", "a message on a stream that another one has replaced; open a new one")
+
+    def repeats(self, message: Batch, stream: object) -> bool:
+        """Whether this is the last batch again, which a new stream may send first. Any other batch out of order is
+        refused."""
+        self.check_stream(stream)
+        first, self.fresh_stream = self.fresh_stream, False
+        if first and self.last and message.step == self.step - 1:
+            return True
+        if message.step != self.step or self.step >= self.steps.count or self.end is not None:
+            raise WireError("order", f"step {message.step} where {self.step} comes next")
+        return False
+
+    def check(self, tensors: dict[str, Tensor]) -> None:
+        """Refuse a batch whose shapes, types or values this step cannot have."""
+        check_batch(self.kit, self.cut, self.steps.size(self.step), tensors)
+
+    def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The step itself, for the compute thread: the loss and the gradient of the smashed data."""
+        assert self.part is not None
+        self.check(tensors)
+        key = StepKey(self.kit.config.seed, self.seat, *self.steps.place(self.step))
+        loss, gradient = self.session.step(tensors["smashed"], tensors["labels"], key, need_gradient=self.cut > 0)
+        if not bool(torch.isfinite(loss)):
+            raise WireError("diverged", f"the loss of step {self.step} is no number; lower train.lr")
+        return loss, gradient
+
+    def answer(self, loss: Tensor, gradient: Tensor, waited_s: float, took_s: float, up_bytes: int) -> bytes:
+        """Count the step and keep its answer, until the next batch shows that it arrived."""
+        self.last = pack(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
+        self.step += 1
+        self.server_s += took_s
+        self.waited_s += waited_s
+        self.up_bytes += up_bytes
+        self.down_bytes += gradient.nbytes
+        return self.last
+
+    def finish(self, message: End) -> None:
+        """Take the client's word that all its batches are done, if the counts agree and the weights make sense."""
+        due = self.steps.count
+        steps = due if self.part is not None else 0
+        if self.step != steps or message.steps != due or message.num_samples != self.steps.total_samples:
+            raise WireError(
+                "order",
+                f"the end after {message.steps} steps, {self.step} of them here, where {due} are due",
+            )
+        try:
+            check_growth(self.side.state, most_after(self.state))
+        except Diverged as error:
+            raise WireError("diverged", str(error)) from None
+        self.end, self.last = message, b""
+
+    def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
+        """Measured seconds of the round, by phase; waiting for other clients' steps is a phase of its own. model_up_s:
+        seconds of the head's upload. up_share: the upload's share of the seconds that exchanges take on the link."""
+        assert self.end is not None
+        moved_s = max(self.end.exchange_s - self.server_s - self.waited_s, 0.0)
+        return {
+            "client": self.end.client_s,
+            "smashed": moved_s * up_share,
+            "server": self.server_s,
+            "waiting": self.waited_s,
+            "gradient": moved_s * (1 - up_share),
+            "model_up": model_up_s,
+            "model_down": self.end.model_down_s,
+        }
+
+
+class SpareTails:
+    """Working copies of tails, used again from round to round: one for each client that is active."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit, self._free = kit, dict[int, list[Part]]()
+
+    def take(self, cut: int) -> Part | None:
+        if cut == self._kit.num_units:
+            return None
+        free = self._free.setdefault(cut, [])
+        return free.pop() if free else self._kit.part(cut, self._kit.num_units)
+
+    def give_back(self, cut: int, part: Part | None) -> None:
+        if part is not None:
+            self._free.setdefault(cut, []).append(part)
+
+    def keep_only(self, cuts: Iterable[int]) -> None:
+        """Forget copies that clients with these cuts, one cut for each client, do not need."""
+        self._free = {cut: self._free.get(cut, [])[:count] for cut, count in Counter(cuts).items()}
+
+
+@dataclass(eq=False)
+class MainRound:
+    """An open round."""
+
+    round: int
+    state: UnitState  # units [min cut, num_units)
+    plan: RoundPlan
+    tails: dict[int, Tail]  # by seat
+    deadline_s: float  # when tau is over, by the event loop's clock
+    parts: SpareTails
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
+    have: Have | None = None
+    edge_stop: int = 0  # the edge server holds the units [0, edge_stop): up to the deepest cut when it opened the round
+    drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
+    agreed: list[int] = field(default_factory=list)  # seats whose sides are summed, even if the client goes now
+    later: list[tuple[int, str, str]] = field(default_factory=list)  # drops of agreed clients, if the swap fails
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def cuts(self) -> list[int]:
+        return [tail.cut for tail in self.tails.values()]
+
+    @property
+    def common(self) -> tuple[int, int]:
+        """The units that both servers hold in this round: start and stop."""
+        start = min(self.cuts)
+        return start, max(start, self.edge_stop)
+
+    def seats(self) -> list[Seat]:
+        """The clients that are still in the round, as the edge server must know them."""
+        return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
+
+    def order(self, seat: int) -> Round:
+        """The order for a client."""
+        return Round(self.round, self.attempt, self.tails[seat].cut)
+
+    def is_complete(self, seat: int) -> bool:
+        """Whether both sides of the client are complete, as far as the main server knows."""
+        return self.tails[seat].end is not None and seat in self.model_up_s
+
+    def waiting(self) -> list[int]:
+        """Clients that are neither complete nor dropped."""
+        return [seat for seat, tail in self.tails.items() if tail.dropped is None and not self.is_complete(seat)]
+
+    def kept(self) -> list[int]:
+        return [seat for seat, tail in sorted(self.tails.items()) if tail.dropped is None and self.is_complete(seat)]
+
+    def drop(self, seat: int, reason: str, words: str) -> bool:
+        """Leave a client out of the round; returns whether it was in until now."""
+        tail = self.tails[seat]
+        if tail.dropped is not None:
+            return False
+        tail.dropped, self.drops[seat] = words, reason
+        self.changed.set()
+        return True
+
+
+def begin_round(
+    kit: Kit,
+    round: int,
+    state: UnitState,
+    plan: RoundPlan,
+    seats: dict[int, tuple[str, int]],
+    parts: SpareTails,
+    deadline_s: float,
+) -> MainRound:
+    """A round with these clients. seats: name and number of samples by seat. deadline_s: by the event loop's clock.
+    Call this on the compute thread: a step of the round before may still use a working copy that this round takes."""
+    lr, tails = learning_rate(kit.config.train, round), {}
+    parts.keep_only(plan.cuts[seat] for seat in seats)
+    for seat, (name, num_samples) in seats.items():
+        cut = plan.cuts[seat]
+        tail_state = state[cut : state.stop]
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, parts.take(cut), lr)
+    return MainRound(round, state, plan, tails, deadline_s, parts)
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """Who takes part, and what was counted."""
+
+    round: int  # rounds that the model has seen
+    seats: dict[str, Seat]  # by name
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    tallies: dict[int, Tally] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
+    gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def order(self, seat: Seat) -> Evaluate:
+        """The order that tells a client to send its test samples."""
+        return Evaluate(self.round, self.attempt, seat.cut)
+
+    def finish(self, seat: int, tally: Tally) -> None:
+        """All test samples of a client are counted."""
+        self.tallies[seat] = tally
+        self._look()
+
+    def leave(self, seat: int) -> None:
+        """Stop waiting for a client. Its samples count only if it has finished."""
+        self.gone.add(seat)
+        self._look()
+
+    def _look(self) -> None:
+        if all(seat.seat in self.tallies or seat.seat in self.gone for seat in self.seats.values()):
+            self.over.set()
+
+    @property
+    def num_samples(self) -> int:
+        return sum(tally.num_samples for tally in self.tallies.values())
+
+    def quality(self) -> Quality | None:
+        """The model's quality over the samples of all clients that have finished; None where there are no samples."""
+        return quality([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None
