@@ -18,7 +18,7 @@ import numpy as np
 from hsfl.config import read_config
 from hsfl.files import write_json
 from hsfl.network.clock import PHASES
-from hsfl.report.page import write_page
+from hsfl.report.page.page import write_page
 from hsfl.rng import stream
 from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hsfl import fleet_file
-from hsfl.report.page import render
-from hsfl.report.page_data import page_data
-from hsfl.report.page_sources import read_sources
+from hsfl.report.page.page import page_data, render
+from hsfl.report.page.page_sources import read_sources
 from hsfl.runs.folder import RunFolder
 from tests.small_runs import Answer, hsfl, refused
 

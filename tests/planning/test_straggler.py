@@ -14,7 +14,7 @@ from hsfl.network.latency import Phases
 from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.straggler import HOLD_UP, longest_phase, why, work_of
 from hsfl.planning.world import world_of
-from hsfl.report.page_words import plan_sentence, straggler_sentence
+from hsfl.report.page.page_words import plan_sentence, straggler_sentence
 
 COST = CostTable(
     client_forward_flops=[0, 1e6, 4e6, 9e6, 10e6],

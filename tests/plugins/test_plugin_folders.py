@@ -8,7 +8,7 @@ import pytest
 from hsfl import plugins
 from hsfl.config import read_config, with_changes
 from hsfl.errors import InputError
-from hsfl.report.comparing import read_comparison
+from hsfl.report.comparison_summary import read_comparison
 from hsfl.report.plots import learning_figure
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder

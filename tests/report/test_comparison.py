@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import InputError
-from hsfl.report.comparing import compare, read_comparison
+from hsfl.report.compared_runs import display_name, read_runs
 from hsfl.report.comparison import CSV_FIELDS
+from hsfl.report.comparison_summary import compare, read_comparison
 from hsfl.report.curves import Estimate
-from hsfl.report.runs import display_name, read_runs
 from hsfl.report.tables import say
 from hsfl.runs.folder import RunFolder, run_path
 from tests.report.fabricated import record, records, write_run

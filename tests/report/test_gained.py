@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hsfl.report.comparing import gained, read_comparison
-from hsfl.report.page_data import page_data
-from hsfl.report.page_sources import read_sources
+from hsfl.report.comparison_summary import gained, read_comparison
+from hsfl.report.page.page import page_data
+from hsfl.report.page.page_sources import read_sources
 from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, numbers, tiny_words
 

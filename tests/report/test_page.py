@@ -15,13 +15,12 @@ from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.framework_table import METHODS
 from hsfl.network.clock import PHASES
-from hsfl.report import page_rounds
-from hsfl.report.page import render, safe_json, write_page
-from hsfl.report.page_data import page_data
-from hsfl.report.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
-from hsfl.report.page_sources import read_sources
-from hsfl.report.page_words import describe, settings_rows
-from hsfl.report.runs import Run
+from hsfl.report.compared_runs import Run
+from hsfl.report.page import page_rounds
+from hsfl.report.page.page import page_data, render, safe_json, write_page
+from hsfl.report.page.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
+from hsfl.report.page.page_sources import read_sources
+from hsfl.report.page.page_words import describe, settings_rows
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from tests.report.fabricated import a_timeline, data_in, record, records, timed, write_run

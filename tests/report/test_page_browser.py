@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hsfl.files import read_json
-from hsfl.report.page import write_page
+from hsfl.report.page.page import write_page
 from hsfl.report.watch import make_server
 from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import a_timeline, record, records, timed, write_run

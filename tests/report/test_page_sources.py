@@ -7,9 +7,8 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import write_json
-from hsfl.report.page import write_page
-from hsfl.report.page_data import page_data
-from hsfl.report.page_sources import _names, read_sources
+from hsfl.report.page.page import page_data, write_page
+from hsfl.report.page.page_sources import _names, read_sources
 from tests.report.fabricated import data_in, record, records, write_run
 from tests.small_runs import refused
 

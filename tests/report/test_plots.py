@@ -8,8 +8,8 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.report import plots
-from hsfl.report.comparing import read_comparison
-from hsfl.report.figure import file_name, lies_on
+from hsfl.report.comparison_summary import read_comparison
+from hsfl.report.figure_style import file_name, lies_on
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 
 pytest.importorskip("matplotlib")

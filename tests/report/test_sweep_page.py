@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from hsfl.files import write_json
-from hsfl.report.page import write_page
-from hsfl.report.page_data import page_data
-from hsfl.report.page_sources import read_sources
-from hsfl.report.sweep import Sweep, read_sweep
+from hsfl.report.page.page import page_data, write_page
+from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_figure import axis_of, panels_of, sweep_figure, y_limits
+from hsfl.report.sweep_results import Sweep, read_sweep
 from hsfl.report.watch import Watcher
 from tests.report.fabricated import data_in, records, write_run
 

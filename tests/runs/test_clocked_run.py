@@ -16,7 +16,7 @@ from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
 from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import choose_clients
-from hsfl.report.runs import read_run
+from hsfl.report.compared_runs import read_run
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, make_clock, run
 from hsfl.runs.prepare import prepare

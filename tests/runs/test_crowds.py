@@ -17,8 +17,8 @@ from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of
-from hsfl.report.page import write_page
-from hsfl.report.page_words import say
+from hsfl.report.page.page import write_page
+from hsfl.report.page.page_words import say
 from hsfl.runs import write_records
 from hsfl.runs.folder import RunFolder, record_line
 from hsfl.runs.loop import run

@@ -24,7 +24,7 @@ from hsfl.models.cost_table import CostTable, measure
 from hsfl.models.zoo import build
 from hsfl.network import devices, history
 from hsfl.network.channel import RoundDraw
-from hsfl.report.comparing import read_comparison
+from hsfl.report.comparison_summary import read_comparison
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.studies.compare_runs import compare

@@ -15,7 +15,7 @@ from tests.small_runs import read_strictly
 from hsfl.config import parse_config, read_config
 from hsfl.planning import allocators
 from hsfl.planning.world import measured_cost
-from hsfl.report.page import write_page
+from hsfl.report.page.page import write_page
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 

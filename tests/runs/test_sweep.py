@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 
 from hsfl.errors import InputError
-from hsfl.report.sweep import METRICS, read_sweep, say_setting
+from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value

@@ -17,7 +17,7 @@ from hsfl.config import read_config
 from hsfl.deploy.model_kit import make_kit
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
-from hsfl.report.comparing import gained, read_comparison
+from hsfl.report.comparison_summary import gained, read_comparison
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.unused_settings import refuse_unused

@@ -12,7 +12,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import described
 from hsfl.planning.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
-from hsfl.report.page_words import describe_plan
+from hsfl.report.page.page_words import describe_plan
 from hsfl.runs.client_data import expect, expected_task
 
 

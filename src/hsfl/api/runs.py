@@ -12,10 +12,10 @@ from hsfl.api.chosen import Config, choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import COMPARED
-from hsfl.report.comparing import check_target, read_comparison
 from hsfl.report.comparison import Comparison
-from hsfl.report.figure import matplotlib
-from hsfl.report.page import write_page
+from hsfl.report.comparison_summary import check_target, read_comparison
+from hsfl.report.figure_style import matplotlib
+from hsfl.report.page.page import write_page
 from hsfl.report.plots import write_figures
 from hsfl.runs import loop, progress
 from hsfl.runs.client_data import expected_task

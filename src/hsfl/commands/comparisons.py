@@ -78,7 +78,7 @@ def compare(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.framework_table import COMPARED
-        from hsfl.report.comparing import check_target, gained, read_comparison
+        from hsfl.report.comparison_summary import check_target, gained, read_comparison
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
@@ -89,7 +89,7 @@ def compare(
         check_target(target, expected_task(base).metric)
         refuse_unused_by_contenders(config, words, [base], labels)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
-        from hsfl.report.figure import matplotlib
+        from hsfl.report.figure_style import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs.studies import compare_runs as comparing
         from hsfl.runs.studies.run_many import Told

@@ -12,7 +12,7 @@ def show_plan(answer: Any) -> None:
     from hsfl.allocation.policy_table import (
         policy_row,
     )  # here: importlib.metadata, which plugins need, is slow
-    from hsfl.report.page_words import plan_sentence
+    from hsfl.report.page.page_words import plan_sentence
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
     out_console.print()

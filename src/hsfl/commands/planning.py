@@ -131,7 +131,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path
     from hsfl.files import write_json
     from hsfl.planning.fleet_from_file import described
     from hsfl.planning.fleet_plan import make_plan
-    from hsfl.report.page_words import describe_plan
+    from hsfl.report.page.page_words import describe_plan
     from hsfl.runs.provenance import keep_inputs
 
     _check_sharing(settings, world)

@@ -47,7 +47,7 @@ def report(
                 )
             _serve(folders, port, as_json)
             return
-        from hsfl.report.page import write_page
+        from hsfl.report.page.page import write_page
 
         path = write_page(folders, out or (folders[0] / NAME if len(folders) == 1 else Path(NAME)))
         num_bytes = path.stat().st_size
@@ -79,7 +79,7 @@ def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
 def page_beside(folder: Path, console: Console = err_console) -> Path | None:
     """Write the page of a folder's results into the folder; returns its path. If that fails, a warning is printed and None is
     returned, so that a long run does not end with an error."""
-    from hsfl.report.page import write_page
+    from hsfl.report.page.page import write_page
 
     try:
         return write_page([folder], folder / NAME)

@@ -100,7 +100,7 @@ def reproduce(
         from hsfl.errors import known
         from hsfl.experiments.shared import SCALES
         from hsfl.experiments.traces import Together
-        from hsfl.report.figure import matplotlib
+        from hsfl.report.figure_style import matplotlib
         from hsfl.runs.studies.run_many import Told
 
         chosen = WHAT if known("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)

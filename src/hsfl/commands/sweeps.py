@@ -84,10 +84,10 @@ def sweep(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.framework_table import method
-        from hsfl.report.comparing import check_target
-        from hsfl.report.figure import matplotlib
-        from hsfl.report.sweep import check_metrics, default_metrics, read_sweep
+        from hsfl.report.comparison_summary import check_target
+        from hsfl.report.figure_style import matplotlib
         from hsfl.report.sweep_figure import write_sweep_figures
+        from hsfl.report.sweep_results import check_metrics, default_metrics, read_sweep
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender
         from hsfl.runs.studies.grid import check_contenders, read_grid

@@ -15,7 +15,7 @@ from hsfl.experiments.shared import table
 from hsfl.experiments.statistics import ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
 from hsfl.models.cost_table import CostTable
-from hsfl.report.figure import FAINT, STYLE, matplotlib
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,9 +31,9 @@ from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
-from hsfl.report.figure import save
+from hsfl.report.compared_runs import display_name
+from hsfl.report.figure_style import save
 from hsfl.report.gantt import gantt_page, waiting_spans
-from hsfl.report.runs import display_name
 from hsfl.runs.records import RoundRecord, Says
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")

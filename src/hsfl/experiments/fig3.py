@@ -23,7 +23,7 @@ from hsfl.experiments.table1_study import Study, make_study, values_at
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
-from hsfl.report.figure import save
+from hsfl.report.figure_style import save
 from hsfl.runs.progress import Observer
 
 Array = np.ndarray

@@ -38,7 +38,7 @@ from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1_report import name_of
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, file_name, read_trace
 from hsfl.files import write_csv
-from hsfl.report.figure import save
+from hsfl.report.figure_style import save
 from hsfl.runs.progress import Observer
 
 SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR

@@ -17,7 +17,7 @@ from hsfl.experiments.latency_report import (
     write_rows,
 )
 from hsfl.experiments.shared import Outcome, Say, Trend, machine, trend_table, write_text
-from hsfl.report.figure import save
+from hsfl.report.figure_style import save
 
 
 def make(

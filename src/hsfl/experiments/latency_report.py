@@ -15,7 +15,7 @@ from hsfl.experiments.latency import PAPER, Axis, LatencyStudy, point_name, read
 from hsfl.experiments.shared import say_mean, table
 from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.figure import FAINT, STYLE, matplotlib
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -47,7 +47,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
-from hsfl.report.figure import FAINT, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save
 from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare

@@ -19,7 +19,7 @@ from hsfl.experiments.table1_study import ColumnTiming, Study, TableCell, cells,
 from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_trace, largest_difference, train_ahead
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
-from hsfl.report.figure import save
+from hsfl.report.figure_style import save
 from hsfl.runs.progress import Observer
 
 SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds

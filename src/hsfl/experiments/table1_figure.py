@@ -13,7 +13,7 @@ from hsfl.experiments.reclock import ends_s
 from hsfl.experiments.statistics import two_way_half_width
 from hsfl.experiments.table1_study import Study
 from hsfl.framework_table import FREE_STYLES, METHODS, PROPOSED, Style
-from hsfl.report.figure import FAINT, STYLE, matplotlib, plain
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib, plain
 from hsfl.report.plots import Y_LABELS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hsfl.experiments.shared import Outcome, Trend, machine, table, write_text
 from hsfl.experiments.statistics import UNDECIDED, Ratio, ratio_over_fleets
 from hsfl.experiments.when_study import AT_LEAST, BELOW, PRESET, FleetAnswer, Place, WhenStudy
 from hsfl.files import write_csv
-from hsfl.report.figure import FAINT, INK, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

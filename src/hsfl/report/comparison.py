@@ -12,8 +12,8 @@ from rich.text import Text
 
 from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
+from hsfl.report.compared_runs import Run
 from hsfl.report.curves import Estimate
-from hsfl.report.runs import Run
 from hsfl.report.tables import escaped, markdown_table, rich_table, say, say_ratio
 from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric

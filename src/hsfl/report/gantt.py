@@ -7,8 +7,8 @@ import numpy as np
 
 from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
-from hsfl.report.figure import ALARM, FAINT, INK, STYLE, matplotlib, plain
-from hsfl.report.runs import display_name, pools_data
+from hsfl.report.compared_runs import display_name, pools_data
+from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.runs.records import RoundRecord
 
 if TYPE_CHECKING:

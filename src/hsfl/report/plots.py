@@ -10,9 +10,10 @@ import numpy as np
 from hsfl.errors import known
 from hsfl.formats import ENDLESS, seconds
 from hsfl.framework_table import METHODS, Style
+from hsfl.report.compared_runs import Run, built_in
 from hsfl.report.comparison import Comparison, titled
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
-from hsfl.report.figure import (
+from hsfl.report.figure_style import (
     FAINT,
     INK,
     STYLE,
@@ -25,7 +26,6 @@ from hsfl.report.figure import (
     shared_dashes,
 )
 from hsfl.report.gantt import gantt_figure
-from hsfl.report.runs import Run, built_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

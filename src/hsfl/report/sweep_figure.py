@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.report.figure import (
+from hsfl.report.figure_style import (
     FAINT,
     STYLE,
     coincidence_notes,
@@ -19,7 +19,7 @@ from hsfl.report.figure import (
     shared_dashes,
 )
 from hsfl.report.plots import LINE_POINTS, curve_look, label_styles
-from hsfl.report.sweep import Sweep, find_metric, say_setting
+from hsfl.report.sweep_results import Sweep, find_metric, say_setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

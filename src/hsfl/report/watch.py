@@ -13,10 +13,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hsfl.errors import InputError
-from hsfl.report.page import render, safe_json, waiting_data
-from hsfl.report.page_data import page_data
-from hsfl.report.page_sources import NothingYet, read_sources
-from hsfl.report.runs import run_places
+from hsfl.report.compared_runs import run_places
+from hsfl.report.page.page import page_data, render, safe_json, waiting_data
+from hsfl.report.page.page_sources import NothingYet, read_sources
 
 HOST = "127.0.0.1"
 IDLE_S = 30.0  # a connection that says nothing for so long is closed

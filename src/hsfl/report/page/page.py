@@ -1,24 +1,38 @@
-"""All that a page shows, as one JSON value."""
+"""`report.html`: one page that holds all it needs and works without a network.
 
+Text from folders reaches the page as JSON inside a script element that is not run, and is put into the document as text,
+never as markup. The page's policy allows its own scripts alone.
+
+All that a page shows, as one JSON value.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hsfl.config import parse_stored
+from hsfl.files import write_atomic
 from hsfl.formats import QUANTILES
-from hsfl.report.comparing import compare, gained
+from hsfl.report.compared_runs import PlanRecord, Run, display_name
 from hsfl.report.comparison import SENT
+from hsfl.report.comparison_summary import compare, gained
 from hsfl.report.curves import QUANTITIES, Band
-from hsfl.report.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
-from hsfl.report.page_slots import slots
-from hsfl.report.page_sources import PageRun, Sources
-from hsfl.report.page_sweep import sweep_part
-from hsfl.report.page_words import describe, plan_sentence, settings_rows, sharing, subset_notes
+from hsfl.report.page.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
+from hsfl.report.page.page_sources import PageRun, Sources, read_sources
+from hsfl.report.page.page_sweep import slots, sweep_part
+from hsfl.report.page.page_words import describe, plan_sentence, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.records import PlanRecord
-from hsfl.report.runs import Run, display_name
-from hsfl.report.sweep import FILE as SWEEP_FILE
+from hsfl.report.sweep_results import FILE as SWEEP_FILE
 from hsfl.runs.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 
@@ -207,3 +221,52 @@ def _tables(sources: Sources) -> dict[str, Any] | None:
         for name, header, rows in compared.tables()
     ]
     return {"gained": gained(compared), "tables": tables, "notes": notes}
+
+
+QUOTED = {True: "'self'", False: "'none'"}
+SCRIPTS = ("base.js", "curves.js", "gantt.js", "tables.js", "sweep.js", "main.js")
+
+
+def write_page(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """The page of these folders (runs, comparisons, plans) as one file."""
+    data = page_data(read_sources(paths))
+    for sweep in data["sweeps"]:
+        folder = Path(sweep["folder"])
+        beside = folder.resolve() == Path(out).parent.resolve()
+        sweep["linked"] = beside and all((folder / one["folder"] / "report.html").exists() for one in sweep["points"])
+    text = render(data)
+    write_atomic(Path(out), lambda scratch: scratch.write_bytes(text.encode("utf-8", "replace")))
+    return Path(out)
+
+
+def render(data: dict[str, Any], watch: bool = False) -> str:
+    """The page as text; with `watch` it asks its server for news."""
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    parts = {
+        "TITLE": html.escape(str(data["title"])),
+        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        f"img-src data:; connect-src {QUOTED[watch]}; base-uri 'none'; form-action 'none'",
+        "STYLE": _asset("page.css"),
+        "WATCH": "yes" if watch else "no",
+        "DATA": safe_json(data),
+        "SCRIPT": script,
+    }
+    return re.sub(r"%%([A-Z]+)%%", lambda match: parts[match[1]], _asset("page.html"))
+
+
+def waiting_data(reason: str) -> dict[str, Any]:
+    """The page's JSON while there is nothing to show: it says why, and the page asks until there is something."""
+    nothing: dict[str, Any] = {name: [] for name in ("runs", "series", "settings", "plans", "sweeps", "sharing")}
+    return nothing | {"title": "No run is there yet", "waiting": reason, "target": None, "tables": None}
+
+
+def safe_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever its strings hold."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("hsfl.report").joinpath("assets", name).read_text("utf-8")

@@ -9,10 +9,18 @@ from typing import Any
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_record
-from hsfl.report.records import CheckedPlan, ComparisonRecord, PlanRecord, TraceRecord
-from hsfl.report.runs import Run, read_run, run_places, usual_order
-from hsfl.report.sweep import FILE as SWEEP_FILE
-from hsfl.report.sweep import Sweep, read_sweep
+from hsfl.report.compared_runs import (
+    CheckedPlan,
+    ComparisonRecord,
+    PlanRecord,
+    Run,
+    TraceRecord,
+    read_run,
+    run_places,
+    usual_order,
+)
+from hsfl.report.sweep_results import FILE as SWEEP_FILE
+from hsfl.report.sweep_results import Sweep, read_sweep
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import ClientsRecord
 

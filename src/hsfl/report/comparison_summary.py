@@ -10,9 +10,9 @@ from statistics import fmean
 from hsfl.errors import InputError, known
 from hsfl.formats import percent, seconds, significant
 from hsfl.framework_table import PROPOSED
+from hsfl.report.compared_runs import Run, read_runs
 from hsfl.report.comparison import Comparison, LabelResult, Pair
 from hsfl.report.curves import estimate, time_to_target_s
-from hsfl.report.runs import Run, read_runs
 from hsfl.tasks import ACCURACY, Metric
 
 HOW_ENDED = {  # statuses that need more words

@@ -6,7 +6,7 @@ from typing import Any
 from hsfl.config import RunConfig, flatten
 from hsfl.formats import count, seconds, si
 from hsfl.network.clock import Why
-from hsfl.report.runs import Look, built_in, display_name
+from hsfl.report.compared_runs import Look, built_in, display_name
 
 MOST_VALUES = 200  # of one setting, that are shown
 HELD_BY = {  # a client's longest phase, as people say it
