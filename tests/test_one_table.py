@@ -14,17 +14,17 @@ PACKAGE = "hsfl"  # also the name of a framework, so that this word alone proves
 POLICIES = (
     "allocation/policy_table.py",
     "planning/cpsl_clusters.py",
-    "experiments/fig5.py",
-    "experiments/latency_report.py",
+    "experiments/latency/fig5.py",
+    "experiments/latency/latency_report.py",
 )
 LISTS = {  # files that may name frameworks, and why
     "config/options.py": "the options of the built-in frameworks, checked before any framework is known",
-    "experiments/columns.py": "the columns of the paper's table",
+    "experiments/table1/columns.py": "the columns of the paper's table",
     "experiments/fig1.py": "the three charts of the paper's figure",
     "experiments/fig3.py": "the curves that the paper's claim names",
     "experiments/norms.py": "the trainings whose statistics are averaged, all of them or those of heads",
-    "experiments/table1_report.py": "the paper's accuracies",
-    "experiments/tau_row.py": "the columns that are trained again",
+    "experiments/table1/table1_report.py": "the paper's accuracies",
+    "experiments/table1/tau_row.py": "the columns that are trained again",
 } | dict.fromkeys(POLICIES, "policies that are named after their frameworks")
 CLASSES = {str(row.code).rpartition(":")[2] for row in METHODS.values()}
 

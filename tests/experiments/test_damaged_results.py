@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hsfl.errors import InputError
-from hsfl.experiments.fleets import Answer, cost_of, make_point, read_answer, read_cuts, solve, write_cuts
-from hsfl.experiments.latency import read_point
-from hsfl.experiments.shared import claim
-from hsfl.experiments.tau_row import TauRow, read_rows
-from hsfl.experiments.traces import read_trace
+from hsfl.experiments.common import claim
+from hsfl.experiments.latency.latency_study import read_point
+from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_answer, read_cuts, solve, write_cuts
+from hsfl.experiments.table1.tau_row import TauRow, read_rows
+from hsfl.experiments.table1.traces import read_trace
 from hsfl.files import write_json
 from tests.runs.damage import damaged
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hsfl.experiments.dependence import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, kind
-from hsfl.experiments.fleets import Answer
+from hsfl.experiments.gains import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, kind
+from hsfl.experiments.table1.fleets import Answer
 from hsfl.models.cost_table import CostTable
 
 COST = CostTable(  # what is sent halves at cut 3

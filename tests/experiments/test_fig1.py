@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from hsfl.experiments import fig1
-from hsfl.experiments.shared import Outcome
+from hsfl.experiments.common import Outcome
 
 Spans = dict[tuple[str, int], list[tuple[str, float, float]]]
 

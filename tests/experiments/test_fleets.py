@@ -9,9 +9,10 @@ import pytest
 
 from hsfl.allocation.exact import exact
 from hsfl.config import RunConfig, with_changes
-from hsfl.experiments import tau_row
-from hsfl.experiments.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, SIZES, trace_config
-from hsfl.experiments.fleets import (
+from hsfl.experiments.gains import find_gains
+from hsfl.experiments.table1 import tau_row
+from hsfl.experiments.table1.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, SIZES, trace_config
+from hsfl.experiments.table1.fleets import (
     GAINS_CUTS_FILE,
     cost_of,
     make_point,
@@ -22,9 +23,7 @@ from hsfl.experiments.fleets import (
     solve_points,
     write_cuts,
 )
-from hsfl.experiments.gains import find_gains
-from hsfl.experiments.reclock import at_budget
-from hsfl.experiments.traces import Trace, file_name, find_trace, is_of, read_trace
+from hsfl.experiments.table1.traces import Trace, at_budget, file_name, find_trace, is_of, read_trace
 from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import CutTask
 from hsfl.planning.policy_cuts import sampled_scenarios

@@ -11,9 +11,9 @@ import pytest
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
-from hsfl.experiments import fig4, fig5
-from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy, paper_base, points, run_points, solve
-from hsfl.experiments.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
+from hsfl.experiments.latency import fig4, fig5
+from hsfl.experiments.latency.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
+from hsfl.experiments.latency.latency_study import PAPER, SIX, Axis, LatencyStudy, paper_base, points, run_points, solve
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 

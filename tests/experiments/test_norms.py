@@ -11,7 +11,7 @@ import torch
 from hsfl.config import with_changes
 from hsfl.experiments import norms
 from hsfl.experiments.norms import NormTest, NormTraining, lost, pooled, read_tests, training_config, write_tests
-from hsfl.experiments.traces import Together
+from hsfl.experiments.table1.traces import Together
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 from tests.laws.bench import make_task

@@ -8,7 +8,7 @@ import pytest
 
 from hsfl.config import with_changes
 from hsfl.data.registry import FACTS
-from hsfl.experiments.columns import base_config
+from hsfl.experiments.table1.columns import base_config
 from hsfl.runs.prepare import prepare
 from tests.small_runs import hsfl, refused
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hsfl.experiments import tau_row
-from hsfl.experiments.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
+from hsfl.experiments.table1 import tau_row
+from hsfl.experiments.table1.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
 from hsfl.runs.progress import Observer
 from hsfl.runs.studies.run_many import Piece, Show
 

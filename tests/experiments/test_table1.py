@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from hsfl.data.registry import FACTS
 from hsfl.errors import InputError
-from hsfl.experiments.columns import COLUMNS, SEVEN, base_config, trace_config
-from hsfl.experiments.fleets import Answer
-from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
 from hsfl.experiments.statistics import ratio_over_fleets
-from hsfl.experiments.table1_report import difference, find_trends, markdown
-from hsfl.experiments.table1_study import Study, cells, timings
-from hsfl.experiments.tau_row import TauRow
-from hsfl.experiments.traces import Trace, TraceRound, largest_difference
+from hsfl.experiments.table1.columns import COLUMNS, SEVEN, base_config, trace_config
+from hsfl.experiments.table1.fleets import Answer
+from hsfl.experiments.table1.table1_report import difference, find_trends, markdown
+from hsfl.experiments.table1.table1_study import Study, cells, timings
+from hsfl.experiments.table1.tau_row import TauRow
+from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, budget_s, largest_difference, time_to_s
 
 
 def make_trace(accuracies: Sequence[float], name: str = "twins", seed: int = 1, data: str = "mnist") -> Trace:
@@ -171,7 +170,7 @@ def test_the_whole_sets_are_as_large_as_the_table_says(data: str, request: pytes
 
 
 def test_an_unknown_column_is_named() -> None:
-    from hsfl.experiments.columns import columns_named
+    from hsfl.experiments.table1.columns import columns_named
 
     assert columns_named("fl,hsfl") == ("fl", "hsfl", "splitfed_v1")  # whose rounds are the budget
     with pytest.raises(InputError, match="column"):
@@ -179,7 +178,7 @@ def test_an_unknown_column_is_named() -> None:
 
 
 def test_a_damaged_trace_is_one_line(tmp_path: Path) -> None:
-    from hsfl.experiments.traces import read_trace
+    from hsfl.experiments.table1.traces import read_trace
 
     for text in ("", "# {}\nround\n", "# []\n", '# {"config": {}}\nround,train_loss\n1,x\n'):
         (tmp_path / "x.csv").write_text(text)

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from hsfl.config import flatten, read_config, with_changes
-from hsfl.experiments import learned_settings, traces
-from hsfl.experiments.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
-from hsfl.experiments.reclock import at_budget
-from hsfl.experiments.traces import Trace, TraceRound, file_name, find_trace, is_of, read_trace
+from hsfl.experiments.table1 import learned_settings, traces
+from hsfl.experiments.table1.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
+from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, file_name, find_trace, is_of, read_trace
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import run
 from hsfl.runs.progress import Observer
@@ -34,7 +33,7 @@ def test_every_setting_is_said_to_change_learning_or_not() -> None:
     assert len(names) == len(set(names))
     for setting in flatten(read_config("paper-mnist").model_dump(mode="json")):
         homes = [name for name in names if name == setting or (name.endswith(".") and setting.startswith(name))]
-        assert len(homes) == 1, f"{setting} stands in {homes or 'no table'} of hsfl.experiments.learned_settings"
+        assert len(homes) == 1, f"{setting} stands in {homes or 'no table'} of hsfl.experiments.table1.learned_settings"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def refuse(*words: object) -> None:
 @pytest.mark.slow
 def test_table1_of_the_committed_trainings_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "run_or_resume", refuse)
-    monkeypatch.setattr("hsfl.experiments.tau_row.run_or_resume", refuse)
+    monkeypatch.setattr("hsfl.experiments.table1.tau_row.run_or_resume", refuse)
     words = ["--seeds", 3, "--results", RESULTS, "--out", tmp_path, "--quiet"]
     assert hsfl("reproduce", "table1", *words).code == 0
     assert not (tmp_path / "table1" / "runs").exists()

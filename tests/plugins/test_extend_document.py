@@ -159,10 +159,10 @@ def test_options_of_a_model_in_cost_and_of_a_policy_in_allocate(here: Path) -> N
 
 
 def test_columns_of_the_table_are_contenders(here: Path) -> None:
-    from hsfl.experiments.column_clock import column_clock
-    from hsfl.experiments.columns import COLUMNS, TWIN_TRACE, base_config, columns_named, trace_config
-    from hsfl.experiments.fleets import cost_of
-    from hsfl.experiments.shared import claim_plugins
+    from hsfl.experiments.common import claim_plugins
+    from hsfl.experiments.table1.column_clock import column_clock
+    from hsfl.experiments.table1.columns import COLUMNS, TWIN_TRACE, base_config, columns_named, trace_config
+    from hsfl.experiments.table1.fleets import cost_of
     from hsfl.planning.world import world_of
 
     plugins.load("my_method.py")

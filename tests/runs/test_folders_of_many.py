@@ -6,7 +6,7 @@ import pytest
 from tests.small_runs import refused, tiny, tiny_words
 
 from hsfl.errors import InputError
-from hsfl.experiments.shared import claim
+from hsfl.experiments.common import claim
 from hsfl.files import SCRATCH
 from hsfl.runs.folder import LOCK, RunFolder
 from hsfl.runs.studies.compare_runs import compare

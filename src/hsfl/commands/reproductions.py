@@ -24,7 +24,7 @@ from hsfl.commands.shared import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hsfl.experiments.shared import Outcome
+    from hsfl.experiments.common import Outcome
 
 commands = typer.Typer()
 
@@ -98,8 +98,8 @@ def reproduce(
     with one_line_errors():
         need_plan_extra()
         from hsfl.errors import known
-        from hsfl.experiments.shared import SCALES
-        from hsfl.experiments.traces import Together
+        from hsfl.experiments.common import SCALES
+        from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
         from hsfl.runs.studies.run_many import Told
 
@@ -132,7 +132,9 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, fig4, fig5, gains, norms, rates, table1, when
+    from hsfl.experiments import fig1, fig3, gains, norms, rates, when
+    from hsfl.experiments.latency import fig4, fig5
+    from hsfl.experiments.table1 import table1
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -170,7 +172,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    from hsfl.experiments.columns import columns_named
+    from hsfl.experiments.table1.columns import columns_named
 
     return columns_named(text)
 

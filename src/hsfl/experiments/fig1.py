@@ -11,18 +11,8 @@ import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import known
-from hsfl.experiments.latency import SAMPLES_PER_CLIENT, paper_base
-from hsfl.experiments.shared import (
-    SCALES,
-    Outcome,
-    Say,
-    Trend,
-    claim,
-    machine,
-    table,
-    trend_table,
-    write_text,
-)
+from hsfl.experiments.common import SCALES, Outcome, Say, Trend, claim, machine, table, trend_table, write_text
+from hsfl.experiments.latency.latency_study import SAMPLES_PER_CLIENT, paper_base
 from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
 from hsfl.framework_table import PROPOSED, method

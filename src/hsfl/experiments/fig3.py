@@ -5,22 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.experiments.columns import COLUMNS, SEVEN, TAU_DATA
-from hsfl.experiments.shared import (
-    Outcome,
-    Say,
-    Trend,
-    machine,
-    say_mean,
-    table,
-    trend_table,
-    write_text,
-)
+from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, table, trend_table, write_text
 from hsfl.experiments.statistics import over_fleets_and_seeds, verdicts
-from hsfl.experiments.table1_figure import learning_over_fleets
-from hsfl.experiments.table1_report import HOLDS, say_p, verdict_note
-from hsfl.experiments.table1_study import Study, make_study, values_at
-from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
+from hsfl.experiments.table1.columns import COLUMNS, SEVEN, TAU_DATA
+from hsfl.experiments.table1.table1_report import HOLDS, learning_over_fleets, say_p, verdict_note
+from hsfl.experiments.table1.table1_study import Study, make_study, values_at
+from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save

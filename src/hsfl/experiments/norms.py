@@ -25,9 +25,7 @@ from safetensors import SafetensorError
 from hsfl.config import RunConfig, with_changes
 from hsfl.engines.engine import Inline
 from hsfl.errors import InputError
-from hsfl.experiments.columns import TWIN_TRACE, base_config, seeds_of
-from hsfl.experiments.learned_settings import learned_settings
-from hsfl.experiments.shared import (
+from hsfl.experiments.common import (
     AGAIN,
     UNREADABLE,
     Outcome,
@@ -40,7 +38,9 @@ from hsfl.experiments.shared import (
     table,
     write_text,
 )
-from hsfl.experiments.traces import ONE_BY_ONE, Together
+from hsfl.experiments.table1.columns import TWIN_TRACE, base_config, seeds_of
+from hsfl.experiments.table1.learned_settings import learned_settings
+from hsfl.experiments.table1.traces import ONE_BY_ONE, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import METHODS, PROPOSED
 from hsfl.frameworks import find_framework

@@ -15,9 +15,9 @@ import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.registry import Dataset
-from hsfl.experiments.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
-from hsfl.experiments.shared import Outcome, Say, Trend, claim, table, write_text
-from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together
+from hsfl.experiments.common import Outcome, Say, Trend, claim, table, write_text
+from hsfl.experiments.table1.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
+from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.rng import stream
 from hsfl.runs.client_data import read_data

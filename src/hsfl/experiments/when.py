@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hsfl.experiments.shared import Outcome, Say
+from hsfl.experiments.common import Outcome, Say
 from hsfl.experiments.when_maps import draw
 from hsfl.experiments.when_study import read_answers, solve_tasks, study
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.shared import Outcome, Trend, machine, table, write_text
+from hsfl.experiments.common import Outcome, Trend, machine, table, write_text
 from hsfl.experiments.statistics import UNDECIDED, Ratio, ratio_over_fleets
 from hsfl.experiments.when_study import AT_LEAST, BELOW, PRESET, FleetAnswer, Place, WhenStudy
 from hsfl.files import write_csv

@@ -18,8 +18,8 @@ import numpy as np
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.partition import dirichlet
 from hsfl.data.registry import FACTS
-from hsfl.experiments.latency import paper_base
-from hsfl.experiments.shared import AGAIN, Say, claim
+from hsfl.experiments.common import AGAIN, Say, claim
+from hsfl.experiments.latency.latency_study import paper_base
 from hsfl.experiments.statistics import UNDECIDED
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took

@@ -21,11 +21,11 @@ from pydantic import Field
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.registry import FACTS
 from hsfl.errors import InputError
-from hsfl.experiments.column_clock import rounds_s
-from hsfl.experiments.column_cuts import choose
-from hsfl.experiments.columns import COLUMNS, base_config
-from hsfl.experiments.learned_settings import clock_settings
-from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.table1.column_clock import rounds_s
+from hsfl.experiments.table1.column_cuts import choose
+from hsfl.experiments.table1.columns import COLUMNS, base_config
+from hsfl.experiments.table1.learned_settings import clock_settings
 from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable

@@ -7,11 +7,10 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import known
-from hsfl.experiments import latency
-from hsfl.experiments.latency import PAPER, SIX, Axis, LatencyStudy
-from hsfl.experiments.latency_outcome import change, lowest, make, say_change
-from hsfl.experiments.latency_report import LatencyRow, series_s
-from hsfl.experiments.shared import SCALES, Outcome, Say, Trend
+from hsfl.experiments.common import SCALES, Outcome, Say, Trend
+from hsfl.experiments.latency import latency_study
+from hsfl.experiments.latency.latency_report import LatencyRow, change, lowest, make, say_change, series_s
+from hsfl.experiments.latency.latency_study import PAPER, SIX, Axis, LatencyStudy
 
 # The paper draws its axes without numbers that we know of; each of ours holds the paper's setting (10 MHz, 100e10, 100 W).
 BANDWIDTH = Axis("network.subchannel_hz", (0.5e6, 1e6, 1.5e6, 2e6, 2.5e6, 3e6), "total bandwidth (MHz)", 1e5)
@@ -29,14 +28,14 @@ def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     axes = (BANDWIDTH, CYCLES, POWER)
     if scale == "smoke":
         few = tuple(Axis(a.field, a.values[::2], a.title, a.unit) for a in axes)
-        return LatencyStudy(latency.paper_base(4), few, POLICIES, max(2, num_seeds or 0), 3)
+        return LatencyStudy(latency_study.paper_base(4), few, POLICIES, max(2, num_seeds or 0), 3)
     fleets, channels = (10, 10) if scale == "quick" else (30, 20)
-    return LatencyStudy(latency.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
+    return LatencyStudy(latency_study.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
 
 
 def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
     """One config for each fleet and value."""
-    return [point.config for point in latency.points(study(scale, num_seeds))]
+    return [point.config for point in latency_study.points(study(scale, num_seeds))]
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:

@@ -14,7 +14,7 @@ from hsfl import plugins
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.registry import FACTS
 from hsfl.errors import InputError, known
-from hsfl.experiments.shared import SCALES
+from hsfl.experiments.common import SCALES
 from hsfl.framework_table import METHODS, PROPOSED, method
 from hsfl.runs.studies.contenders import contender, split_label
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import known
-from hsfl.experiments import latency
-from hsfl.experiments.latency import SIX, Axis, LatencyStudy
-from hsfl.experiments.latency_outcome import change, lowest, make, say_change
-from hsfl.experiments.latency_report import NAMES, LatencyRow, at, series_s
-from hsfl.experiments.shared import SCALES, Outcome, Say, Trend
+from hsfl.experiments.common import SCALES, Outcome, Say, Trend
+from hsfl.experiments.latency import latency_study
+from hsfl.experiments.latency.latency_report import NAMES, LatencyRow, at, change, lowest, make, say_change, series_s
+from hsfl.experiments.latency.latency_study import SIX, Axis, LatencyStudy
 
 LEVELS = Axis(
     "fleet.heterogeneity", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "heterogeneity of cycles and power (0: equal devices)"
@@ -27,14 +26,14 @@ def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     known("scale", scale, SCALES)
     if scale == "smoke":
         levels = Axis(LEVELS.field, (0.0, 0.6, 1.0), LEVELS.title)
-        return LatencyStudy(latency.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
+        return LatencyStudy(latency_study.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
     fleets, channels = (20, 10) if scale == "quick" else (60, 20)
-    return LatencyStudy(latency.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
+    return LatencyStudy(latency_study.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
 
 
 def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
     """One config for each fleet and level."""
-    return [point.config for point in latency.points(study(scale, num_seeds))]
+    return [point.config for point in latency_study.points(study(scale, num_seeds))]
 
 
 def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:

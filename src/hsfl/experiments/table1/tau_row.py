@@ -20,12 +20,11 @@ from safetensors.torch import load_file
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
-from hsfl.experiments.column_clock import column_clock
-from hsfl.experiments.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
-from hsfl.experiments.fleets import Answer, cost_of, make_point, read_answer, shipped_cuts, solve_points
-from hsfl.experiments.reclock import at_budget, budget_s
-from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
-from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, Trace, find_trace
+from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.table1.column_clock import column_clock
+from hsfl.experiments.table1.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
+from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_answer, shipped_cuts, solve_points
+from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, Trace, at_budget, budget_s, find_trace
 from hsfl.files import write_csv, write_json
 from hsfl.framework_table import PROPOSED
 from hsfl.frameworks import find_framework

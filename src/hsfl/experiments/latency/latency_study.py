@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # pydantic reads that of `typing` from 
 
 from hsfl.allocation.policy_table import policy_row
 from hsfl.config import AllocationConfig, RunConfig, read_config, with_changes
-from hsfl.experiments.shared import AGAIN, Say, claim
+from hsfl.experiments.common import AGAIN, Say, claim
 from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hsfl.experiments.columns import (
+from hsfl.experiments.common import Say, claim, claim_plugins
+from hsfl.experiments.table1.columns import (
     COLUMNS,
     PUBLISHED,
     SIZES,
@@ -14,10 +15,17 @@ from hsfl.experiments.columns import (
     seeds_of,
     traces_of,
 )
-from hsfl.experiments.fleets import Answer, make_point, read_answer, shipped_cuts, solve_points
-from hsfl.experiments.reclock import at_budget, budget_s, time_to_s
-from hsfl.experiments.shared import Say, claim, claim_plugins
-from hsfl.experiments.traces import MakeObserver, Together, Trace, find_trace, train_ahead
+from hsfl.experiments.table1.fleets import Answer, make_point, read_answer, shipped_cuts, solve_points
+from hsfl.experiments.table1.traces import (
+    MakeObserver,
+    Together,
+    Trace,
+    at_budget,
+    budget_s,
+    find_trace,
+    time_to_s,
+    train_ahead,
+)
 from hsfl.runs.provenance import names_of
 
 FRACTIONS = (0.25, 0.5, 1.0)  # of the budget

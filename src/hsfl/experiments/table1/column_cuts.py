@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.experiments.columns import COLUMNS, Column
+from hsfl.experiments.table1.columns import COLUMNS, Column
 from hsfl.framework_table import method
 from hsfl.planning.cpsl_clusters import own_policy
 from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut

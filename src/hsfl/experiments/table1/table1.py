@@ -9,14 +9,20 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hsfl.experiments import tau_row
-from hsfl.experiments.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
-from hsfl.experiments.fleets import write_cuts
-from hsfl.experiments.shared import Outcome, Say, Trend, write_text
-from hsfl.experiments.table1_figure import learning_over_fleets
-from hsfl.experiments.table1_report import find_trends, markdown
-from hsfl.experiments.table1_study import ColumnTiming, Study, TableCell, cells, make_study, timings
-from hsfl.experiments.traces import ONE_BY_ONE, MakeObserver, Together, find_trace, largest_difference, train_ahead
+from hsfl.experiments.common import Outcome, Say, Trend, write_text
+from hsfl.experiments.table1 import tau_row
+from hsfl.experiments.table1.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
+from hsfl.experiments.table1.fleets import write_cuts
+from hsfl.experiments.table1.table1_report import find_trends, learning_over_fleets, markdown
+from hsfl.experiments.table1.table1_study import ColumnTiming, Study, TableCell, cells, make_study, timings
+from hsfl.experiments.table1.traces import (
+    ONE_BY_ONE,
+    MakeObserver,
+    Together,
+    find_trace,
+    largest_difference,
+    train_ahead,
+)
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save

@@ -2,20 +2,27 @@
 
 A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the
 machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
+
+A trace under a fleet's clock: how far a column comes within a budget of simulated seconds, and when it reaches a target.
+
+With nobody dropped and a constant learning rate, what is learned after a round does not depend on how long the round took.
+So one training serves every fleet, and only the seconds differ.
 """
 
 import csv
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.experiments.columns import trace_config
-from hsfl.experiments.learned_settings import learned_settings
-from hsfl.experiments.shared import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.table1.columns import trace_config
+from hsfl.experiments.table1.learned_settings import learned_settings
 from hsfl.files import write_atomic
 from hsfl.framework_table import method
 from hsfl.runs.folder import RunFolder, path_name, run_path
@@ -211,3 +218,47 @@ def largest_difference(left: Trace, right: Trace) -> float:
     loss is unknown."""
     pairs = zip(left.values("train_loss"), right.values("train_loss"))
     return max(1.0 if a is None or b is None else abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
+
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Where a column stands when the budget is spent."""
+
+    rounds: int  # made within the budget
+    short: bool  # the trace ends before the budget: the column could have gone on
+    value: (
+        float | None
+    )  # of the quantity after the last of these rounds that was tested; None where no tested round fits
+
+
+def ends_s(round_s: Sequence[float], num_rounds: int) -> Array:
+    """When each of the first rounds ends, [num_rounds]."""
+    return np.cumsum(np.asarray(round_s, float)[:num_rounds])
+
+
+def at_budget(trace: Trace, round_s: Sequence[float], budget_s: float, quantity: str = "test_accuracy") -> Reached:
+    """The last round that ends within the budget (up to rounding), and the quantity after that round, or after the last round
+    before it that was tested."""
+    ends = ends_s(round_s, len(trace.rounds))
+    rounds = int(np.searchsorted(ends, budget_s * (1 + 1e-9), side="right"))
+    tested = [value for value in trace.values(quantity)[:rounds] if value is not None]
+    value = tested[-1] if tested else None
+    whole = rounds == len(ends)
+    return Reached(rounds, whole and ends[-1] + round_s[min(rounds, len(round_s) - 1)] <= budget_s, value)
+
+
+def time_to_s(trace: Trace, round_s: Sequence[float], target: float, quantity: str = "test_accuracy") -> float | None:
+    """Seconds to the end of the first round whose value is at least the target; None if the trace never gets there."""
+    ends = ends_s(round_s, len(trace.rounds))
+    for end_s, value in zip(ends, trace.values(quantity)):
+        if value is not None and value >= target:
+            return float(end_s)
+    return None
+
+
+def budget_s(published_s: Sequence[float], num_rounds: int) -> float:
+    """What SplitFed V1 as published needs for so many rounds on the fleet."""
+    return float(np.sum(np.asarray(published_s, float)[:num_rounds]))
