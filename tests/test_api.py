@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hsfl as package
-from hsfl.api.chosen import choose
+from hsfl.api.arguments import choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
@@ -233,7 +233,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(
     def full(*_: Any) -> None:
         raise OSError("no space\nleft")
 
-    monkeypatch.setattr("hsfl.api.runs.write_page", full)
+    monkeypatch.setattr("hsfl.api.run_calls.write_page", full)
     result = package.run(tiny("train.rounds=1"), tmp_path / "a")
     assert (result.status, result.report) == ("finished", None)
     assert "warning: no report.html: no space left" in capfd.readouterr().err

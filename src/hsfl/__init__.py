@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.allocation.policies import register_policy
     from hsfl.allocation.scenario import Scenario
     from hsfl.allocation.solvers import allocate
-    from hsfl.api.plans import plan
-    from hsfl.api.runs import compare, run
+    from hsfl.api.plan_calls import plan
+    from hsfl.api.run_calls import compare, run
     from hsfl.config import RunConfig, read_config
     from hsfl.data.from_python import dataset
     from hsfl.data.registry import register_dataset
@@ -54,16 +54,16 @@ _HOMES = {
     "InputError": "hsfl.errors",
     "RunConfig": "hsfl.config",
     "read_config": "hsfl.config",
-    "compare": "hsfl.api.runs",
+    "compare": "hsfl.api.run_calls",
     "dataset": "hsfl.data.from_python",
     "Observer": "hsfl.runs.progress",
-    "plan": "hsfl.api.plans",
+    "plan": "hsfl.api.plan_calls",
     "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",
     "register_model": "hsfl.models.zoo",
     "register_policy": "hsfl.allocation.policies",
     "register_task": "hsfl.tasks",
-    "run": "hsfl.api.runs",
+    "run": "hsfl.api.run_calls",
     "split": "hsfl.models.split.graph_split",
     "SplitModel": "hsfl.models.units",
 }

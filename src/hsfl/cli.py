@@ -6,20 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hsfl.commands import (
-    allocations,
-    certificates,
-    comparisons,
-    data,
-    deploying,
-    measuring,
-    models,
-    planning,
-    reports,
-    reproductions,
-    runs,
-    sweeps,
-)
+from hsfl.commands import allocate, certs, compare, cost, data, measure, plan, report, reproduce, run, serve, sweep
 
 
 class Command(TyperGroup):
@@ -40,10 +27,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (runs, comparisons, sweeps, reports, models, measuring, planning, allocations, reproductions, deploying):
+for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
-app.add_typer(certificates.commands, name="certs")
+app.add_typer(certs.commands, name="certs")
 
 
 @app.callback(invoke_without_command=False)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from hsfl.commands.deploying import _say_end
+from hsfl.commands.serve import _say_end
 from hsfl.deploy import client as client_module
 from hsfl.deploy.client import Away, ClientProcess
 from hsfl.deploy.logs import open_log, scrubbed

@@ -18,9 +18,9 @@ from hsfl.allocation.given_rates import best_round, optimal_cycles
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.commands.allocations import report, show_table
-from hsfl.commands.devices import read_device
-from hsfl.commands.shared import out_console
+from hsfl.commands.allocate import report, show_table
+from hsfl.commands.console import out_console
+from hsfl.commands.plan import read_device
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.plan_rounds import weights_of

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import (
+from hsfl.commands.console import (
     Changes,
     DataDir,
     Json,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hsfl.commands.allocations import show_table
-from hsfl.commands.shared import out_console
+from hsfl.commands.allocate import show_table
+from hsfl.commands.console import out_console
 from hsfl.formats import giga, percent, seconds, significant, took
 
 

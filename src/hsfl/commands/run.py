@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import (
+from hsfl.commands.console import (
     Changes,
     DataDir,
     Json,
@@ -22,6 +21,7 @@ from hsfl.commands.shared import (
     quoted,
     say_compiling,
 )
+from hsfl.commands.report import page_beside, say_page
 from hsfl.errors import InputError
 from hsfl.formats import percent
 
@@ -76,7 +76,9 @@ def run(
         words += [f"framework={quoted(framework)}"] if framework is not None else []
         words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
         settings = _settings(config, words, plugin or [], plan, out if resume else None, resume)
-        from hsfl.api.runs import new_folder  # here, because torch takes seconds to load, and a typo should not wait
+        from hsfl.api.run_calls import (
+            new_folder,  # here, because torch takes seconds to load, and a typo should not wait
+        )
         from hsfl.runs import loop
         from hsfl.runs.progress import observer
 

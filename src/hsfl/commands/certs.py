@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json
 from hsfl.formats import count
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def list_(folder: Folder = Path("certs"), as_json: Json = False) -> None:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from hsfl.commands.allocations import show_table
+    from hsfl.commands.allocate import show_table
 
     cells = [(r["name"], r["role"], r["state"], r["expires"], str(r["days_left"]), r["serial"]) for r in rows]
     styles = [

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from hsfl.commands.shared import (
+from hsfl.commands.console import (
     Options,
     Plugins,
     need_plan_extra,

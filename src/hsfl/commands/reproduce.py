@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import (
+from hsfl.commands.console import (
     DataDir,
     Jobs,
     Json,

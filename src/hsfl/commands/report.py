@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hsfl.commands.shared import Json, err_console, one_line_errors, out_console, print_json
+from hsfl.commands.console import Json, err_console, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 from hsfl.formats import size
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hsfl.commands.shared import Json, Options, Plugins, one_line_errors, out_console, print_json, read_options
+from hsfl.commands.console import Json, Options, Plugins, one_line_errors, out_console, print_json, read_options
 from hsfl.errors import InputError
 from hsfl.formats import significant, size
 

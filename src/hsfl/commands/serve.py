@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl.commands.allocations import show_table
-from hsfl.commands.reports import page_beside, say_page
-from hsfl.commands.shared import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.commands.allocate import show_table
+from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.commands.report import page_beside, say_page
 from hsfl.formats import percent
 
 if TYPE_CHECKING:

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hsfl.commands.models import read_shape
-from hsfl.commands.shared import (
-    Changes,
-    Json,
-    Plugins,
-    err_console,
-    one_line_errors,
-    out_console,
-    print_json,
-    quoted,
-)
+from hsfl.commands.console import Changes, Json, Plugins, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.commands.cost import read_shape
 from hsfl.errors import InputError
 from hsfl.formats import size
 from hsfl.quantities import parse, say

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hsfl.commands.reports import page_beside, say_page, say_stopped
-from hsfl.commands.shared import (
+from hsfl.commands.console import (
     Changes,
     DataDir,
     Jobs,
@@ -19,6 +18,7 @@ from hsfl.commands.shared import (
     quoted,
     say_compiling,
 )
+from hsfl.commands.report import page_beside, say_page, say_stopped
 
 commands = typer.Typer()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hsfl.api.chosen import Config, choose
+from hsfl.api.arguments import Config, choose
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import COMPARED
@@ -66,7 +66,7 @@ def run(
 ) -> Result:
     """Train as the config says and write a run folder: `out`, or a new one under runs/. Ctrl-C ends the run cleanly.
 
-    config, settings, sections: a config and changes to it, see `hsfl.api.chosen`; `hsfl.run("demo", train={"rounds": 5})`.
+    config, settings, sections: a config and changes to it, see `hsfl.api.arguments`; `hsfl.run("demo", train={"rounds": 5})`.
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
     model: an `nn.Sequential`, a list of modules or what `hsfl.split` gives, with the weights that it has. A name or a mapping sets
         the config's `model`.

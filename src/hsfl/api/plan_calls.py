@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.allocation.cuts.search import OnProgress
-from hsfl.api.chosen import Chosen, Config, choose
+from hsfl.api.arguments import Chosen, Config, choose
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import described
