@@ -17,7 +17,7 @@ from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
-from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.exclusive import solve_exclusive
 from hsfl.allocation.stage.fixed_shares import pour_rows
 from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
@@ -55,7 +55,7 @@ def turns_s(stage, hz, num_turns=3):
     """T after P for these cycles, then after each further turn of F (closed form) and P."""
     found = []
     for _ in range(num_turns):
-        answer = paper.transmission(stage, hz, GOAL, TimeLimit(5.0), solve_stage)
+        answer = paper.transmission(stage, hz, GOAL, TimeLimit(5.0), solve_exclusive)
         found.append(min([answer.T_s, *found]))
         hz = optimal_cycles(stage, shares_of(answer.owner, len(hz)), answer.spent[2])[1]
     return found
@@ -102,9 +102,9 @@ def paper_solver(found, steps, scenario, cuts, best_s):
     def note(name, round_s):
         found.setdefault(name, []).append(round_s / best_s - 1)
 
-    note("paper's solver", paper.solve(scenario, cuts).round_s)
+    note("paper's solver", paper.solve_as_paper(scenario, cuts).round_s)
     stage = training_stage(scenario, cuts)
-    rest_s = solve_stage(distribution_stage(scenario, cuts), GOAL, TimeLimit(5.0)).T_s
+    rest_s = solve_exclusive(distribution_stage(scenario, cuts), GOAL, TimeLimit(5.0)).T_s
     share, down_w = paper.even_transmission(stage)
     best_f_s, best_hz = optimal_cycles(stage, share, down_w)
     first, *more = turns_s(stage, best_hz)
@@ -144,8 +144,8 @@ def main():
             baselines(found, scenario, cuts, best_s, seed)
             paper_solver(found, steps, scenario, cuts, best_s)
             if len(scip) < options.scip:
-                by_scip = paper.solve(scenario, cuts, time_limit_s=options.scip_limit, p_step="scip")
-                scip.append(by_scip.round_s / paper.solve(scenario, cuts).round_s - 1)
+                by_scip = paper.solve_as_paper(scenario, cuts, time_limit_s=options.scip_limit, p_step="scip")
+                scip.append(by_scip.round_s / paper.solve_as_paper(scenario, cuts).round_s - 1)
         where = f"K={clients} I={subchannels}"
         for name, values in found.items():
             print(f"{where}, n={len(values)}, {name}: {spread(values)}", flush=True)

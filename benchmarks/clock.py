@@ -18,7 +18,7 @@ from hsfl.framework_table import METHODS
 from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import Ofdma, draw_round, draw_rounds
 from hsfl.network.clock import timeline
-from hsfl.network.devices import Servers, draw
+from hsfl.network.devices import Servers, draw_fleet
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import rate_bps, round_s
 from hsfl.rng import stream
@@ -48,7 +48,7 @@ def medians_ms(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 
 
 def one_round(num_clients: int, num_subchannels: int, repeats: int) -> None:
-    fleet, links = draw(num_clients, stream(0, "fleet"), num_units=UNITS), Ofdma(num_subchannels=num_subchannels)
+    fleet, links = draw_fleet(num_clients, stream(0, "fleet"), num_units=UNITS), Ofdma(num_subchannels=num_subchannels)
     drawn, servers = draw_round(fleet, links, 0, 0), Servers()
     num_batches = stream(0, "batches").integers(1, 50, num_clients) + 0.5
     clusters = np.arange(num_clients) // 100
@@ -68,7 +68,7 @@ def one_round(num_clients: int, num_subchannels: int, repeats: int) -> None:
 
 
 def many_samples(num_samples: int, repeats: int) -> None:
-    fleet, links, servers = draw(10, stream(0, "fleet"), num_units=UNITS), Ofdma(), Servers()
+    fleet, links, servers = draw_fleet(10, stream(0, "fleet"), num_units=UNITS), Ofdma(), Servers()
     drawn = draw_rounds(fleet, links, 0, range(num_samples))
     needed = [1 + drawn.main_gain[:, :, i % 10].copy() for i in range(4)]  # four links, one subchannel per client
     power = np.full((10, 10), 0.5)

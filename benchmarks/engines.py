@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
 from throughput import bare_s, images, spread_of, verdict
@@ -121,7 +121,7 @@ def ours(work: Work, rounds: int, bare: Bare | None, *engine: str) -> Watch:
     watch = Watch(bare)
     data = images(work.num_clients * work.num_samples, work.shape)
     with tempfile.TemporaryDirectory() as folder:
-        run(with_changes(config_of(work, rounds), engine), Path(folder) / "run", observer=watch, dataset=data)
+        train_run(with_changes(config_of(work, rounds), engine), Path(folder) / "run", observer=watch, dataset=data)
     return watch
 
 

@@ -76,7 +76,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     from hsfl.planning.world import make_world
     from hsfl.runs.folder import record_line
     from hsfl.runs.prepare import prepare
-    from hsfl.runs.write_records import clients_record, make_record
+    from hsfl.runs.write_records import clients_record, make_round_record
     from throughput import images
 
     torch.set_num_threads(1)
@@ -104,7 +104,7 @@ def measure(num_clients: int) -> dict[str, Any]:
     meter.begin()
     _, result = framework.round(state, kept, 1)
     meter.end("training")
-    record = make_record(framework, bench.task, 1, 0.0, line, says, result, None, 1.0)
+    record = make_round_record(framework, bench.task, 1, 0.0, line, says, result, None, 1.0)
     written = len(record_line(record)), len(json.dumps(asdict(clients_record(bench, framework.cuts))))
     meter.end("record")
     return {

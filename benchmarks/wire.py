@@ -31,8 +31,8 @@ from hsfl.deploy.model_kit import make_kit
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.trust.credentials import add_port, open_channel
 from hsfl.deploy.wire.client_messages import Batch, Gradient, Hello, OwnSpeeds, Ready, Welcome
-from hsfl.deploy.wire.messages import expect, pack
-from hsfl.deploy.wire.transport import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, Peer, read, server_options
+from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.transport import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, Peer, read_message, server_options
 from hsfl.frameworks import find_framework
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
@@ -58,10 +58,10 @@ async def echo(messages: Any, context: Any) -> None:
 async def answer(messages: Any, context: Any) -> None:
     """As the main server answers a batch, without the step: unpack, check, pack the gradient."""
     while (message := await context.read()) is not aio.EOF:
-        batch, tensors = expect(bytes(message), Batch, tensors=("smashed", "labels"))
+        batch, tensors = expect_message(bytes(message), Batch, tensors=("smashed", "labels"))
         assert bool(torch.isfinite(tensors["smashed"]).all())
         await context.write(
-            pack(Gradient(batch.step, 0.0, 0.0), {"gradient": tensors["smashed"], "loss": torch.zeros(())})
+            pack_message(Gradient(batch.step, 0.0, 0.0), {"gradient": tensors["smashed"], "loss": torch.zeros(())})
         )
 
 
@@ -99,10 +99,10 @@ async def exchanges(certs: Path, repeats: int) -> None:
     raw = smashed.numpy().tobytes()
 
     def ours() -> bytes:
-        return pack(Batch(0), {"smashed": smashed, "labels": labels})
+        return pack_message(Batch(0), {"smashed": smashed, "labels": labels})
 
     def arrived(message: bytes) -> None:
-        expect(bytes(message), Gradient, tensors=("gradient", "loss"))
+        expect_message(bytes(message), Gradient, tensors=("gradient", "loss"))
 
     pairs = [await served(folder) for folder in (None, certs)]
     (_, plain), (_, secure) = pairs
@@ -128,7 +128,7 @@ async def exchanges(certs: Path, repeats: int) -> None:
 
 
 def expect_batch(content: bytes) -> None:
-    expect(content, Batch, tensors=("smashed", "labels"))
+    expect_message(content, Batch, tensors=("smashed", "labels"))
 
 
 def _each_ms(work: Any, repeats: int) -> float:
@@ -275,9 +275,11 @@ async def joined(peer: Peer, name: str, fingerprint: str) -> Any:
     while True:
         try:
             call = peer.stream("Attend")
-            await call.write(pack(Hello(name)))
-            expect(await read(call), Welcome)
-            await call.write(pack(Ready(fingerprint, [10] * 10, OwnSpeeds(1e9, 1e8, 1e8, 1e8, 1e8, None), None)))
+            await call.write(pack_message(Hello(name)))
+            expect_message(await read_message(call), Welcome)
+            await call.write(
+                pack_message(Ready(fingerprint, [10] * 10, OwnSpeeds(1e9, 1e8, 1e8, 1e8, 1e8, None), None))
+            )
             return call
         except aio.AioRpcError as error:
             if error.code() != grpc.StatusCode.UNAVAILABLE:

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run; look, do not touch."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    loop.run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
+    loop.train_run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
     return folder
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hsfl as package
-from hsfl.api.arguments import choose
+from hsfl.api.arguments import config_of_call
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
@@ -39,7 +39,7 @@ def model() -> nn.Sequential:
 
 def config_of(*words: Any, **named: Any) -> RunConfig:
     given = {name: named.pop(name, None) for name in ("data", "model")}
-    return choose(*words, given["data"], given["model"], (), named).config
+    return config_of_call(*words, given["data"], given["model"], (), named).config
 
 
 # --- configs and settings
@@ -195,7 +195,7 @@ def test_settings_that_apply_to_any_data_apply_to_given_data(tmp_path: Path) -> 
 
 
 def test_the_same_run_as_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop.run(tiny("train.rounds=1"), tmp_path / "a")
+    loop.train_run(tiny("train.rounds=1"), tmp_path / "a")
     result = package.run(tiny(), tmp_path / "b", train={"rounds": 1}, report=False)
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert result.report is None
@@ -269,7 +269,7 @@ def test_a_plan_is_for_the_run_that_follows(tmp_path: Path) -> None:
     planned = package.plan(None, quick, **words)
     result = package.run(None, tmp_path / "run", [*quick, "train.rounds=1"], **words)
     assert result.records()[0].cuts == planned.cuts
-    config = choose(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
+    config = config_of_call(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
     assert survey(config.config, data).num_samples.tolist() == np.bincount(data.clients).tolist()
     even = package.plan(None, quick[1:], **words)
     assert "deals them out anew" in even.notes[0]

@@ -161,7 +161,7 @@ def test_bars_on_a_terminal_and_lines_elsewhere(tmp_path):
     assert type(observer(screen, quiet=True)) is Warnings
     bars = observer(screen)
     assert isinstance(bars, Bars)
-    loop.run(tiny("train.drop_rate=0.5"), tmp_path / "run", observer=bars)
+    loop.train_run(tiny("train.drop_rate=0.5"), tmp_path / "run", observer=bars)
     shown = screen.file.getvalue()
     for word in ("round 1/3", "round 3/3", "samples/s", "of 3 clients", "accuracy"):
         assert word in shown
@@ -299,7 +299,7 @@ def test_a_folder_that_vanishes_under_way(tmp_path):
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
     with pytest.raises(ValueError, match=r"rounds.jsonl cannot be written \(No such file or directory\)"):
-        loop.run(tiny(), tmp_path / "run", observer=Vandal())
+        loop.train_run(tiny(), tmp_path / "run", observer=Vandal())
 
 
 def test_evaluate_and_export_of_no_run(tmp_path):

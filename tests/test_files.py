@@ -95,7 +95,9 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     """Reading from it would wait for a writer for ever, and /dev/full would give zeros until the memory is full."""
     os.mkfifo(tmp_path / name)
     for read in (
-        (history.read,) if name.startswith("history") else (fleet_file.read, lambda path: check_free(path, "a"))
+        (history.read_history,)
+        if name.startswith("history")
+        else (fleet_file.read_fleet_file, lambda path: check_free(path, "a"))
     ):
         with pytest.raises(InputError, match="no ordinary file"):
             read(tmp_path / name)
@@ -111,4 +113,4 @@ def test_a_table_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
     rows = "".join(f"{r},0,1e9,1,1\n" for r in range(20_000))
     (tmp_path / "history.csv").write_text(f'round,client,cpu_hz,main_gain_0,edge_gain_0\n"{rows}')
     with pytest.raises(InputError, match="cannot read the history"):
-        history.read(tmp_path / "history.csv")
+        history.read_history(tmp_path / "history.csv")

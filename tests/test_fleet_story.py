@@ -51,12 +51,12 @@ def test_measure_the_machines(hospital: Path) -> None:
     assert said.startswith("mlp at 1x32x32, batches of 8")  # samples as the config's data have them
     assert "wrote device 'ward-1' to fleet.toml" in said
     text = (hospital / "fleet.toml").read_text()
-    (device,) = fleet_file.read("fleet.toml").devices
+    (device,) = fleet_file.read_fleet_file("fleet.toml").devices
     assert (device.name, device.up_bps, device.down_bps) == ("ward-1", 1e8, 1e8)
     assert device.memory_bits is not None
     assert "wrote the main server to fleet.toml" in typed(COMMANDS[1], *small).out
     assert (hospital / "fleet.toml").read_text().startswith(text.rstrip())  # what stood there stays
-    assert fleet_file.read("fleet.toml").main_server is not None
+    assert fleet_file.read_fleet_file("fleet.toml").main_server is not None
     assert "has a device 'ward-1' already" in refused(*COMMANDS[0], *small)
     assert "has a [main_server] already" in refused(*COMMANDS[1], *small)
 

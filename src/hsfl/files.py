@@ -195,10 +195,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_record(path: Path, kind: Any, way_out: str = DAMAGED) -> Any:
     """A JSON file as the record `kind`, a dataclass whose annotations say what its fields may hold."""
-    return checked(read_content(path), kind, str(path), way_out)
+    return checked_record(read_content(path), kind, str(path), way_out)
 
 
-def checked(content: bytes | str, kind: Any, where: str, way_out: str = DAMAGED) -> Any:
+def checked_record(content: bytes | str, kind: Any, where: str, way_out: str = DAMAGED) -> Any:
     """JSON as the record `kind`; whatever does not fit is one line that begins with `where` and names field and value."""
     try:
         return _adapter(kind).validate_json(content, strict=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from hsfl.errors import InputError, known
 from hsfl.files import check_ordinary
-from hsfl.quantities import parse, say
+from hsfl.quantities import parse_quantity, quantity_text
 
 QUANTITIES = {  # of a device, with its kind
     "compute": "compute", "cpu": "cycles", "memory": "memory", "power": "power",
@@ -65,10 +65,10 @@ class FleetFile:
         return any(device.up_bps or device.down_bps for device in self.devices)
 
 
-def read(path: str | Path) -> FleetFile:
+def read_fleet_file(path: str | Path) -> FleetFile:
     """Read a fleet file and check every value; an error names the file and the device."""
     path = Path(path)
-    table = load(path)
+    table = load_fleet_file(path)
     for name in table:
         known(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
     rows = table.get("device", [])
@@ -86,7 +86,7 @@ def read(path: str | Path) -> FleetFile:
     return FleetFile(path, devices, None if server is None else _server(server, path))
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_fleet_file(path: Path) -> dict[str, Any]:
     """The content of a fleet file, TOML or JSON, as a mapping; nothing in it is checked yet."""
     check_ordinary(path)
     try:
@@ -150,7 +150,7 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError("give text with a number and a unit, or a number")
-        return parse(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
+        return parse_quantity(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
     except InputError as error:
         raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None
 
@@ -160,7 +160,7 @@ MISSING_LINKS = (
 )
 
 
-def size(bits: float) -> str:
+def size_text(bits: float) -> str:
     """Bits as text in MiB, from 10 GiB on in GiB: 2^33 -> 1024MiB. The size is rounded down, so that a device never
     promises more memory than it has."""
     return f"{int(bits / 8 / 2**20)}MiB" if bits < 8 * 2**30 * 10 else f"{int(bits / 8 / 2**30)}GiB"
@@ -170,8 +170,8 @@ def device_entry(
     name: str, flops_per_s: float, memory_bits: float | None, up: str | None, down: str | None
 ) -> dict[str, str]:
     """A device's fields, as text with units. up, down: rates as the user typed them, such as 100Mbps."""
-    given = {"name": name, "compute": say(flops_per_s, "FLOP/s")}
-    given |= {} if memory_bits is None else {"memory": size(memory_bits)}
+    given = {"name": name, "compute": quantity_text(flops_per_s, "FLOP/s")}
+    given |= {} if memory_bits is None else {"memory": size_text(memory_bits)}
     return given | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
 
 
@@ -191,9 +191,9 @@ def check_free(path: Path, name: str | None) -> None:
     check_ordinary(path)
     if not path.read_bytes().strip():
         return
-    table = load(path)
+    table = load_fleet_file(path)
     if "device" in table:
-        found = read(path)
+        found = read_fleet_file(path)
         if name is not None and name in [device.name for device in found.devices]:
             raise InputError(f"{path} has a device {name!r} already; choose another --name, or delete its table")
     elif "main_server" not in table:

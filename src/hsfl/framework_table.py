@@ -281,7 +281,7 @@ def register_framework(
         usual.timeline if timeline is None else timeline,
         plugins.source(),
     )
-    plugins.add("framework", METHODS, name, row, options)
+    plugins.register_name("framework", METHODS, name, row, options)
     return row
 
 

@@ -64,7 +64,9 @@ FILES: dict[str, Plugin] = {}  # by the file that was run, as tracebacks name it
 _loading: list[Plugin] = []
 
 
-def add(kind: str, registry: dict[str, Any], name: str, value: Any, options: "type[BaseModel] | None" = None) -> None:
+def register_name(
+    kind: str, registry: dict[str, Any], name: str, value: Any, options: "type[BaseModel] | None" = None
+) -> None:
     """Put `value` into its registry under a name that is still free. kind: framework, policy, model, data set or task.
     options: the pydantic model that checks `options.<name>`."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -115,13 +117,13 @@ def owner(kind: str, name: str) -> Plugin | None:
     return None if found is None else found.plugin
 
 
-def load_all(specs: Iterable[str | Path]) -> None:
+def load_plugins_of(specs: Iterable[str | Path]) -> None:
     """Run all plugins of a list, each once."""
     for spec in specs:
-        load(spec)
+        load_plugin(spec)
 
 
-def load(spec: str | Path, registers: bool = True) -> Plugin:
+def load_plugin(spec: str | Path, registers: bool = True) -> Plugin:
     """Run a plugin: a Python file, or an installed entry point by its name. A plugin that is loaded already is not run again.
     registers: whether a file that registers nothing is refused."""
     path = Path(spec)
@@ -153,7 +155,7 @@ def function_of(spec: str) -> Callable[..., Any]:
     path = Path(file)
     if not path.is_file():
         raise InputError(f"{file} is no file; give FILE.py:NAME, the path of a Python file and a function in it")
-    module = sys.modules[_module_name(load(path, registers=False))]
+    module = sys.modules[_module_name(load_plugin(path, registers=False))]
     found = getattr(module, name, None)
     if not callable(found):
         own = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
@@ -202,7 +204,7 @@ def _register(plugin: Plugin, file: str, run: Callable[[], object], registers: b
         LOADED[plugin.spec] = plugin
 
 
-def explain(error: BaseException) -> str | None:
+def explain_failure(error: BaseException) -> str | None:
     """What went wrong later in the code of a plugin that is loaded, told in one line; None if no plugin was at work."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in FILES:
@@ -227,7 +229,7 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=GROUP)
 
 
-def find(name: str) -> None:
+def find_installed(name: str) -> None:
     """Load the installed entry point of this name, if there is one. A name that is built in or registered needs none."""
     if name == RESERVED or any(name == taken for _, taken in REGISTERED):
         return

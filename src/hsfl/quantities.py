@@ -57,7 +57,7 @@ def kind_of(field: str) -> str | None:
     return SUFFIXES.get(last) if joint else None
 
 
-def parse(kind: str, text: str, zero: bool = False, doubt: bool = False) -> float:
+def parse_quantity(kind: str, text: str, zero: bool = False, doubt: bool = False) -> float:
     """The quantity in base units: 5Mbps -> 5e6. The error says what is wrong and shows an example; the caller adds the
     setting and its value.
 
@@ -107,10 +107,14 @@ def with_units(field: str, value: Any) -> Any:
         return value
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         value = [item for item in value[1:-1].split(",") if item.strip()]
-    return parse(kind, value, zero=True) if isinstance(value, str) else [with_units(field, item) for item in value]
+    return (
+        parse_quantity(kind, value, zero=True)
+        if isinstance(value, str)
+        else [with_units(field, item) for item in value]
+    )
 
 
-def say(amount: float, unit: str) -> str:
+def quantity_text(amount: float, unit: str) -> str:
     """35e9, "FLOP/s" -> 35 GFLOP/s: three digits and a prefix."""
     scale, prefix = next(((s, p) for p, s in reversed(SCALES.items()) if amount >= s * 0.9995), (1.0, ""))
     return f"{amount / scale:.3g} {prefix}{unit}"

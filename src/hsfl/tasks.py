@@ -140,4 +140,4 @@ def register_task(
         raise InputError(f"task {name!r}: metric {taken[0]!r} is no name, or one of {like}; choose another name")
     added = tuple(Metric(each, each.replace("_", " "), each not in less_is_better, False, own[each]) for each in own)
     row = replace(base, name=name, loss=base.loss if loss is None else loss, metrics=(*added, *base.metrics))
-    plugins.add("task", TASKS, name, row)
+    plugins.register_name("task", TASKS, name, row)

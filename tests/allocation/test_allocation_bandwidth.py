@@ -8,7 +8,7 @@ from allocation_instances import scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
@@ -34,7 +34,7 @@ def test_proven_gap_for_any_number_of_clients(clients, subchannels):
         answer = exact(scenario, rcls(scenario.rows, rng))
         assert answer.status is SolveStatus.OPTIMAL
         assert violation(scenario, answer) <= 1e-9
-        assert evaluate(scenario, answer)[1] == answer.round_s
+        assert evaluate_allocation(scenario, answer)[1] == answer.round_s
 
 
 def test_one_subchannel_two_equal_clients_share_it_equally():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hsfl.allocation import cells as cells_module
-from hsfl.allocation.answer import evaluate, violation
+from hsfl.allocation.answer import evaluate_allocation, violation
 from hsfl.allocation.cells import CellsAnswer, solve_cells
 from hsfl.allocation.cuts.search import rcls
-from hsfl.allocation.divide_cycles import Cell, divide
+from hsfl.allocation.divide_cycles import Cell, divide_cycles
 from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
@@ -34,7 +34,7 @@ def stages_s(cells: list[Scenario], answer: CellsAnswer) -> tuple[Array, Array]:
     """Seconds of training and of distribution in each cell, by the latency equations."""
     down_s, train_s = [], []
     for cell, own, hz in zip(cells, answer.cells, answer.cell_hz):
-        phases, round_s = evaluate(replace(cell, main_hz=hz), own)
+        phases, round_s = evaluate_allocation(replace(cell, main_hz=hz), own)
         down_s.append(phases["model_down_s"].max())
         train_s.append(round_s - down_s[-1])
     return np.array(train_s), np.array(down_s)
@@ -185,7 +185,7 @@ def test_needs_are_the_inverse_of_the_deadline() -> None:
     hz = Cell.of(stage, share).needs_hz(T_s)
     assert solve_shares(stage._replace(hz=hz), share, 0.0, 0.0)[0] == pytest.approx(T_s, rel=1e-9)
     assert Cell.of(stage, share).needs_hz(1e-6 * T_s) == np.inf
-    again_s, parts = divide([Cell.of(stage, share)], stage.hz, 0.0, T_s)
+    again_s, parts = divide_cycles([Cell.of(stage, share)], stage.hz, 0.0, T_s)
     assert again_s == pytest.approx(T_s / 1.3, rel=1e-9)
     assert parts.sum() == pytest.approx(stage.hz)
 

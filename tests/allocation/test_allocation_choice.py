@@ -13,7 +13,7 @@ from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.exclusive import solve_exclusive
 from hsfl.allocation.stage.stage import training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
@@ -87,7 +87,7 @@ def test_a_level_near_a_client_s_own_time_does_not_stop_the_proof():
     rcls(random_scenario(rng, 10, 10).rows, rng)
     scenario = random_scenario(rng, 32, 64)
     cuts = [5, 1, 4, 5, 1, 5, 4, 5, 4, 1, 4, 5, 4, 1, 4, 3, 4, 4, 1, 4, 4, 4, 5, 5, 4, 1, 8, 1, 1, 5, 4, 5]
-    answer = solve_stage(training_stage(scenario, np.array(cuts)), StopWhen(0.05), TimeLimit(120.0))
+    answer = solve_exclusive(training_stage(scenario, np.array(cuts)), StopWhen(0.05), TimeLimit(120.0))
     assert answer.gap <= 0.05 * (1 + 1e-9)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.answer import SolveStatus, alone_bound_s, evaluate, even_allocation, violation, with_gap
+from hsfl.allocation.answer import SolveStatus, alone_bound_s, evaluate_allocation, even_allocation, violation, with_gap
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact, solve_round, stage_solver
 from hsfl.allocation.policies import policy
@@ -212,7 +212,7 @@ def test_a_solver_that_fails_is_no_traceback_and_no_claim(how, sharing):
     answer = solve_round(scenario, cuts, lying(BROKEN[how])(scenario))
     assert answer.status is SolveStatus.HEURISTIC
     assert violation(scenario, answer) <= 1e-9
-    assert answer.round_s == evaluate(scenario, answer)[1]
+    assert answer.round_s == evaluate_allocation(scenario, answer)[1]
     assert answer.round_s >= best.lower_bound_s
     assert 0 < answer.lower_bound_s <= best.round_s
     assert answer.gap == pytest.approx(1 - answer.lower_bound_s / answer.round_s)
@@ -232,7 +232,7 @@ def test_the_even_allocation_and_the_plain_bound_enclose_the_optimum(sharing):
         best = exact(scenario, rcls(scenario.rows, rng))
         even = even_allocation(scenario, best)
         assert violation(scenario, even) <= 1e-9
-        assert evaluate(scenario, even)[1] >= best.lower_bound_s
+        assert evaluate_allocation(scenario, even)[1] >= best.lower_bound_s
         assert alone_bound_s(scenario, best) <= best.round_s
 
 

@@ -8,12 +8,12 @@ from allocation_instances import enumerate_stage, scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage import exclusive
-from hsfl.allocation.stage.exclusive import _prove_many, solve_stage
+from hsfl.allocation.stage.exclusive import _prove_many, solve_exclusive
 from hsfl.allocation.stage.local_search import first_owner, local_search
 from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
@@ -23,7 +23,7 @@ from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 def check(scenario, answer):
     """Feasible, valued by the equations, and bounded from below by its bound."""
     assert violation(scenario, answer) <= 1e-9
-    _, round_s = evaluate(scenario, answer)
+    _, round_s = evaluate_allocation(scenario, answer)
     assert answer.round_s == round_s
     assert answer.lower_bound_s <= answer.round_s
     assert np.isfinite(answer.round_s)
@@ -143,9 +143,9 @@ def test_solve_stage_decides_a_deadline_early():
     rng = np.random.default_rng(1)
     scenario = random_scenario(rng, 5, 10)
     stage = training_stage(scenario, rcls(scenario.rows, rng))
-    best = solve_stage(stage, StopWhen(1e-4), TimeLimit(5))
-    easy = solve_stage(stage, StopWhen(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
-    hard = solve_stage(stage, StopWhen(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))
+    best = solve_exclusive(stage, StopWhen(1e-4), TimeLimit(5))
+    easy = solve_exclusive(stage, StopWhen(1e-4, tau_s=2 * best.T_s), TimeLimit(5))
+    hard = solve_exclusive(stage, StopWhen(1e-4, tau_s=0.5 * best.T_s), TimeLimit(5))
     assert easy.T_s <= 2 * best.T_s
     assert hard.lower_bound_s >= 0.5 * best.T_s * (1 - 1e-12)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, best_single_cut, search_cuts
 from hsfl.allocation.given_rates import (
     MeasuredRounds,
-    best_round,
-    keep_within,
+    best_measured_round,
+    keep_within_tau_measured,
     least_training,
     optimal_cycles,
     optimistic,
@@ -92,11 +92,15 @@ def test_a_tiny_task_beside_a_long_one_is_no_division_by_zero():
 def test_who_is_kept_by_hand():
     """At tau = 4 the three need 1, 2 and 2 of 3 cycles; per sample 1, 2 and 0.2, so the third comes first."""
     own, work, samples = np.array([0.0, 2.0, 3.0]), np.array([4.0, 4.0, 2.0]), np.array([1.0, 1.0, 10.0])
-    assert keep_within(own, work, samples, 3.0, 4.0, even=False).tolist() == [True, False, True]
-    assert keep_within(own, work, samples, 5.0, 4.0, even=False).all()
-    assert keep_within(own, work, samples, 3.0, 4.0, even=True).tolist() == [False, False, True]  # half each is 1.5 < 2
-    assert keep_within(own, work, samples, 4.0, 4.0, even=True).tolist() == [True, False, True]
-    assert not keep_within(own + 5, work, samples, 4.0, 4.0, even=False).any()
+    assert keep_within_tau_measured(own, work, samples, 3.0, 4.0, even=False).tolist() == [True, False, True]
+    assert keep_within_tau_measured(own, work, samples, 5.0, 4.0, even=False).all()
+    assert keep_within_tau_measured(own, work, samples, 3.0, 4.0, even=True).tolist() == [
+        False,
+        False,
+        True,
+    ]  # half each is 1.5 < 2
+    assert keep_within_tau_measured(own, work, samples, 4.0, 4.0, even=True).tolist() == [True, False, True]
+    assert not keep_within_tau_measured(own + 5, work, samples, 4.0, 4.0, even=False).any()
 
 
 def deepest(rounds: MeasuredRounds) -> np.ndarray:
@@ -155,7 +159,7 @@ def random_fleet(seed, clients, count, num_cuts=6):
     rounds = MeasuredRounds(
         own, work, down, rows_between(0, rng.integers(2, num_cuts, clients), num_cuts), 0.3 * clients
     )
-    first = best_round(flops / speed[:, None] + links, work, down[0], rounds.rows, rounds.main_hz).cuts
+    first = best_measured_round(flops / speed[:, None] + links, work, down[0], rounds.rows, rounds.main_hz).cuts
     return rounds, first
 
 

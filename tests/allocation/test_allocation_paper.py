@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation import paper
-from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
-from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage, transmission
+from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage_as_paper, transmission
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.allocation.stage.exclusive import solve_stage as best_transmission
+from hsfl.allocation.stage.exclusive import solve_exclusive as best_transmission
 from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
@@ -109,7 +109,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
     """After the P step everyone with work for the server ends at T, so that another F, and another P for it, is no better."""
     _, _, stage = an_instance(clients, subchannels, seed)
     goal = StopWhen(1e-3)
-    answer = solve_stage(stage, goal, TimeLimit(10.0))
+    answer = solve_stage_as_paper(stage, goal, TimeLimit(10.0))
     share = shares_of(answer.owner, clients)
     hz, _, down_w, _ = answer.spent
     busy = stage.cycles > 0
@@ -140,7 +140,7 @@ def test_feasible_and_no_better_than_the_bound(clients, subchannels):
     np.testing.assert_allclose(answer.server_hz, of_even_p)
     best = exact(scenario, cuts)
     assert violation(scenario, answer) <= 1e-9
-    assert evaluate(scenario, answer)[1] == answer.round_s
+    assert evaluate_allocation(scenario, answer)[1] == answer.round_s
     assert answer.status is SolveStatus.HEURISTIC
     assert answer.lower_bound_s == best.lower_bound_s
     assert best.lower_bound_s <= answer.round_s * (1 + 1e-9)
@@ -152,7 +152,7 @@ def test_feasible_and_no_better_than_the_bound(clients, subchannels):
 def test_zeros_and_ties(scenario, random):
     """Clients without work for the server, without bits, or equal in everything."""
     cuts = random.choice(all_cuts(scenario))
-    answer = paper.solve(scenario, cuts)
+    answer = paper.solve_as_paper(scenario, cuts)
     assert violation(scenario, answer) <= 1e-9
     assert exact(scenario, cuts).lower_bound_s <= answer.round_s * (1 + 1e-9)
 
@@ -161,7 +161,7 @@ def test_zeros_and_ties(scenario, random):
 def test_the_exact_p_step_agrees_with_scip(seed):
     pytest.importorskip("pyscipopt")
     scenario, cuts, _ = an_instance(2, 3, seed)
-    ours, theirs = (paper.solve(scenario, cuts, time_limit_s=30, p_step=name) for name in ("exact", "scip"))
+    ours, theirs = (paper.solve_as_paper(scenario, cuts, time_limit_s=30, p_step=name) for name in ("exact", "scip"))
     np.testing.assert_allclose(ours.server_hz, theirs.server_hz)
     assert ours.round_s == pytest.approx(theirs.round_s, rel=2e-3)
 
@@ -171,13 +171,13 @@ def test_the_exact_p_step_agrees_with_scip(seed):
 def test_the_exact_p_step_agrees_with_scip_on_larger_rounds(seed):
     pytest.importorskip("pyscipopt")
     scenario, cuts, _ = an_instance(*[(3, 6), (4, 6)][seed % 2], 200 + seed)
-    ours, theirs = (paper.solve(scenario, cuts, time_limit_s=120, p_step=name) for name in ("exact", "scip"))
+    ours, theirs = (paper.solve_as_paper(scenario, cuts, time_limit_s=120, p_step=name) for name in ("exact", "scip"))
     assert ours.round_s == pytest.approx(theirs.round_s, rel=2e-3)
 
 
 def test_those_who_are_kept_keep_tau():
     scenario, cuts, stage = an_instance(5, 10, 3)
-    tau_s = 0.8 * solve_stage(stage, StopWhen(1e-3), TimeLimit(10.0)).T_s
+    tau_s = 0.8 * solve_stage_as_paper(stage, StopWhen(1e-3), TimeLimit(10.0)).T_s
     answer = allocate(replace(scenario, tau_s=tau_s), cuts, "paper")
     assert answer.status is SolveStatus.DROPPED
     assert answer.kept.any()
@@ -190,4 +190,4 @@ def test_wrong_words_are_refused():
     with pytest.raises(InputError, match="use solver exact"):
         allocate(replace(scenario, sharing="bandwidth"), cuts, "paper")
     with pytest.raises(InputError, match="p_step 'scpi' is unknown; did you mean scip"):
-        paper.solve(scenario, cuts, p_step="scpi")
+        paper.solve_as_paper(scenario, cuts, p_step="scpi")

@@ -59,7 +59,7 @@ def test_clients_that_only_upload(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_even_cycles_leave_one_budget_and_deadlines(seed):
     scenario, cuts = kinked(seed, 3, 2)
-    answer = shared_bands.solve_stage(even_cycles(training_stage(scenario, cuts)), StopWhen(1e-3), TimeLimit(60.0))
+    answer = shared_bands.solve_shared(even_cycles(training_stage(scenario, cuts)), StopWhen(1e-3), TimeLimit(60.0))
     assert answer.gap <= 1e-3 * (1 + 1e-9)
 
 
@@ -73,7 +73,7 @@ def test_planes_alone_agree_with_descent(seed, monkeypatch):
     by_descent = shared_bands.descend(stage, StopWhen(1e-4), TimeLimit(60.0))
     share = shared_bands.first_shares(stage)
     T, rho, _ = solve_shares(stage, share, 0.0, 0.0)
-    _, T, bound_s = shared_bands.solve(stage, share, T, rho, 0.0, StopWhen(1e-4), TimeLimit(60.0))
+    _, T, bound_s = shared_bands.solve_planes(stage, share, T, rho, 0.0, StopWhen(1e-4), TimeLimit(60.0))
     assert by_descent.gap <= 1e-4 * (1 + 1e-9)
     assert (T - bound_s) / T <= 1e-4 * (1 + 1e-9)
     assert bound_s <= by_descent.T_s
@@ -117,5 +117,5 @@ def test_an_answer_has_the_shares_of_its_time(seed):
     for gap in (0.2, 0.05):
         scenario, cuts = kinked(seed, 3, 1)
         for stage in (training_stage(scenario, cuts), even_cycles(training_stage(scenario, cuts))):
-            answer = shared_bands.solve_stage(stage, StopWhen(gap), TimeLimit(60.0))
+            answer = shared_bands.solve_shared(stage, StopWhen(gap), TimeLimit(60.0))
             assert answer.T_s == pytest.approx(solve_shares(stage, answer.share, 0.0, 0.0)[0], rel=1e-9)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.radio import radio_request
 from hsfl.allocation.cuts.search import CutSettings, rcls
 from hsfl.allocation.exact import exact, prices
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
-from hsfl.allocation.stage.exclusive import solve_stage
+from hsfl.allocation.stage.exclusive import solve_exclusive
 from hsfl.allocation.stage.stage import only, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
@@ -31,7 +31,7 @@ def test_no_baseline_beats_exact(name, sharing):
             continue
         answer = policy(name).allocate(scenario, cuts)
         assert violation(scenario, answer) <= 1e-9
-        assert evaluate(scenario, answer)[1] == answer.round_s
+        assert evaluate_allocation(scenario, answer)[1] == answer.round_s
         best = exact(scenario, cuts)
         assert best.lower_bound_s <= answer.round_s * (1 + 1e-12)
         assert answer.lower_bound_s <= best.round_s * (1 + 1e-12)
@@ -83,12 +83,12 @@ def test_the_cheapest_samples_are_kept_first():
         scenario = replace(scenario, num_batches=rng.integers(1, 40, 4).astype(float))
         cuts = rcls(scenario.rows, rng)
         stage = training_stage(scenario, cuts)
-        tau_s = 0.7 * solve_stage(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
+        tau_s = 0.7 * solve_exclusive(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
         per_sample = prices(stage, tau_s) / scenario.num_batches
         kept: list[int] = []
         for k in sorted(range(4), key=lambda k: per_sample[k]):
             together = sorted([*kept, k])
-            if solve_stage(only(stage, np.array(together)), StopWhen(1e-4), TimeLimit(10.0)).T_s <= tau_s:
+            if solve_exclusive(only(stage, np.array(together)), StopWhen(1e-4), TimeLimit(10.0)).T_s <= tau_s:
                 kept = together
         answer = exact(replace(scenario, tau_s=tau_s), cuts)
         assert np.flatnonzero(answer.kept).tolist() == kept

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.cuts.bound import bound_over_cuts, options, priced_cuts
-from hsfl.allocation.cuts.bound_shared import buy
+from hsfl.allocation.cuts.bound_shared import buy_band
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
@@ -36,7 +36,7 @@ def test_no_shares_pay_less_than_the_bound(scenario, level, data):
             continue
         T = alone_s * data.draw(st.sampled_from([1.01, 1.5, 10.0])) + 1e-9
         share = np.full(subs, 1.0 / len(stage.cycles))
-        bound = buy(stage, row, pi, T, rho, lam, np.inf, share, work[0], work[1], rent, spent)
+        bound = buy_band(stage, row, pi, T, rho, lam, np.inf, share, work[0], work[1], rent, spent)
         assert ((share > 0) & (share <= 1)).all()
         pays = [price(stage, row, s, work[0], work[1], T, rho, lam) + pi @ s for s in (*some, share)]
         assert bound <= min(pays) * (1 + 1e-9) + 1e-12

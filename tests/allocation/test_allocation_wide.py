@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from wide_scenarios import KINDS, wide_rounds, wide_scenario
 
-from hsfl.allocation.answer import SolveStatus, evaluate, violation
+from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.bound import bound_over_cuts
 from hsfl.allocation.cuts.search import CutRequest, CutSettings, search_cuts
 from hsfl.allocation.exact import exact, warm_up
-from hsfl.allocation.given_rates import best_round, keep_within, least_training, optimal_cycles
+from hsfl.allocation.given_rates import best_measured_round, keep_within_tau_measured, least_training, optimal_cycles
 from hsfl.allocation.policies import policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
@@ -41,7 +41,7 @@ def check(scenario, answer):
     """Feasible, finite, valued by the equations, kept clients within tau, and a bound that its own round allows."""
     json.dumps(answer.to_dict(), allow_nan=False)
     assert violation(scenario, answer) <= 1e-9
-    assert answer.round_s == evaluate(scenario, answer)[1]
+    assert answer.round_s == evaluate_allocation(scenario, answer)[1]
     assert 0 <= answer.lower_bound_s <= answer.round_s
     assert 0 <= answer.gap <= 1
     if scenario.tau_s is not None and answer.kept.any():
@@ -112,11 +112,11 @@ def judge_measured(seed):
         assert cycles.sum() <= hz
         ends_s = own_s + np.divide(work, cycles, out=np.zeros(len(rows)), where=work > 0)
         assert ends_s.max() <= T_s * ROUNDING
-        plan = best_round(all_own_s, rounds.work_cycles, all_down_s, rounds.rows, hz)
+        plan = best_measured_round(all_own_s, rounds.work_cycles, all_down_s, rounds.rows, hz)
         assert plan.lower_bound_s <= plan.round_s <= (T_s + down_s.max()) * ROUNDING
         assert plan.round_s <= plan.lower_bound_s * ROUNDING  # no gap was allowed
         for even in (False, True):
-            kept = keep_within(own_s, work, np.ones(len(rows)), hz, 2 * T_s, even)
+            kept = keep_within_tau_measured(own_s, work, np.ones(len(rows)), hz, 2 * T_s, even)
             assert kept.all() or even or T_s == 0
     chosen = search_cuts(CutRequest(rounds.rows, rounds, CutSettings(time_limit_s=0.1), cuts))
     assert chosen.lower_bound_s <= chosen.mean_s <= rounds.round_s(cuts).mean() * ROUNDING

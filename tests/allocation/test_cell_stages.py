@@ -44,7 +44,7 @@ def test_a_cell_that_is_ready_early_is_not_solved_further() -> None:
 
     def counted(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
         asked.append(goal.gap)
-        return shared_bands.solve_stage(stage, goal, clock)
+        return shared_bands.solve_shared(stage, goal, clock)
 
     with CellStages(counted, threads=1) as pool:
         answers = pool.longest_first(stages, StopWhen(1e-3), TimeLimit(20.0))

@@ -8,7 +8,7 @@ import pytest
 from data_files import cifar_batch, write_cifar
 
 from hsfl.data.readers.cifar10 import read_batch
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 
 
@@ -23,7 +23,7 @@ def test_a_batch_comes_back(protocol: int, tmp_path: Path) -> None:
 
 def test_both_layouts(tmp_path: Path) -> None:
     write_cifar(tmp_path / "cifar-10-batches-py")
-    above, within = load("cifar10", tmp_path), load("cifar10", tmp_path / "cifar-10-batches-py")
+    above, within = load_dataset("cifar10", tmp_path), load_dataset("cifar10", tmp_path / "cifar-10-batches-py")
     assert np.array_equal(above.train_x, within.train_x)
     assert (len(above.train_y), len(above.test_y)) == (50, 10)
 
@@ -112,7 +112,7 @@ def test_damage_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
     write_cifar(tmp_path)
     (tmp_path / "data_batch_3").write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        load("cifar10", tmp_path)
+        load_dataset("cifar10", tmp_path)
     assert "\n" not in str(caught.value)
     assert "data_batch_3" in str(caught.value)
 
@@ -121,4 +121,4 @@ def test_a_missing_batch(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     (tmp_path / "test_batch").unlink()
     with pytest.raises(InputError, match=r"no test_batch in .*hsfl data fetch cifar10"):
-        load("cifar10", tmp_path)
+        load_dataset("cifar10", tmp_path)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from data_files import write_cifar, write_mnist
 
-from hsfl.data.registry import READERS, Dataset, channel_statistics, describe, find_data_dir, load, stratified_subset
+from hsfl.data.registry import (
+    READERS,
+    Dataset,
+    channel_statistics,
+    class_counts_of,
+    find_data_dir,
+    load_dataset,
+    stratified_subset,
+)
 from hsfl.errors import InputError
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -16,12 +24,12 @@ HAM_TEST = [65, 103, 220, 24, 223, 1341, 30]
 
 
 def counts(dataset: Dataset) -> tuple[list[int], list[int]]:
-    rows = describe(dataset)
+    rows = class_counts_of(dataset)
     return [row.num_train for row in rows], [row.num_test for row in rows]
 
 
 def test_mnist_is_the_published_one(data_dir: Path) -> None:
-    mnist = load("mnist", data_dir)
+    mnist = load_dataset("mnist", data_dir)
     assert counts(mnist) == (MNIST_TRAIN, MNIST_TEST)
     assert (mnist.train_x.dtype, mnist.train_y.dtype, mnist.image_shape) == (np.uint8, np.int64, (1, 28, 28))
     assert mnist.mean == pytest.approx([0.1307], abs=5e-5)
@@ -29,7 +37,7 @@ def test_mnist_is_the_published_one(data_dir: Path) -> None:
 
 
 def test_cifar10_is_the_published_one(data_dir: Path) -> None:
-    cifar10 = load("cifar10", data_dir)
+    cifar10 = load_dataset("cifar10", data_dir)
     assert counts(cifar10) == ([5000] * 10, [1000] * 10)
     assert (cifar10.image_shape, cifar10.classes[3]) == ((3, 32, 32), "cat")
     assert cifar10.mean == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
@@ -38,7 +46,7 @@ def test_cifar10_is_the_published_one(data_dir: Path) -> None:
 
 
 def test_ham10000_is_the_published_one(data_dir: Path) -> None:
-    ham = load("ham10000", data_dir)
+    ham = load_dataset("ham10000", data_dir)
     assert counts(ham) == (HAM_TRAIN, HAM_TEST)
     assert ham.image_shape == (3, 64, 64)
     both = np.concatenate([ham.train_x, ham.test_x])  # the published statistics are over all images
@@ -48,7 +56,7 @@ def test_ham10000_is_the_published_one(data_dir: Path) -> None:
 
 
 def test_digits_are_stratified_and_the_same_each_time() -> None:
-    digits, again = load("digits"), load("digits", rng=np.random.default_rng(7))
+    digits, again = load_dataset("digits"), load_dataset("digits", rng=np.random.default_rng(7))
     train, test = counts(digits)
     assert (sum(train) + sum(test), digits.image_shape) == (1797, (1, 32, 32))
     assert all(0.18 < held / (held + kept) < 0.22 for kept, held in zip(train, test))
@@ -59,7 +67,7 @@ def test_digits_are_stratified_and_the_same_each_time() -> None:
 def test_without_scikit_learn_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(InputError, match=r"pip install 'hsfl\[demo\]'"):
-        load("digits")
+        load_dataset("digits")
 
 
 def test_arrays_are_writable_and_contiguous(tmp_path: Path) -> None:
@@ -67,7 +75,7 @@ def test_arrays_are_writable_and_contiguous(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_cifar(tmp_path)
     for name in ("mnist", "cifar10"):
-        dataset = load(name, tmp_path)
+        dataset = load_dataset(name, tmp_path)
         for array in (dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y):
             assert array.flags.writeable
             assert array.flags.c_contiguous
@@ -92,17 +100,17 @@ def test_limit_keeps_classes_in_proportion_and_follows_rng() -> None:
 
 def test_limits_are_of_the_training_and_test_data_apart(tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    whole, both = load("mnist", tmp_path), load("mnist", tmp_path, limit=20, limit_test=10)
+    whole, both = load_dataset("mnist", tmp_path), load_dataset("mnist", tmp_path, limit=20, limit_test=10)
     assert (len(whole.train_y), len(whole.test_y), len(both.train_y), len(both.test_y)) == (40, 20, 20, 10)
     assert (both.mean, both.std) == (whole.mean, whole.std)  # of the set, not of the draw
-    assert np.array_equal(load("mnist", tmp_path, limit=20).train_x, both.train_x)
-    assert np.array_equal(load("mnist", tmp_path, limit_test=10).test_x, both.test_x)
-    assert len(load("mnist", tmp_path, limit=10**6).train_y) == 40
+    assert np.array_equal(load_dataset("mnist", tmp_path, limit=20).train_x, both.train_x)
+    assert np.array_equal(load_dataset("mnist", tmp_path, limit_test=10).test_x, both.test_x)
+    assert len(load_dataset("mnist", tmp_path, limit=10**6).train_y) == 40
 
 
 def test_image_size_applies_to_every_set(tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    assert load("mnist", tmp_path, image_size=32).image_shape == (1, 32, 32)
+    assert load_dataset("mnist", tmp_path, image_size=32).image_shape == (1, 32, 32)
 
 
 def test_the_data_directory_is_the_argument_else_the_variable_else_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +136,14 @@ def test_the_data_directory_is_the_argument_else_the_variable_else_the_cache(mon
 )
 def test_bad_words(name: str, options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        load(name, tmp_path, **options)
+        load_dataset(name, tmp_path, **options)
 
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"digits", "idx", "folder", "npz", "csv", "text", "pydoc"}))
 def test_a_missing_set_says_what_to_do_in_one_line(name: str, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError) as caught:
-            load(name, place)
+            load_dataset(name, place)
         message = str(caught.value)
         assert "\n" not in message
         assert all(word in message for word in (f"hsfl data fetch {name}", "--data-dir", "HSFL_DATA", str(place)))

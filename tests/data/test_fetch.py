@@ -12,7 +12,7 @@ from data_files import cifar_batch, write_mnist
 from web_server import WebServer
 
 from hsfl.data.download import SOURCES, fetch
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 
 CIFAR_FILES = [*SOURCES["cifar10"].files]
@@ -39,7 +39,7 @@ def test_what_is_fetched_can_be_loaded_and_is_not_fetched_again(small_mnist: Web
     folder = fetch("mnist", tmp_path / "data", small_mnist.url)
     assert folder == tmp_path / "data" / "MNIST" / "raw"
     assert files_below(tmp_path / "data") == sorted(SOURCES["mnist"].files)
-    assert len(load("mnist", tmp_path / "data").train_y) == 40
+    assert len(load_dataset("mnist", tmp_path / "data").train_y) == 40
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.iterdir())
     asked = len(small_mnist.asked)
     assert asked == 4
@@ -54,7 +54,7 @@ def test_only_what_is_missing_or_broken_is_fetched(small_mnist: WebServer, tmp_p
     small_mnist.asked.clear()
     fetch("mnist", tmp_path / "data", small_mnist.url)
     assert len(small_mnist.asked) == 2
-    assert len(load("mnist", tmp_path / "data").test_y) == 20
+    assert len(load_dataset("mnist", tmp_path / "data").test_y) == 20
 
 
 def test_a_wrong_sum_leaves_nothing(small_mnist: WebServer, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_real_mnist_has_the_sums_of_the_table(data_dir: Path, tmp_path: Path
         fetch("mnist", tmp_path, server.url)
     finally:
         server.stop()
-    assert len(load("mnist", tmp_path).train_y) == 60000
+    assert len(load_dataset("mnist", tmp_path).train_y) == 60000
 
 
 def test_the_real_cifar10_is_recognised_and_not_fetched(data_dir: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_archive_is_unpacked_into_the_layout_of_the_reader(
     serve_cifar(server, monkeypatch, honest_members())
     fetch("cifar10", tmp_path / "data", server.url)
     assert files_below(tmp_path / "data") == sorted(CIFAR_FILES)
-    assert len(load("cifar10", tmp_path / "data").train_y) == 50
+    assert len(load_dataset("cifar10", tmp_path / "data").train_y) == 50
     fetch("cifar10", tmp_path / "data", server.url)
     assert len(server.asked) == 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data_files import jpeg, lesion_table, write_ham_npz, write_ham_original
 
-from hsfl.data.registry import Dataset, describe, load
+from hsfl.data.registry import Dataset, class_counts_of, load_dataset
 from hsfl.errors import InputError
 
 
@@ -17,33 +17,33 @@ def lesions(x: np.ndarray) -> set[int]:
 
 def check_split(dataset: Dataset) -> None:
     assert len(dataset.train_y) + len(dataset.test_y) == len(lesion_table())
-    assert all(row.num_test >= 2 and row.num_train > row.num_test for row in describe(dataset))
+    assert all(row.num_test >= 2 and row.num_train > row.num_test for row in class_counts_of(dataset))
 
 
 def test_npz_uses_its_own_split(tmp_path: Path) -> None:
     write_ham_npz(tmp_path / "ham10000" / "ham10000_64.npz")
-    ham = load("ham10000", tmp_path)
+    ham = load_dataset("ham10000", tmp_path)
     assert ham.image_shape == (3, 64, 64)
-    assert [row.num_test for row in describe(ham)] == [2] * 7
-    assert load("ham10000", tmp_path / "ham10000", image_size=32).image_shape == (3, 32, 32)
+    assert [row.num_test for row in class_counts_of(ham)] == [2] * 7
+    assert load_dataset("ham10000", tmp_path / "ham10000", image_size=32).image_shape == (3, 32, 32)
 
 
 @pytest.mark.parametrize("place", ["ham10000", "HAM10000", ""])
 def test_original_layout_is_split_by_lesion(place: str, tmp_path: Path) -> None:
     write_ham_original(tmp_path / place)
-    ham = load("ham10000", tmp_path)
+    ham = load_dataset("ham10000", tmp_path)
     check_split(ham)
     assert ham.image_shape == (3, 64, 64)
     assert ham.classes == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     assert not lesions(ham.train_x) & lesions(ham.test_x)
-    assert np.array_equal(ham.test_x, load("ham10000", tmp_path, rng=np.random.default_rng(5)).test_x)
+    assert np.array_equal(ham.test_x, load_dataset("ham10000", tmp_path, rng=np.random.default_rng(5)).test_x)
 
 
 def test_split_by_image_is_a_choice_and_leaks(tmp_path: Path) -> None:
     write_ham_original(tmp_path / "folders")
     write_ham_npz(tmp_path / "npz" / "ham10000_64.npz")
     for place in ("folders", "npz"):
-        ham = load("ham10000", tmp_path / place, split="image")
+        ham = load_dataset("ham10000", tmp_path / place, split="image")
         check_split(ham)
         assert lesions(ham.train_x) & lesions(ham.test_x)
 
@@ -51,7 +51,7 @@ def test_split_by_image_is_a_choice_and_leaks(tmp_path: Path) -> None:
 def test_variants_of_the_original_layout(tmp_path: Path) -> None:
     """One folder of images; the metadata as Dataverse names and separates it; images that nobody lists."""
     write_ham_original(tmp_path)
-    reference = load("ham10000", tmp_path)
+    reference = load_dataset("ham10000", tmp_path)
     (tmp_path / "images").mkdir()
     for part in (1, 2):
         for path in (tmp_path / f"HAM10000_images_part_{part}").iterdir():
@@ -60,12 +60,12 @@ def test_variants_of_the_original_layout(tmp_path: Path) -> None:
     table = tmp_path / "HAM10000_metadata.csv"
     (tmp_path / "HAM10000_metadata.tab").write_text(table.read_text().replace(",", "\t"))
     table.unlink()
-    assert np.array_equal(load("ham10000", tmp_path).test_x, reference.test_x)
+    assert np.array_equal(load_dataset("ham10000", tmp_path).test_x, reference.test_x)
 
 
 def test_large_jpegs_are_resized_well(tmp_path: Path) -> None:
     write_ham_original(tmp_path, size=(600, 450))
-    x = load("ham10000", tmp_path, image_size=32).train_x
+    x = load_dataset("ham10000", tmp_path, image_size=32).train_x
     assert x.shape[1:] == (3, 32, 32)
     assert np.ptp(x, axis=(2, 3)).max() <= 2  # one colour stays one colour
 
@@ -85,7 +85,7 @@ def test_large_jpegs_are_resized_well(tmp_path: Path) -> None:
 def test_damaged_arrays(changes: dict, message: str, tmp_path: Path) -> None:
     write_ham_npz(tmp_path / "ham10000_64.npz", **changes)
     with pytest.raises(InputError, match=message) as caught:
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
     assert "ham10000_64.npz" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -96,14 +96,14 @@ def test_a_broken_jpeg_inside_the_npz_is_named(tmp_path: Path) -> None:
     raw = np.frombuffer(b"".join(files), np.uint8)
     write_ham_npz(tmp_path / "ham10000_64.npz", jpeg=raw, offsets=np.cumsum([0] + [len(file) for file in files]))
     with pytest.raises(InputError, match=r"ham10000_64.npz/ISIC_0000005 cannot be read .*Truncated"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x80\x04K\x01."])
 def test_an_npz_that_is_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "ham10000_64.npz").write_bytes(content)
     with pytest.raises(InputError, match=r"ham10000_64.npz cannot be read"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
 
 
 def test_a_truncated_npz(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_truncated_npz(tmp_path: Path) -> None:
     whole = (tmp_path / "ham10000_64.npz").read_bytes()
     (tmp_path / "ham10000_64.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"ham10000_64.npz cannot be read"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_damaged_metadata(old: str, new: str, message: str, tmp_path: Path) -> N
     table = tmp_path / "HAM10000_metadata.csv"
     table.write_text(table.read_text().replace(old, new))
     with pytest.raises(InputError, match=message) as caught:
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
     assert "HAM10000_metadata.csv" in str(caught.value)
 
 
@@ -136,10 +136,10 @@ def test_metadata_cut_short_or_binary(tmp_path: Path) -> None:
     table = tmp_path / "HAM10000_metadata.csv"
     table.write_text(table.read_text()[:-45])
     with pytest.raises(InputError, match=r"HAM10000_metadata.csv"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
     table.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"HAM10000_metadata.csv cannot be read"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)
 
 
 def test_a_broken_jpeg_in_a_folder_is_named(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_a_broken_jpeg_in_a_folder_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "HAM10000_images_part_1" / "ISIC_0000004.jpg"
     broken.write_bytes(broken.read_bytes()[:300])
     with pytest.raises(InputError, match=r"ISIC_0000004.jpg cannot be read"):
-        load("ham10000", tmp_path)
+        load_dataset("ham10000", tmp_path)

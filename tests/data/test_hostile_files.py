@@ -14,7 +14,7 @@ from data_files import write_picture
 
 from hsfl.data.readers.cifar10 import read_batch
 from hsfl.data.readers.idx import read_idx
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 from hsfl.network import history
 
@@ -25,7 +25,7 @@ def test_a_named_pipe_among_images_is_left_aside(tmp_path: Path) -> None:
             write_picture(tmp_path / name / f"{index}.png", 10 * index)
     os.mkfifo(tmp_path / "cat" / "x.png")
     began = time.monotonic()
-    assert len(load(f"folder:{tmp_path}").train_y) == 8
+    assert len(load_dataset(f"folder:{tmp_path}").train_y) == 8
     assert time.monotonic() - began < 5
 
 
@@ -59,7 +59,7 @@ def test_a_packed_history_that_is_too_large_is_not_unpacked(tmp_path: Path, monk
         for _ in range(11):
             part.write(bytes(2**20))
     with pytest.raises(InputError, match=r"unpacks to 0\.0107 GiB, at most 0\.000977"):
-        history.read(path)
+        history.read_history(path)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_arrays_of_other_shapes_and_kinds_are_named(tmp_path: Path, values: np.n
     for name in ("cpu_hz", "main_gain"):
         np.savez(path, **({"cpu_hz": np.ones((4, 3)), "main_gain": gain, "edge_gain": gain} | {name: values}))
         with pytest.raises(InputError, match=r"h\.npz") as caught:
-            history.read(path, 3)
+            history.read_history(path, 3)
         assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from data_files import idx_bytes, write_idx, write_mnist
 
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -18,16 +18,16 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 def test_every_layout_gives_the_same(place: str, suffix: str, tmp_path: Path) -> None:
     write_mnist(tmp_path / "reference")
     write_mnist(tmp_path / "other" / place, suffix=suffix)
-    reference, other = load("mnist", tmp_path / "reference"), load("mnist", tmp_path / "other")
+    reference, other = load_dataset("mnist", tmp_path / "reference"), load_dataset("mnist", tmp_path / "other")
     assert np.array_equal(reference.train_x, other.train_x)
     assert np.array_equal(reference.test_y, other.test_y)
 
 
 def test_any_idx_set_by_path(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion")
-    by_path = load(f"idx:{tmp_path / 'fashion'}")
+    by_path = load_dataset(f"idx:{tmp_path / 'fashion'}")
     assert (by_path.num_classes, by_path.image_shape) == (10, (1, 28, 28))
-    assert np.array_equal(load("idx:fashion", tmp_path).train_x, by_path.train_x)  # within the data directory
+    assert np.array_equal(load_dataset("idx:fashion", tmp_path).train_x, by_path.train_x)  # within the data directory
 
 
 def test_other_names_and_colour(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_other_names_and_colour(tmp_path: Path) -> None:
     for part in ("train", "test"):
         write_idx(tmp_path / f"my-{part}-images.idx4-ubyte", x)
         write_idx(tmp_path / f"my-{part}-labels.idx1-ubyte", np.arange(6) % 3)
-    dataset = load(f"idx:{tmp_path}")
+    dataset = load_dataset(f"idx:{tmp_path}")
     assert (dataset.classes, dataset.image_shape) == (("0", "1", "2"), (3, 5, 4))
     assert np.array_equal(dataset.train_x, x.transpose(0, 3, 1, 2))
 
@@ -70,7 +70,7 @@ def test_damage_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        load("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
@@ -79,17 +79,17 @@ def test_incomplete_and_ambiguous_folders(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(InputError, match=r"has no t10k-labels-idx1-ubyte.gz"):
-        load("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
     write_mnist(tmp_path)
     write_idx(tmp_path / "emnist-train-images-idx3-ubyte", np.zeros((1, 2, 2)))
     with pytest.raises(InputError, match="several files like train-images"):
-        load(f"idx:{tmp_path}")
+        load_dataset(f"idx:{tmp_path}")
     with pytest.raises(InputError, match="is not a folder"):
-        load(f"idx:{tmp_path / 'absent'}")
+        load_dataset(f"idx:{tmp_path / 'absent'}")
 
 
 def test_a_test_label_that_training_never_saw(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_idx(tmp_path / LABELS, np.arange(40) % 9)
     with pytest.raises(InputError, match=r"t10k-labels.* label 9 but labels are 0\.\.8"):
-        load(f"idx:{tmp_path}")
+        load_dataset(f"idx:{tmp_path}")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hsfl.data.arrays import client_numbers, held_out, samples
+from hsfl.data.arrays import client_numbers, held_out_samples, samples
 from hsfl.data.from_python import dataset, digest, fitted
 from hsfl.data.partition import partition
 from hsfl.data.readers.reader import FileSettings
-from hsfl.data.registry import Dataset, load
+from hsfl.data.registry import Dataset, load_dataset
 from hsfl.errors import InputError
 from hsfl.training.batches import Images
 
@@ -178,16 +178,16 @@ def test_every_class_of_two_is_on_both_sides_in_proportion(labels: list, clients
     y = np.array(labels)
     if np.bincount(y).max() < 2:
         return
-    held = held_out("", y, np.arange(len(y)) % clients, fraction)
+    held = held_out_samples("", y, np.arange(len(y)) % clients, fraction)
     for label in np.unique(y):
         mine = held[y == label]
         assert mine.sum() == min(max(round(fraction * len(mine)), 1), len(mine) - 1)
-    assert np.array_equal(held, held_out("", y, np.arange(len(y)) % clients, fraction))
+    assert np.array_equal(held, held_out_samples("", y, np.arange(len(y)) % clients, fraction))
 
 
 def test_every_client_gives_its_part_to_the_test() -> None:
     y, clients = np.zeros(1000, int), np.repeat([0, 1, 2], [100, 300, 600])
-    held = held_out("", y, clients, 0.2)
+    held = held_out_samples("", y, clients, 0.2)
     np.testing.assert_allclose(np.bincount(clients[held]), [20, 60, 120], atol=1)
 
 
@@ -239,17 +239,17 @@ def save(path: Path, **named: Any) -> str:
 )
 def test_npz_of_both_sides(names: tuple, tmp_path: Path) -> None:
     name = save(tmp_path / "a.npz", **dict(zip(names, (X, Y, X[:9], Y[:9]))), classes=["a", "b", "c"], clients=Y)
-    data = load(name)
+    data = load_dataset(name)
     assert np.array_equal(data.train_x, X.astype(np.float32))
     assert (data.classes, data.client_names, len(data.test_y)) == (("a", "b", "c"), ("0", "1", "2"), 9)
 
 
 def test_npz_of_x_and_y_is_split_as_arrays_are(tmp_path: Path) -> None:
     name = save(tmp_path / "a.npz", x=PIXELS.astype(np.uint8), y=Y)
-    read, given = load(name, files=FileSettings(test_fraction=0.3)), dataset(PIXELS, Y, test_fraction=0.3)
+    read, given = load_dataset(name, files=FileSettings(test_fraction=0.3)), dataset(PIXELS, Y, test_fraction=0.3)
     assert digest(read) == digest(given)
-    assert load("npz:a.npz", tmp_path).image_shape == (2, 4, 4)  # within the data directory, too
-    assert load(name, image_size=8).image_shape == (2, 8, 8)
+    assert load_dataset("npz:a.npz", tmp_path).image_shape == (2, 4, 4)  # within the data directory, too
+    assert load_dataset(name, image_size=8).image_shape == (2, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,16 @@ def test_npz_of_x_and_y_is_split_as_arrays_are(tmp_path: Path) -> None:
 def test_wrong_npz_is_one_line(named: dict, files: dict, message: str, tmp_path: Path) -> None:
     (tmp_path / "who.txt").write_text("a\n" * 60)
     name = save(tmp_path / "a.npz", **named)
-    assert message in one_line(load, name, tmp_path, files=FileSettings(**files))
+    assert message in one_line(load_dataset, name, tmp_path, files=FileSettings(**files))
 
 
 def test_files_that_are_no_npz(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04nonsense")
     np.save(tmp_path / "b.npy", X)
-    assert "cannot be read" in one_line(load, f"npz:{tmp_path / 'a.npz'}")
-    assert "holds one array without a name" in one_line(load, f"npz:{tmp_path / 'b.npy'}")
-    assert "absent.npz is no file" in one_line(load, "npz:absent.npz", tmp_path)
-    assert "write npz:PATH" in one_line(load, "npz")
+    assert "cannot be read" in one_line(load_dataset, f"npz:{tmp_path / 'a.npz'}")
+    assert "holds one array without a name" in one_line(load_dataset, f"npz:{tmp_path / 'b.npy'}")
+    assert "absent.npz is no file" in one_line(load_dataset, "npz:absent.npz", tmp_path)
+    assert "write npz:PATH" in one_line(load_dataset, "npz")
 
 
 # --- .csv
@@ -290,7 +290,9 @@ TABLE = "width,height,kind,machine\n" + "".join(
 
 def table(path: Path, text: str = TABLE, **files: Any) -> Dataset:
     path.write_text(text)
-    return load(f"csv:{path}", files=FileSettings(**({"target_column": "kind", "client_column": "machine"} | files)))
+    return load_dataset(
+        f"csv:{path}", files=FileSettings(**({"target_column": "kind", "client_column": "machine"} | files))
+    )
 
 
 def test_csv_has_features_classes_and_clients(tmp_path: Path) -> None:
@@ -359,22 +361,22 @@ def test_rows_of_the_test_file_with_a_class_of_their_own(tmp_path: Path) -> None
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
-    assert "save it as text in UTF-8" in one_line(load, f"csv:{tmp_path / 'a.csv'}")
+    assert "save it as text in UTF-8" in one_line(load_dataset, f"csv:{tmp_path / 'a.csv'}")
 
 
 def test_a_client_file_goes_with_any_data_set(tmp_path: Path) -> None:
-    num_samples = len(load("digits").train_y)
+    num_samples = len(load_dataset("digits").train_y)
     (tmp_path / "who.txt").write_text("".join(f"machine {i % 7}\n" for i in range(num_samples)))
-    data = load("digits", tmp_path, limit=100, files=FileSettings(client_file="who.txt"))
+    data = load_dataset("digits", tmp_path, limit=100, files=FileSettings(client_file="who.txt"))
     assert (len(data.clients), data.client_names[6]) == (100, "machine 6")
     (tmp_path / "who.txt").write_text("a\nb\n")
-    wrong = one_line(load, "digits", tmp_path, files=FileSettings(client_file="who.txt"))
+    wrong = one_line(load_dataset, "digits", tmp_path, files=FileSettings(client_file="who.txt"))
     assert f"data.client_file who.txt has 2 entries for {num_samples} samples" in wrong
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((400, 4), np.float32), y=np.arange(400) % 2)
-    assert len(load(f"npz:{tmp_path / 'a.npz'}").train_y) > 0
+    assert len(load_dataset(f"npz:{tmp_path / 'a.npz'}").train_y) > 0
     monkeypatch.setattr("hsfl.data.readers.npz.MOST_BYTES", 1000)
     with pytest.raises(InputError, match=r"a\.npz unpacks to .* GiB, at most"):
-        load(f"npz:{tmp_path / 'a.npz'}")
+        load_dataset(f"npz:{tmp_path / 'a.npz'}")

@@ -9,7 +9,7 @@ import pytest
 import hsfl
 from hsfl.data.partition import partition
 from hsfl.data.readers.reader import FileSettings
-from hsfl.data.registry import describe, load
+from hsfl.data.registry import class_counts_of, load_dataset
 from hsfl.errors import InputError
 from hsfl.rng import stream
 
@@ -23,7 +23,7 @@ def texts(folder: Path, **contents: str) -> Path:
 
 
 def read(folder: Path, **files):
-    return load(f"text:{folder}", files=FileSettings(**files))
+    return load_dataset(f"text:{folder}", files=FileSettings(**files))
 
 
 def test_a_block_is_followed_by_itself_one_token_on(tmp_path):
@@ -35,7 +35,7 @@ def test_a_block_is_followed_by_itself_one_token_on(tmp_path):
     assert bytes(data.train_y[0].tolist()).decode() == content[1:11]
     assert (data.task, data.vocabulary, data.num_classes, data.classes) == ("next_token", 256, 256, ())
     assert data.train_x.dtype == data.train_y.dtype == np.int64
-    assert describe(data)[0].num_train == 8
+    assert class_counts_of(data)[0].num_train == 8
 
 
 def test_clients_are_folders_or_files(tmp_path):
@@ -60,7 +60,7 @@ def test_the_test_part_is_the_end_of_every_file_or_whole_files(tmp_path):
 
 
 def test_the_help_texts_of_python_need_no_file():
-    data = load("pydoc", limit=50, limit_test=10, files=FileSettings(block=32))
+    data = load_dataset("pydoc", limit=50, limit_test=10, files=FileSettings(block=32))
     assert (data.train_x.shape, data.test_x.shape) == ((50, 32), (10, 32))
     assert data.clients is None
 
@@ -109,7 +109,7 @@ def test_what_is_no_text_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"train\.task is 'regression' but the data are text"):
         read(texts(tmp_path, a="a" * 400), task="regression")
     with pytest.raises(InputError, match=r"data.block is 8 but the data are digits; it is for text:PATH and pydoc"):
-        load("digits", files=FileSettings(block=8))
+        load_dataset("digits", files=FileSettings(block=8))
 
 
 X = np.arange(40.0).reshape(20, 2)
@@ -120,13 +120,13 @@ def test_targets_of_floats_and_of_labels(tmp_path):
     assert (data.train_y.shape, data.train_y.dtype, data.num_classes) == ((16, 1), np.float32, 1)
     labels = hsfl.dataset(X, X > 10, task="multi_label", classes=["low", "high"], test_fraction=0.5)
     assert (labels.train_y.shape, labels.classes) == ((10, 2), ("low", "high"))
-    assert [row.num_train + row.num_test for row in describe(labels)] == [14, 15]
+    assert [row.num_train + row.num_test for row in class_counts_of(labels)] == [14, 15]
     np.savez(tmp_path / "own.npz", x=X, y=X)
-    assert load(f"npz:{tmp_path / 'own.npz'}", files=FileSettings(task="regression")).num_classes == 2
+    assert load_dataset(f"npz:{tmp_path / 'own.npz'}", files=FileSettings(task="regression")).num_classes == 2
     rows = "\n".join(f"{a},{b},{a + b},{a > 9}" for a, b in X).replace("True", "1").replace("False", "0")
     (tmp_path / "own.csv").write_text(f"a,b,sum,large\n{rows}\n")
     files = FileSettings(task="regression", target_column=("sum", "large"))
-    table = load(f"csv:{tmp_path / 'own.csv'}", files=files)
+    table = load_dataset(f"csv:{tmp_path / 'own.csv'}", files=files)
     assert (table.classes, table.train_x.shape[1]) == (("sum", "large"), 2)
     assert (table.train_x.sum(axis=1) == table.train_y[:, 0]).all()
 

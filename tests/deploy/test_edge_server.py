@@ -18,7 +18,7 @@ from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.identity import Identity, set_caller
 from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import chunks, state_bytes
 from hsfl.deploy.wire.server_messages import Await, Begin, Done, Have, Open, Seat, Standing
 from hsfl.models.state import UnitState
@@ -29,7 +29,7 @@ from tests.deploy.kits import small_kit
 CUT = 2
 ONE_ROUND = changed(RUN, fleet={"cuts": [2, 2, 2, 2]}, train={"rounds": 1})
 RUNS = "0" * 16, "1" * 16
-OPEN = pack(Open(0, "now", [Seat(0, "ada", CUT, 20)], False))
+OPEN = pack_message(Open(0, "now", [Seat(0, "ada", CUT, 20)], False))
 
 
 def test_a_new_run_begins_with_its_own_weights_though_the_edge_server_holds_another_run(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ class Says:
 
 def begin(run: str) -> bytes:
     kit = small_kit()
-    return pack(Begin(run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes))
+    return pack_message(Begin(run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes))
 
 
 async def began(folder: Path) -> Edge:
@@ -74,13 +74,13 @@ async def began(folder: Path) -> Edge:
 async def opened(folder: Path) -> Edge:
     """An edge server in the middle of a round with one client."""
     edge = await began(folder)
-    expect(await edge.open(OPEN, None), Done)
+    expect_message(await edge.open(OPEN, None), Done)
     return edge
 
 
 async def upload(edge: Edge, head: UnitState) -> Says:
     set_caller(Identity("ada", "client", 0))
-    said = Says([pack(Upload("now")), *chunks(state_bytes(head))])
+    said = Says([pack_message(Upload("now")), *chunks(state_bytes(head))])
     await edge.upload(said, said)
     return said
 
@@ -95,10 +95,10 @@ def test_a_head_that_is_complete_stays_whatever_is_uploaded_after_it(tmp_path: P
         bad = other.clone()
         bad.floats[0] = float("nan")
         for head in (good, other):
-            expect((await upload(edge, head)).heard[0], Uploaded)
+            expect_message((await upload(edge, head)).heard[0], Uploaded)
         with pytest.raises(WireError, match="NaN or infinite"):
             await upload(edge, bad)
-        have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
+        have, _ = expect_message(await edge.wait(pack_message(Await("now", 0, 1.0)), None), Have)
         assert (have.seats, have.refused) == ([0], [])
         assert torch.equal(edge._round_of("now").finished[0].state.floats, good.floats)
         edge.compute.close()
@@ -117,7 +117,7 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
             with pytest.raises(WireError, match=words):
                 await upload(edge, head)
         assert not edge._round_of("now").finished
-        have, _ = expect(await edge.wait(pack(Await("now", 0, 1.0)), None), Have)
+        have, _ = expect_message(await edge.wait(pack_message(Await("now", 0, 1.0)), None), Have)
         assert (have.refused, have.reasons) == ([0], ["not_finite"])
         assert "NaN or infinite" in have.words[0]
         edge.compute.close()
@@ -137,11 +137,11 @@ def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_
                     await edge.open(OPEN, None)
                 return await super().read()
 
-        said = Slow([pack(Upload("now")), *chunks(state_bytes(head))])
+        said = Slow([pack_message(Upload("now")), *chunks(state_bytes(head))])
         set_caller(Identity("ada", "client", 0))
         with pytest.raises(WireError, match="upload again"):
             await edge.upload(said, said)
-        expect((await upload(edge, head)).heard[0], Uploaded)
+        expect_message((await upload(edge, head)).heard[0], Uploaded)
         assert list(edge._round_of("now").finished) == [0]
         edge.compute.close()
 
@@ -161,7 +161,7 @@ def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
         edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
         set_caller(Identity(name, "client", 0))
         for handle, message in ((edge.fetch, Fetch(attempt)), (edge.upload, Upload(attempt))):
-            said = Says([pack(message), *chunks(state_bytes(head))])
+            said = Says([pack_message(message), *chunks(state_bytes(head))])
             with pytest.raises(WireError, match=words):
                 await handle(said, said)
             assert not said.heard
@@ -176,7 +176,7 @@ def test_a_run_finds_its_own_rounds_again_and_another_run_finds_none(tmp_path: P
     async def story() -> None:
         edge = await began(tmp_path)
         for run, rounds in zip((RUNS[0], RUNS[1], RUNS[0]), ([0], [], [0])):
-            standing, _ = expect(await edge.begin(begin(run), None), Standing)
+            standing, _ = expect_message(await edge.begin(begin(run), None), Standing)
             assert (standing.rounds, standing.stops) == (rounds, [CUT][: len(rounds)])
         edge.compute.close()
 
@@ -186,4 +186,4 @@ def test_a_run_finds_its_own_rounds_again_and_another_run_finds_none(tmp_path: P
 @pytest.mark.parametrize("run", ["", "../../../../etc", "0" * 15, "0" * 16 + "\n"])
 def test_the_name_of_a_run_is_no_path(run: str) -> None:
     with pytest.raises(WireError, match="Begin: run"):
-        expect(pack(Begin(run, "{}", [1], 2)), Begin)
+        expect_message(pack_message(Begin(run, "{}", [1], 2)), Begin)

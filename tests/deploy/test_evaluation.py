@@ -17,14 +17,14 @@ from hsfl.deploy.main.remote_evaluation import Evaluating, checked_tally
 from hsfl.deploy.trust.identity import Identity, set_caller
 from hsfl.deploy.wire.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Seat
-from hsfl.deploy.wire.transport import read
+from hsfl.deploy.wire.transport import read_message
 from hsfl.models.state import load_state
 from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import make_images, prepare
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, evaluate, num_batches, quality, tally
+from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quality, tally
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
@@ -47,7 +47,7 @@ def judged(run: dict, kept: list[list[int]], counted: tuple[int, ...]) -> tuple[
 
     parts = [some(where) for where in mine]
     tallies = [tally(model, part, 10, batch, SIZE) for part in parts for batch in range(num_batches(part, SIZE))]
-    return evaluate(model, some(torch.cat(mine)), 10), quality(tallies)
+    return evaluate_model(model, some(torch.cat(mine)), 10), quality(tallies)
 
 
 def check(inside: Inside, kept: list[list[int]], counted: tuple[int, ...]) -> None:
@@ -84,7 +84,7 @@ class Odd(ClientProcess):
 
     async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         call = channels.main.stream("Evaluate")
-        await call.write(pack(Enter(order.attempt)))
+        await call.write(pack_message(Enter(order.attempt)))
         await self.tell(setup, call)
 
     async def tell(self, setup: ClientSetup, call: object) -> None:
@@ -106,9 +106,9 @@ class Liar(Odd):
         shape, labels = setup.kit.shapes[2], torch.zeros(SIZE, dtype=torch.int64)
         for number in (1.0, float("nan")):
             smashed = torch.full((SIZE, *shape), number)
-            await call.write(pack(Batch(int(number != 1.0)), {"smashed": smashed, "labels": labels}))
-        await call.write(pack(Evaluated(2)))
-        await read(call)
+            await call.write(pack_message(Batch(int(number != 1.0)), {"smashed": smashed, "labels": labels}))
+        await call.write(pack_message(Evaluated(2)))
+        await read_message(call)
 
 
 def run_as(inside: Inside, kind: type[ClientProcess], name: str) -> Callable:

@@ -51,7 +51,7 @@ def end(there: Fleet, kept: list[list[int]]) -> None:
     assert there.wait() == 0, there.logs()
     assert [line["kept"] for line in there.rounds()] == kept, there.logs()
     assert summary(there.out)["status"] == "finished"
-    plugins.load_all([str(PLUGIN)])
+    plugins.load_plugins_of([str(PLUGIN)])
     wanted = simulated(there.run, kept).named()
     model = load_file(there.out / "model.safetensors")
     assert model.keys() == wanted.keys()

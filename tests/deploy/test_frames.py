@@ -23,7 +23,7 @@ from hsfl.deploy.wire.client_messages import (
     Welcome,
 )
 from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
-from hsfl.deploy.wire.messages import KINDS, expect, expect_any, pack, unpack
+from hsfl.deploy.wire.messages import KINDS, expect_any_message, expect_message, pack_message, unpack_message
 from hsfl.deploy.wire.model_chunks import CHUNK_BYTES, Collector, chunks
 from hsfl.deploy.wire.server_messages import Have, Open, Seat, Standing, Swap
 
@@ -50,7 +50,7 @@ MESSAGES = (
 
 @pytest.mark.parametrize(("message", "tensors"), MESSAGES, ids=lambda part: type(part).__name__)
 def test_what_is_sent_arrives(message: object, tensors: dict[str, torch.Tensor]) -> None:
-    found, back = unpack(pack(message, tensors))
+    found, back = unpack_message(pack_message(message, tensors))
     assert found == message
     assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -62,25 +62,25 @@ def test_what_is_sent_arrives(message: object, tensors: dict[str, torch.Tensor])
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (5,), (2, 3, 4)])
 def test_tensors_of_every_type_and_shape_arrive(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape).mul(3).to(dtype)
-    _, back = unpack(pack(Batch(0), {"labels": tensor, "smashed": tensor}))
+    _, back = unpack_message(pack_message(Batch(0), {"labels": tensor, "smashed": tensor}))
     assert torch.equal(back["smashed"], tensor)
     assert back["smashed"].shape == tensor.shape
 
 
 def test_a_float_arrives_to_the_bit() -> None:
     total = float(np.nextafter(1 / 3, 1))
-    found, _ = expect(pack(End(1, 1, total, 0.0, 0.0, 0.0)), End)
+    found, _ = expect_message(pack_message(End(1, 1, total, 0.0, 0.0, 0.0)), End)
     assert found.loss_total == total
 
 
 def test_mutated_messages_are_refused_or_are_whole_messages() -> None:
     """Nothing but a WireError comes out of the parser, and it takes no more memory than the message has."""
-    rng, good = random.Random(0), [pack(message, tensors) for message, tensors in MESSAGES]
+    rng, good = random.Random(0), [pack_message(message, tensors) for message, tensors in MESSAGES]
     refused = 0
     for _ in range(NUM_MUTATIONS):
         content = mutated(bytearray(rng.choice(good)), rng)
         try:
-            message, tensors = unpack(content)
+            message, tensors = unpack_message(content)
         except WireError:
             refused += 1
         else:
@@ -151,19 +151,19 @@ def header(**changes: object) -> bytes:
         (header(shape=[1, 2], strides=[True, 1]), r"strides\[0\] is wrong; it should be a whole number"),
         (header(shape=[2], strides=[1] * 9), "strides is wrong: List should have at most 8"),
         (header(more=1) + b"x", "do not account"),
-        (pack(Hello("x" * 5000)), "Hello"),
+        (pack_message(Hello("x" * 5000)), "Hello"),
     ],
 )
 def test_what_is_wrong_is_said(content: bytes, words: str) -> None:
     with pytest.raises(WireError, match=words):
-        unpack(content)
+        unpack_message(content)
 
 
 def test_a_message_of_another_kind_is_refused() -> None:
     with pytest.raises(WireError, match="Hello where Batch or End is expected"):
-        expect_any(pack(Hello("ada")), Batch, End)
+        expect_any_message(pack_message(Hello("ada")), Batch, End)
     with pytest.raises(WireError, match=r"has tensors \[\], not"):
-        expect(pack(Batch(0)), Batch, tensors=("smashed",))
+        expect_message(pack_message(Batch(0)), Batch, tensors=("smashed",))
 
 
 def test_a_file_travels_in_chunks() -> None:
@@ -186,6 +186,6 @@ def test_chunks_out_of_order_and_too_many_are_refused() -> None:
     with pytest.raises(WireError, match="where byte"):
         collector.add(first)
     short = Collector(1 << 30)
-    short.add(pack(Chunk(0, 2), {"bytes": torch.zeros(1, dtype=torch.uint8)}))
+    short.add(pack_message(Chunk(0, 2), {"bytes": torch.zeros(1, dtype=torch.uint8)}))
     with pytest.raises(WireError, match="more than the 2 bytes"):
-        short.add(pack(Chunk(1, 2), {"bytes": torch.zeros(5, dtype=torch.uint8)}))
+        short.add(pack_message(Chunk(1, 2), {"bytes": torch.zeros(5, dtype=torch.uint8)}))

@@ -7,7 +7,7 @@ import pytest
 
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
 from hsfl.deploy.wire.client_messages import Hello
-from hsfl.deploy.wire.messages import KINDS, pack
+from hsfl.deploy.wire.messages import KINDS, pack_message
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_message_in_the_guide_is_whole() -> None:
     text = (DOCS / "protocol.md").read_text()
     rows = re.findall(r"^    ((?:[0-9a-f]{2} +)+)", text, re.MULTILINE)
-    assert bytes.fromhex("".join(rows)) == pack(Hello("ward-1"))
+    assert bytes.fromhex("".join(rows)) == pack_message(Hello("ward-1"))
 
 
 def test_every_message_has_its_number_in_the_guide() -> None:

@@ -14,8 +14,8 @@ from hsfl.deploy.device_data import ClientSetup
 from hsfl.deploy.logs import Log
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload
-from hsfl.deploy.wire.messages import expect, pack
-from hsfl.deploy.wire.transport import read
+from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.transport import read_message
 from hsfl.models.state import UnitState
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
@@ -40,7 +40,7 @@ class Hostile(ClientProcess):
 async def bad_batch(work: RoundWork, change: dict[str, torch.Tensor], step: int = 0) -> None:
     _, y, _ = next(iter(work.setup.data.batches(0)))
     smashed = torch.rand(len(y), *work.setup.kit.shapes[work.job.order.cut])
-    await work.exchange(step, pack(Batch(step), {"smashed": smashed, "labels": y} | change))
+    await work.exchange(step, pack_message(Batch(step), {"smashed": smashed, "labels": y} | change))
 
 
 async def not_a_number(work: RoundWork, head: UnitState) -> None:
@@ -54,8 +54,8 @@ async def wrong_shape(work: RoundWork, head: UnitState) -> None:
 
 async def out_of_order(work: RoundWork, head: UnitState) -> None:
     await work.enter()
-    await work.job.call.write(pack(Batch(5), {"smashed": torch.rand(1), "labels": torch.zeros(1).long()}))
-    await read(work.job.call)
+    await work.job.call.write(pack_message(Batch(5), {"smashed": torch.rand(1), "labels": torch.zeros(1).long()}))
+    await read_message(work.job.call)
 
 
 async def replayed(work: RoundWork, head: UnitState) -> None:
@@ -66,16 +66,16 @@ async def replayed(work: RoundWork, head: UnitState) -> None:
 async def garbage(work: RoundWork, head: UnitState) -> None:
     await work.enter()
     await work.job.call.write(b"\x00" * 100)
-    await read(work.job.call)
+    await read_message(work.job.call)
 
 
 async def uploaded(work: RoundWork, pieces: list[bytes]) -> None:
     call = (await work.channels()).edge.stream("Upload")
-    await call.write(pack(Upload(work.job.order.attempt)))
+    await call.write(pack_message(Upload(work.job.order.attempt)))
     for piece in pieces:
         await call.write(piece)
     await call.done_writing()
-    await read(call)
+    await read_message(call)
 
 
 async def infinite_head(work: RoundWork, head: UnitState) -> None:
@@ -87,13 +87,13 @@ async def infinite_head(work: RoundWork, head: UnitState) -> None:
 
 async def oversized_head(work: RoundWork, head: UnitState) -> None:
     content = torch.zeros(100, dtype=torch.uint8)
-    await uploaded(work, [pack(Chunk(0, 1 << 40), {"bytes": content})])
+    await uploaded(work, [pack_message(Chunk(0, 1 << 40), {"bytes": content})])
 
 
 async def other_head(work: RoundWork, head: UnitState) -> None:
     content = save({"x": torch.zeros(3)})
     piece = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    await uploaded(work, [pack(Chunk(0, len(content)), {"bytes": piece})])
+    await uploaded(work, [pack_message(Chunk(0, len(content)), {"bytes": piece})])
 
 
 async def good_head_and_bad_batch(work: RoundWork, head: UnitState) -> None:
@@ -145,8 +145,8 @@ def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None
     async def entering_twice(work: RoundWork, head: UnitState) -> None:
         await work.enter()
         call = (await work.channels()).main.stream("Train")
-        await call.write(pack(Enter(work.job.order.attempt)))
-        expect(await read(call), Entered)
+        await call.write(pack_message(Enter(work.job.order.attempt)))
+        expect_message(await read_message(call), Entered)
         await asyncio.get_running_loop().run_in_executor(None, work.train, head)
         await work.upload()
 

@@ -25,10 +25,10 @@ from hsfl.deploy.trust.credentials import open_channel, plaintext_metadata
 from hsfl.deploy.wire.client_messages import Batch, OwnSpeeds, Ready
 from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
-from hsfl.deploy.wire.messages import KINDS, expect, pack, unpack
+from hsfl.deploy.wire.messages import KINDS, expect_message, pack_message, unpack_message
 from hsfl.deploy.wire.transport import LEAST_MESSAGE_BYTES, Served, listen
 from hsfl.errors import DataMissing, InputError
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.runs.prepare import make_model
 from tests.deploy.trust_bench import asked, in_loop
 from tests.small_runs import tiny
@@ -55,7 +55,7 @@ def quiet(stream=None):
 )
 def test_absurd_claims_are_refused_at_the_door(counts, measured):
     with pytest.raises(WireError, match=r"Ready: (class_counts|measured)"):
-        expect(pack(Ready("f", counts, measured, None)), Ready)
+        expect_message(pack_message(Ready("f", counts, measured, None)), Ready)
 
 
 def test_samples_are_bounded_in_all():
@@ -68,7 +68,7 @@ def test_samples_are_bounded_in_all():
 def test_a_plan_stands_whatever_clients_say_of_their_seconds():
     """The extremes that a message may hold give finite rounds, and seconds that tend to nothing no infinite speeds."""
     config = tiny()
-    cost = measure(make_model(config, (1, 8, 8), 10), (1, 8, 8), 8, optimizer_states=2)
+    cost = measure_cost(make_model(config, (1, 8, 8), 10), (1, 8, 8), 8, optimizer_states=2)
     for extreme in (LOWEST_RATE, HIGHEST_RATE):
         planner = Planner(config, cost, 1e9, quiet())
         for seat, measured in enumerate((USUAL, USUAL, OwnSpeeds(*(extreme,) * 5, None))):
@@ -85,7 +85,7 @@ def test_a_tensor_of_no_bytes_and_endless_sides_is_refused():
     fields, about = json.dumps({"step": 0}).encode(), json.dumps([header]).encode()
     message = PREFIX.pack(MAGIC, VERSION, KINDS[Batch], len(fields), len(about)) + fields + about
     with pytest.raises(WireError, match="tensor 'smashed' cannot have the shape") as refused:
-        unpack(message)
+        unpack_message(message)
     assert refused.value.reason == "shape"
 
 

@@ -18,7 +18,7 @@ from hsfl.deploy.processes import run_client
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Welcome
-from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.transport import Backoff
 from hsfl.errors import InputError
 from hsfl.runs.client_data import read_data
@@ -93,10 +93,10 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
 
     class Call:
         async def write(self, message: bytes) -> None:
-            expect(message, Hello)
+            expect_message(message, Hello)
 
         async def read(self) -> bytes:
-            return pack(Welcome(1, "{}", [1], 2, False))
+            return pack_message(Welcome(1, "{}", [1], 2, False))
 
     async def prepare(call: Call, welcome: Welcome) -> SimpleNamespace:
         return SimpleNamespace(seat=welcome.seat)

@@ -11,7 +11,7 @@ from hsfl.deploy.cut_planner import Planner
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
-from hsfl.models.cost_table import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure_cost
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.kits import small_kit
 
@@ -21,7 +21,7 @@ EVERYBODY = (0, 1, 2, 3)
 
 
 def cost() -> CostTable:
-    return measure(small_kit().model, (1, 8, 8), 8, optimizer_states=2)
+    return measure_cost(small_kit().model, (1, 8, 8), 8, optimizer_states=2)
 
 
 def ready(flops_per_s: float, bps: float = 1e11, memory_bits: float | None = None) -> Ready:

@@ -7,7 +7,7 @@ from safetensors.torch import load, save
 from hsfl.deploy.edge_server import agreed
 from hsfl.deploy.unit_store import Store
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.model_chunks import most_state_bytes, read_state, read_sum, state_bytes, sum_bytes
+from hsfl.deploy.wire.model_chunks import most_state_bytes, read_sum, state_bytes, sum_bytes, unpack_state
 from hsfl.errors import InputError
 from hsfl.training.roles import Finished
 from tests.deploy.kits import small_kit
@@ -19,7 +19,7 @@ def test_units_arrive_to_the_bit() -> None:
         units = kit.initial[start:stop]
         content = state_bytes(units)
         assert len(content) <= most_state_bytes(units)
-        back = read_state(content, kit.empty(start, stop))
+        back = unpack_state(content, kit.empty(start, stop))
         assert torch.equal(back.floats, units.floats)
         assert torch.equal(back.ints, units.ints)
 
@@ -29,7 +29,7 @@ def test_a_model_that_is_not_finite_is_refused(bad: float) -> None:
     units = small_kit().initial.clone()
     units.floats[7] = bad
     with pytest.raises(WireError, match="NaN or infinite") as caught:
-        read_state(state_bytes(units), units)
+        unpack_state(state_bytes(units), units)
     assert caught.value.reason == "not_finite"
 
 
@@ -44,10 +44,10 @@ def test_other_names_shapes_and_types_are_refused() -> None:
         tensors | {name: tensors[name].double()},
     ):
         with pytest.raises(WireError) as caught:
-            read_state(save(changed), units)
+            unpack_state(save(changed), units)
         assert caught.value.reason == "shape"
     with pytest.raises(WireError, match="no safetensors file"):
-        read_state(b"\x00" * 100, units)
+        unpack_state(b"\x00" * 100, units)
 
 
 def test_sums_of_another_beginning_are_refused() -> None:

@@ -6,7 +6,7 @@ import torch
 from hsfl.deploy.main.main_round import SpareTails, Tail
 from hsfl.deploy.wire.client_messages import Batch, End, Gradient
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import expect
+from hsfl.deploy.wire.messages import expect_message
 from tests.deploy.kits import small_kit
 
 CUT, SAMPLES = 2, 20  # batches of 8, 8 and 4
@@ -41,7 +41,7 @@ def done(steps: int = 3) -> End:
 def test_a_round_is_stepped_and_ended() -> None:
     made = tail()
     for number, size in enumerate((8, 8, 4)):
-        answer, tensors = expect(step(made, number, batch(size)), Gradient, tensors=("gradient", "loss"))
+        answer, tensors = expect_message(step(made, number, batch(size)), Gradient, tensors=("gradient", "loss"))
         assert answer.step == number
         assert tensors["gradient"].shape == batch(size)["smashed"].shape
     made.finish(done())

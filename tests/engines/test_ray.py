@@ -19,7 +19,7 @@ from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, mo
 from tests.small_runs import assert_same_run
 
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -45,7 +45,7 @@ def finished(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_path: Path) -> None:
-    run(config(*DROPS), tmp_path / "inline")
+    train_run(config(*DROPS), tmp_path / "inline")
     words = command(tmp_path / "ray", *DROPS, *ON_RAY, f"engine.workers={number}")
     done = finished(namespaces.inside(lonely, words))
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_ray_estimates_and_counts_steps_as_one_process_does(
     words: tuple[str, ...], number: int, lonely: str, tmp_path: Path
 ) -> None:
     """Estimated statistics, and a fraction of an epoch, for which a round goes on where the last one stopped in a client's pass."""
-    run(config(*DROPS, *words), tmp_path / "inline")
+    train_run(config(*DROPS, *words), tmp_path / "inline")
     done = finished(
         namespaces.inside(lonely, command(tmp_path / "ray", *DROPS, *words, *ON_RAY, f"engine.workers={number}"))
     )
@@ -129,14 +129,14 @@ def test_a_model_whose_file_a_node_lacks_is_refused_in_words(lonely: str, tmp_pa
 
 def test_ctrl_c_stops_a_run_that_goes_on_inline_and_leaves_nobody_behind(lonely: str, tmp_path: Path) -> None:
     rounds, out = "train.rounds=40", tmp_path / "run"
-    run(config(rounds), tmp_path / "inline")
+    train_run(config(rounds), tmp_path / "inline")
     process = begun(namespaces.inside(lonely, command(out, rounds, *ON_RAY, "engine.workers=2")))
     assert until(PATIENCE_S, lambda: (out / "rounds.jsonl").exists() and RunFolder(out).rounds())
     ctrl_c(process)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert RunFolder(out).ended().status == "interrupted", said
     assert until(20, lambda: not namespaces.processes_in(lonely))
-    run(config(rounds), out, resume=True)
+    train_run(config(rounds), out, resume=True)
     assert model_bytes(out) == model_bytes(tmp_path / "inline")
 
 
@@ -175,7 +175,7 @@ def test_what_dies_on_ray_leaves_standard_output_to_the_answer(lonely: str, tmp_
 
 def test_a_killed_worker_is_replaced_and_the_numbers_stay(lonely: str, tmp_path: Path) -> None:
     rounds, out = "train.rounds=30", tmp_path / "run"
-    run(config(rounds), tmp_path / "inline")
+    train_run(config(rounds), tmp_path / "inline")
     process = begun(namespaces.inside(lonely, command(out, rounds, *ON_RAY, "engine.workers=2")))
     log = out / "workers.log"
     assert until(PATIENCE_S, lambda: log.exists() and "process" in log.read_text())

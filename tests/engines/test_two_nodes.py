@@ -19,7 +19,7 @@ from tests.plugins.files import twice
 
 import hsfl.errors
 from hsfl.config import read_config
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -71,7 +71,7 @@ def start_node(name: str, address: str, how: list[str], before: str) -> None:
 
 def test_one_of_two_nodes_is_killed(tmp_path: Path) -> None:
     rounds, out = "train.rounds=30", tmp_path / "run"
-    run(config(rounds), tmp_path / "inline")
+    train_run(config(rounds), tmp_path / "inline")
     with two_nodes() as nodes:
         process = nodes.start(command(out, rounds, *ON_BOTH))
         log = out / "workers.log"
@@ -87,7 +87,7 @@ def test_one_of_two_nodes_is_killed(tmp_path: Path) -> None:
 def test_a_node_without_the_data_folder_trains_as_well(data_dir: Path, tmp_path: Path) -> None:
     words = ["data.name=mnist", f"data.dir={data_dir}", "data.limit=240", "data.limit_test=60", "model.name=cnn",
              "train.batch_size=16", "train.rounds=2", "fleet.num_clients=4", "fleet.cuts=[1,2,3,1]"]  # fmt: skip
-    run(read_config(None, words), tmp_path / "inline")
+    train_run(read_config(None, words), tmp_path / "inline")
     out, changes = tmp_path / "run", [word for change in (*words, *ON_BOTH) for word in ("--set", change)]
     with two_nodes(f"mount -t tmpfs none {quote(str(data_dir))}") as nodes:
         process = nodes.start([sys.executable, "-m", "hsfl", "run", *changes, "--out", str(out)])

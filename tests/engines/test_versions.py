@@ -10,7 +10,7 @@ import pytest
 from tests.engines.runs import config
 
 from hsfl.engines.machine import versions
-from hsfl.engines.start import start
+from hsfl.engines.start import start_engine
 from hsfl.errors import InputError
 
 
@@ -40,7 +40,7 @@ def test_without_ray_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
     with pytest.raises(InputError, match=r"pip install 'hsfl\[ray\]', or set engine.name=workers"):
-        start(config("engine.name=ray"), print)
+        start_engine(config("engine.name=ray"), print)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "127.0.0.1:99999"])
@@ -48,4 +48,4 @@ def test_an_address_where_nobody_listens(address: str, monkeypatch: pytest.Monke
     """The address is tried before Ray is loaded, so an empty module stands in for Ray where it is not installed."""
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     with pytest.raises(InputError, match=r"engine\.address"):
-        start(config("engine.name=ray", f'engine.address="{address}"'), print)
+        start_engine(config("engine.name=ray", f'engine.address="{address}"'), print)

@@ -18,7 +18,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks.parallel import FSL, HSFL
 from hsfl.models.state import Packed
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import Observer, run
+from hsfl.runs.loop import Observer, train_run
 from hsfl.training.aggregate import sum_memory
 
 
@@ -46,9 +46,9 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
     ],
 )
 def test_workers_train_the_same_bits_as_one_process(changes: tuple[str, ...], number: int, tmp_path: Path) -> None:
-    run(config(*changes), tmp_path / "inline")
+    train_run(config(*changes), tmp_path / "inline")
     out = tmp_path / "workers"
-    run(config(*changes, "engine.name=workers", f"engine.workers={number}", "engine.threads=1"), out)
+    train_run(config(*changes, "engine.name=workers", f"engine.workers={number}", "engine.threads=1"), out)
     assert model_bytes(out) == model_bytes(tmp_path / "inline")
     assert losses(out) == losses(tmp_path / "inline")
     assert not children()
@@ -79,10 +79,10 @@ class Killer(Observer):
 
 def test_a_killed_worker_is_replaced_and_the_numbers_stay(tmp_path: Path) -> None:
     long = ["data.limit=800", "train.local_epochs=2"]
-    run(config(*long), tmp_path / "inline")
+    train_run(config(*long), tmp_path / "inline")
     killer = Killer()
     settings = config(*long, "engine.name=workers", "engine.workers=2", "engine.threads=1")
-    run(settings, tmp_path / "killed", observer=killer)
+    train_run(settings, tmp_path / "killed", observer=killer)
     assert any("exit code -9, killed, perhaps for want of memory" in text for text in killer.warnings)
     assert model_bytes(tmp_path / "killed") == model_bytes(tmp_path / "inline")
     assert losses(tmp_path / "killed") == losses(tmp_path / "inline")
@@ -91,9 +91,9 @@ def test_a_killed_worker_is_replaced_and_the_numbers_stay(tmp_path: Path) -> Non
 
 
 def test_a_run_goes_on_with_another_engine(tmp_path: Path) -> None:
-    run(config("train.rounds=3"), tmp_path / "inline")
-    run(config("train.rounds=1"), tmp_path / "moved")
-    run(
+    train_run(config("train.rounds=3"), tmp_path / "inline")
+    train_run(config("train.rounds=1"), tmp_path / "moved")
+    train_run(
         config("train.rounds=3", "engine.name=workers", "engine.workers=2", "engine.threads=1"),
         tmp_path / "moved",
         resume=True,
@@ -104,7 +104,7 @@ def test_a_run_goes_on_with_another_engine(tmp_path: Path) -> None:
 def test_what_goes_wrong_in_a_worker_is_told_here(tmp_path: Path) -> None:
     told = Killer()
     told.round_starts = lambda *_: None  # type: ignore[method-assign]
-    summary = run(config("train.optimizer=sgd", "train.lr=1e30", "engine.name=workers", "engine.workers=2"),
+    summary = train_run(config("train.optimizer=sgd", "train.lr=1e30", "engine.name=workers", "engine.workers=2"),
                   tmp_path / "wild", observer=told)  # fmt: skip
     assert summary.status == "diverged"
     assert any("lower train.lr" in text for text in told.warnings)
@@ -114,9 +114,9 @@ def test_what_goes_wrong_in_a_worker_is_told_here(tmp_path: Path) -> None:
 def test_workers_that_die_again_and_again_end_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "work", time.sleep)  # called with a pipe: dies at once
+    monkeypatch.setattr(workers, "worker_life", time.sleep)  # called with a pipe: dies at once
     with pytest.raises(InputError, match=r"lower engine\.workers"):
-        run(config("engine.name=workers", "engine.workers=2"), tmp_path / "dying")
+        train_run(config("engine.name=workers", "engine.workers=2"), tmp_path / "dying")
     assert not children()
 
 
@@ -130,7 +130,7 @@ def test_workers_that_die_again_and_again_end_the_run_in_one_line(
 def test_what_has_no_effect_is_said(changes: tuple[str, ...], words: str, tmp_path: Path) -> None:
     told = Killer()
     told.round_starts = lambda *_: None  # type: ignore[method-assign]
-    run(config("train.rounds=1", "engine.name=workers", *changes), tmp_path / "run", observer=told)
+    train_run(config("train.rounds=1", "engine.name=workers", *changes), tmp_path / "run", observer=told)
     assert any(words in text for text in told.warnings)
 
 
@@ -184,8 +184,8 @@ def test_a_finished_run_that_is_resumed_ends_its_workers_quietly(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The workers are told to end while they take over shared memory; multiprocessing prints what that breaks."""
-    run(config("train.rounds=1"), tmp_path / "run")
-    run(config("train.rounds=1", "engine.name=workers", "engine.workers=2"), tmp_path / "run", resume=True)
+    train_run(config("train.rounds=1"), tmp_path / "run")
+    train_run(config("train.rounds=1", "engine.name=workers", "engine.workers=2"), tmp_path / "run", resume=True)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -225,7 +225,7 @@ def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(InputError, match=r"/dev/shm, which is full; give it more room .*engine\.name=inline"):
-        run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
+        train_run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
     assert not children()
     assert workers.no_room(RuntimeError("something else")) is None
 

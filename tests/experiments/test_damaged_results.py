@@ -12,8 +12,8 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.experiments.common import claim
 from hsfl.experiments.latency.latency_study import read_point
-from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_answer, read_cuts, solve, write_cuts
-from hsfl.experiments.table1.tau_row import TauRow, read_rows
+from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_answer, read_cuts, solve_fleet, write_cuts
+from hsfl.experiments.table1.tau_row import TauRow, read_tau_rows
 from hsfl.experiments.table1.traces import read_trace
 from hsfl.files import write_json
 from tests.runs.damage import damaged
@@ -54,7 +54,7 @@ def made(kind: str, place: Path) -> tuple[Path, Callable[[], Any]]:
         names = list(TauRow.__dataclass_fields__)
         path = place / "tau.csv"
         path.write_text(",".join(names) + "\n" + ",".join("False" if name == "short" else "1" for name in names) + "\n")
-        return path, lambda: read_rows(path)
+        return path, lambda: read_tau_rows(path)
     if kind == "answer":
         path = place / POINT.file
         write_json(path, asdict(ANSWER))
@@ -110,4 +110,4 @@ def test_the_answer_of_another_fleet_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cuts", [[2] * 9, [99] * 10, [-1] * 10])
 def test_known_cuts_that_cannot_be_are_named(cuts: list[int]) -> None:
     with pytest.raises(InputError, match=r"known cuts: hsfl has cuts"):
-        solve(POINT, cost_of(POINT.config), {"hsfl": cuts}, 0.1)
+        solve_fleet(POINT, cost_of(POINT.config), {"hsfl": cuts}, 0.1)

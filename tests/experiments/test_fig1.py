@@ -13,7 +13,7 @@ Spans = dict[tuple[str, int], list[tuple[str, float, float]]]
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return fig1.run(tmp_path_factory.mktemp("reproduce") / "fig1", "smoke", None, lambda text: None)
+    return fig1.reproduce_fig1(tmp_path_factory.mktemp("reproduce") / "fig1", "smoke", None, lambda text: None)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_files(outcome: Outcome) -> None:
     assert {path.name for path in outcome.files} == {"fig1.csv", "fig1.pdf", "fig1.png", "fig1.svg"}
     assert all(path.stat().st_size > 0 for path in outcome.files)
     assert next(path for path in outcome.files if path.suffix == ".png").stat().st_size < 300_000
-    again = fig1.run(outcome.markdown.parent, "quick", None, lambda text: None)  # the same at every scale
+    again = fig1.reproduce_fig1(outcome.markdown.parent, "quick", None, lambda text: None)  # the same at every scale
     assert again.markdown.read_text() == outcome.markdown.read_text()
 
 

@@ -19,17 +19,17 @@ from hsfl.experiments.table1.fleets import (
     read_answer,
     read_cuts,
     shipped_cuts,
-    solve,
+    solve_fleet,
     solve_points,
     write_cuts,
 )
-from hsfl.experiments.table1.traces import Trace, at_budget, file_name, find_trace, is_of, read_trace
+from hsfl.experiments.table1.traces import Trace, at_budget, find_trace, is_of, read_trace, trace_file_name
 from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import CutTask
 from hsfl.planning.policy_cuts import sampled_scenarios
 from hsfl.planning.world import count_batches, world_of
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import Observer, run
+from hsfl.runs.loop import Observer, train_run
 
 SEED, FLEET = 1, 4
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -73,7 +73,7 @@ def column_config(name: str, cuts: list[int]) -> RunConfig:
 @pytest.mark.parametrize("name", ["hsfl", "hsfl_even", "splitfed_v1", "single_proposed", "fl", "fsl", "sl", "cl"])
 def test_reclocking_a_trace_equals_running_it(name: str, answer, out: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     trace = get_trace(out, COLUMNS[name].trace)
-    run(column_config(name, answer.cuts[name]), tmp_path / "run")
+    train_run(column_config(name, answer.cuts[name]), tmp_path / "run")
     records = RunFolder(tmp_path / "run").rounds()
     assert len(records) == len(trace.rounds)
     assert [r.round_s for r in records] == pytest.approx(answer.round_s[name][: len(records)], rel=1e-9)
@@ -85,7 +85,7 @@ def test_reclocking_a_trace_equals_running_it(name: str, answer, out: Path, tmp_
 @pytest.mark.parametrize("name", ["splitfed_v2", "psl", "locfedmix_sl", "cpsl"])
 def test_the_clock_without_data_is_that_of_a_run(name: str, answer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     config = with_changes(column_config(name, answer.cuts[name]), ["train.rounds=1"])
-    run(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     (record,) = RunFolder(tmp_path / "run").rounds()
     assert record.round_s == pytest.approx(answer.round_s[name][0], rel=1e-6)
 
@@ -98,9 +98,9 @@ def test_the_options_of_a_contender_count_in_its_seconds(option: str, trace: Tra
     """Heads that stay at home take no time, and an optimiser that travels takes some: as in a run of the contender."""
     label = f"{option.partition('.')[0]},options.{option}"
     point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, (label,))
-    found = solve(point, cost_of(point.config))
+    found = solve_fleet(point, cost_of(point.config))
     changes = [f"fleet.one_cut={found.cuts[label][0]}", f"fleet.seed={FLEET}", "train.rounds=1"]
-    run(with_changes(trace_config("digits", "smoke", SEED, label), changes), tmp_path / "run")
+    train_run(with_changes(trace_config("digits", "smoke", SEED, label), changes), tmp_path / "run")
     (record,) = RunFolder(tmp_path / "run").rounds()
     assert record.round_s == pytest.approx(found.round_s[label][0], rel=1e-6)
 
@@ -111,7 +111,7 @@ def test_every_cell_of_the_2x2_has_the_cuts_of_its_own_allocation() -> None:
     changes = ["fleet.num_clients=3", "fleet.max_cut=[3, 3, 2]", "network.num_subchannels=4", "allocation.samples=6"]
     config = with_changes(point.config, changes)
     cost = cost_of(config)
-    found = solve(type(point)(config, point.num_samples, GAINS), cost)
+    found = solve_fleet(type(point)(config, point.num_samples, GAINS), cost)
     world = world_of(config, cost)
     num_batches = count_batches(config, config.network.sample_scale * np.array(point.num_samples))
     planned_on = sampled_scenarios(CutTask(config, world, num_batches))
@@ -141,8 +141,8 @@ def test_known_cuts_are_not_searched_again(answer, trace: Trace, tmp_path: Path)
     point = make_point("digits", "smoke", SEED, FLEET, trace.num_samples, GAINS)
     known_gap, cuts = kept[*point.key, point.settings]
     strange = {name: [1] * 10 for name in cuts}  # taken at their word, so nothing was searched
-    assert solve(point, cost_of(point.config), strange, 0.5).cuts["hsfl"] == [1] * 10
-    again = solve(point, cost_of(point.config), cuts, known_gap)
+    assert solve_fleet(point, cost_of(point.config), strange, 0.5).cuts["hsfl"] == [1] * 10
+    again = solve_fleet(point, cost_of(point.config), cuts, known_gap)
     assert again.round_s["hsfl"] == answer.round_s["hsfl"]
     assert again.gap == pytest.approx(answer.gap, rel=1e-3)
 
@@ -172,7 +172,7 @@ def test_cuts_of_other_settings_are_not_taken(answer, trace: Trace, tmp_path: Pa
 @pytest.mark.parametrize("data", DATASETS)
 def test_the_shipped_cuts_and_traces_are_of_todays_settings(data: str) -> None:
     """Else `hsfl reproduce` would search and train them again, for hours."""
-    trace = read_trace(RESULTS / file_name(data, "twins", "quick", SEED))
+    trace = read_trace(RESULTS / trace_file_name(data, "twins", "quick", SEED))
     assert is_of(trace, trace_config(data, "quick", SEED, "twins"))
     point = make_point(data, "quick", SEED, FLEET, trace.num_samples, SEVEN)
     assert set(SEVEN) <= set(shipped_cuts(RESULTS)[*point.key, point.settings][1])
@@ -181,7 +181,7 @@ def test_the_shipped_cuts_and_traces_are_of_todays_settings(data: str) -> None:
 def test_max_cut_from_memory() -> None:
     """Memory for batches of 256; more of it never means a smaller max_cut."""
     point = make_point("mnist", "quick", SEED, 3, [500] * 10, ("splitfed_v1",), "memory")
-    found = solve(point, cost_of(point.config))
+    found = solve_fleet(point, cost_of(point.config))
     cost = cost_of(point.config)
     assert point.config.fleet.storage_bits == (4e8, 2.4e9)
     assert all(cost.memory_bits[cut] <= 2.4e9 for cut in found.max_cut)
@@ -197,13 +197,13 @@ def test_a_column_with_tau_goes_on_from_the_twins(
     config = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1", "train.rounds=4"])
     twins = out / "runs" / "digits" / "twins" / "seed-1"
     if not (twins / "models").exists():
-        run(config, tmp_path / "again")
+        train_run(config, tmp_path / "again")
         (tmp_path / "again" / "models").rename(twins / "models")
     rows = {
         row.column: row
-        for row in tau_row.run(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
+        for row in tau_row.reproduce_tau_row(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
     }
-    assert tau_row.read_rows(out / "tau-smoke.csv") == {("digits", SEED, name): row for name, row in rows.items()}
+    assert tau_row.read_tau_rows(out / "tau-smoke.csv") == {("digits", SEED, name): row for name, row in rows.items()}
     assert rows["splitfed_v1"].tau_s == rows["fl"].tau_s > 0
     point = make_point("digits", "smoke", SEED, SEED, trace.num_samples, tau_row.COLUMNS_WITH_TAU)
     clocks = read_answer(out / "fleets", point)
@@ -215,8 +215,8 @@ def test_a_column_with_tau_goes_on_from_the_twins(
     first = next((i for i, line in enumerate(lines) if not line.kept.all()), None)
     if first:  # a fork in the middle
         tau_row.fork(config, tmp_path / "forked", trace, first, out)
-        run(config, tmp_path / "forked", resume=True)
-    run(config, tmp_path / "whole")
+        train_run(config, tmp_path / "forked", resume=True)
+    train_run(config, tmp_path / "whole")
     whole = RunFolder(tmp_path / "whole").rounds()
     assert [r.kept for r in whole] == [np.flatnonzero(line.kept).tolist() for line in lines]
     if first:
@@ -231,9 +231,9 @@ def test_a_row_with_tau_pays_for_the_estimation_of_statistics(tmp_path: Path, mo
     words = ("model.norm=batch", "train.norm_statistics=estimated", "train.norm_batches=1", "train.eval_every=2")
     monkeypatch.setitem(SIZES["smoke"], "digits", (*SIZES["smoke"]["digits"], *words))
     twins = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1"])
-    run(twins, tmp_path / "runs" / "digits" / "twins" / f"seed-{SEED}")
+    train_run(twins, tmp_path / "runs" / "digits" / "twins" / f"seed-{SEED}")
     trace = get_trace(tmp_path, "twins")
-    shared = tau_row.run(tmp_path, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
+    shared = tau_row.reproduce_tau_row(tmp_path, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
     clocks = tau_row._answer(tmp_path, "smoke", trace, None, quietly)
     for row in shared:
         assert row.first_drop is None
@@ -246,10 +246,10 @@ def test_a_row_with_tau_pays_for_the_estimation_of_statistics(tmp_path: Path, mo
     assert [line.kept.all() for line in lines] == [True, True, False, True]
     assert [s > line.round_s for s, line in zip(round_s, lines)] == [False, True, False, True]
     tau_row.fork(config, tmp_path / "forked", trace, 2, tmp_path)
-    run(config, tmp_path / "forked", resume=True)
+    train_run(config, tmp_path / "forked", resume=True)
     config = with_changes(config, [f"train.budget_s={sum(round_s[:3]) + 0.1 * round_s[3]}"])
     assert tau_row._clocked(config, "splitfed_v1", clocks)[1] == round_s[:3]
-    run(config, tmp_path / "whole")
+    train_run(config, tmp_path / "whole")
     forked, whole = RunFolder(tmp_path / "forked").rounds(), RunFolder(tmp_path / "whole").rounds()
     assert [r.round_s for r in forked] == pytest.approx(round_s, rel=1e-9)
     assert [r.round_s for r in whole[:2]] == pytest.approx(round_s[:2], rel=1e-9)

@@ -12,8 +12,17 @@ import pytest
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.latency import fig4, fig5
-from hsfl.experiments.latency.latency_report import at, longer, mean_s, read_rows, series_s, write_rows
-from hsfl.experiments.latency.latency_study import PAPER, SIX, Axis, LatencyStudy, paper_base, points, run_points, solve
+from hsfl.experiments.latency.latency_report import longer, mean_s, read_latency_rows, rows_at, series_s, write_rows
+from hsfl.experiments.latency.latency_study import (
+    PAPER,
+    SIX,
+    Axis,
+    LatencyStudy,
+    paper_base,
+    points,
+    run_points,
+    solve_latency_point,
+)
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 
@@ -80,7 +89,7 @@ def test_a_plan_is_searched_as_the_config_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("hsfl.allocation.cuts.search.search_cuts", stop)
     (point, *_) = points(small_study(base=base))
     with pytest.raises(KeyboardInterrupt):
-        solve(point, cost_of(base))
+        solve_latency_point(point, cost_of(base))
     (how,) = seen
     assert (how.method, how.population, how.patience, how.time_limit_s, how.seed) == ("ga", 7, 3, 11.0, 1)
 
@@ -114,16 +123,16 @@ def test_two_processes_find_what_one_finds(folder: Path, tmp_path: Path) -> None
 
 
 def test_rows_are_means_of_the_points(folder: Path, tmp_path: Path) -> None:
-    rows = read_rows(small_study(), folder)
+    rows = read_latency_rows(small_study(), folder)
     assert len(rows) == 2 * 2 * 7 * 2  # axes, values, policies, fleets
     point = rounds_in(folder / "points" / "base" / "seed-2.json")
-    (row,) = (row for row in at(rows, BANDWIDTH, 1e6, "scls") if row.seed == 2)
+    (row,) = (row for row in rows_at(rows, BANDWIDTH, 1e6, "scls") if row.seed == 2)
     assert row.fresh_mean_s == pytest.approx(sum(point["scls"]["fresh_s"]) / 2)
     assert row.plan_mean_s == pytest.approx(sum(point["scls"]["plan_s"]) / 2)
     assert row.ratio == pytest.approx(sum(point["scls"]["fresh_s"]) / sum(point["proposed"]["fresh_s"]))
-    both = [r.fresh_mean_s for r in at(rows, BANDWIDTH, 1e6, "scls")]
+    both = [r.fresh_mean_s for r in rows_at(rows, BANDWIDTH, 1e6, "scls")]
     assert mean_s(rows, BANDWIDTH, 1e6, "scls").mean == pytest.approx(sum(both) / 2)
-    ratios = [r.ratio for r in at(rows, BANDWIDTH, 1e6, "scls")]
+    ratios = [r.ratio for r in rows_at(rows, BANDWIDTH, 1e6, "scls")]
     assert longer(rows, BANDWIDTH, 1e6, "scls").mean == pytest.approx(100 * (np.sqrt(ratios[0] * ratios[1]) - 1))
     with write_rows(rows, tmp_path / "rows.csv").open() as file:
         written = list(csv.DictReader(file))
@@ -133,7 +142,7 @@ def test_rows_are_means_of_the_points(folder: Path, tmp_path: Path) -> None:
 
 def test_the_papers_solver_is_drawn_from_its_own_rounds(folder: Path) -> None:
     """It ran on every fleet and channel, with the proposed cuts, so that it is never shorter by more than the gap."""
-    rows = read_rows(small_study(), folder)
+    rows = read_latency_rows(small_study(), folder)
     every = [rounds_in(folder / "points" / "base" / f"seed-{seed}.json") for seed in (1, 2)]
     for rounds in every:
         assert rounds[PAPER]["cuts"] == rounds["proposed"]["cuts"]
@@ -147,15 +156,15 @@ def test_the_papers_solver_is_drawn_from_its_own_rounds(folder: Path) -> None:
 
 def check_plans(study: LatencyStudy, folder: Path) -> None:
     """No policy beats proposed on the plan's samples by more than the plan's proven gap and that of a round's solve."""
-    for row in read_rows(study, folder):
+    for row in read_latency_rows(study, folder):
         assert row.plan_ratio >= (1 - row.plan_gap) * (1 - study.base.allocation.gap), row
 
 
 def test_fig4_trends(tmp_path: Path) -> None:
-    outcome = fig4.run(tmp_path / "fig4", "smoke", None, quietly)
-    study = fig4.study("smoke")
+    outcome = fig4.reproduce_fig4(tmp_path / "fig4", "smoke", None, quietly)
+    study = fig4.fig4_study("smoke")
     check_plans(study, tmp_path / "fig4")
-    rows = read_rows(study, tmp_path / "fig4")
+    rows = read_latency_rows(study, tmp_path / "fig4")
     bandwidth, cycles, power = study.axes
     for policy in study.policies:
         assert (np.diff(series_s(rows, bandwidth, policy)) < 0).all(), policy
@@ -198,10 +207,10 @@ def test_fig4_trends(tmp_path: Path) -> None:
 
 
 def test_fig5_trends(tmp_path: Path) -> None:
-    fig5.run(tmp_path / "fig5", "smoke", None, quietly)
-    study = fig5.study("smoke")
+    fig5.reproduce_fig5(tmp_path / "fig5", "smoke", None, quietly)
+    study = fig5.fig5_study("smoke")
     check_plans(study, tmp_path / "fig5")
-    rows = read_rows(study, tmp_path / "fig5")
+    rows = read_latency_rows(study, tmp_path / "fig5")
     for policy in SIX:
         series = series_s(rows, study.axes[0], policy)
         assert series[-1] > series[0], policy
@@ -209,7 +218,7 @@ def test_fig5_trends(tmp_path: Path) -> None:
 
 
 def test_configs_are_values() -> None:
-    assert len(fig4.configs("quick")) == 10 * 16  # three axes of six values that share one
-    assert len(fig5.configs("quick")) == 20 * 6
-    assert {config.network.main_power_w for config in fig4.configs("quick")} == {25, 50, 100, 150, 200, 250}
-    assert {config.train.tau_s for config in fig4.configs("full")} == {None}
+    assert len(fig4.fig4_configs("quick")) == 10 * 16  # three axes of six values that share one
+    assert len(fig5.fig5_configs("quick")) == 20 * 6
+    assert {config.network.main_power_w for config in fig4.fig4_configs("quick")} == {25, 50, 100, 150, 200, 250}
+    assert {config.train.tau_s for config in fig4.fig4_configs("full")} == {None}

@@ -13,7 +13,7 @@ from hsfl.experiments import norms
 from hsfl.experiments.norms import NormTest, NormTraining, lost, pooled, read_tests, training_config, write_tests
 from hsfl.experiments.table1.traces import Together
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from tests.laws.bench import make_task
 from tests.small_runs import hsfl, refused
 
@@ -64,7 +64,7 @@ def test_saved_models_are_tested_as_a_run_tests_them_and_again_without_training(
         assert [*found] == training.rounds == [1, 2, 3]
         own = RunFolder(training.run_path).rounds()[-1]
         assert (found[3].averaged, found[3].averaged_loss) == (own.test_accuracy, own.test_loss)
-        run(with_changes(training.config, ["train.norm_statistics=estimated"]), tmp_path / name)
+        train_run(with_changes(training.config, ["train.norm_statistics=estimated"]), tmp_path / name)
         own = RunFolder(tmp_path / name).rounds()[-1]
         assert (found[3].estimated, found[3].estimated_loss) == (own.test_accuracy, own.test_loss)
         assert len({found[3].averaged_loss, found[3].estimated_loss, found[3].pooled_loss}) == 3
@@ -117,7 +117,7 @@ def test_the_full_study_is_the_one_that_was_asked_for() -> None:
 def test_two_jobs_give_the_same_tests(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     for jobs in (1, 2):
-        norms.run(tmp_path / str(jobs), "smoke", 2, lambda text: None, "digits", together=Together(jobs))
+        norms.reproduce_norms(tmp_path / str(jobs), "smoke", 2, lambda text: None, "digits", together=Together(jobs))
     one, two = (read_tests(tmp_path / name / "norms-smoke.csv") for name in ("1", "2"))
     assert [astuple(test) for test in one] == [astuple(test) for test in two]
     assert len(one) == 12

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hsfl.experiments.table1 import tau_row
-from hsfl.experiments.table1.traces import ONE_BY_ONE, Together, file_name, find_trace, train_ahead
+from hsfl.experiments.table1.traces import ONE_BY_ONE, Together, find_trace, trace_file_name, train_ahead
 from hsfl.runs.progress import Observer
 from hsfl.runs.studies.run_many import Piece, Show
 
@@ -34,7 +34,7 @@ def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
     assert sorted(seen.ended) == ["digits, sl, seed 1", "digits, twins, seed 1"]
     for key in WANTED:
         apart, beside = (
-            tmp_path / name / "traces" / file_name(*key[:2], "smoke", key[2]) for name in ("apart", "beside")
+            tmp_path / name / "traces" / trace_file_name(*key[:2], "smoke", key[2]) for name in ("apart", "beside")
         )
         assert apart.read_text() == beside.read_text()
     again = Seen()
@@ -50,7 +50,7 @@ def test_two_jobs_train_the_same_rows_with_tau(tmp_path: Path, monkeypatch: pyte
     seen, rows = Seen(), []
     for name, together in (("apart", ONE_BY_ONE), ("beside", Together(2, seen))):
         words = (tmp_path / name, "smoke", [1, 2], lambda text: None, None, None, lambda words: Observer(), "digits")
-        rows.append(tau_row.run(*words, together=together))
+        rows.append(tau_row.reproduce_tau_row(*words, together=together))
     assert rows[0] == rows[1]
     own = [f"digits, {row.column} with tau, seed {row.seed}" for row in rows[0] if row.first_drop is not None]
     assert sorted(seen.ended) == sorted(own)

@@ -14,8 +14,8 @@ from hsfl.errors import InputError
 from hsfl.experiments.statistics import ratio_over_fleets
 from hsfl.experiments.table1.columns import COLUMNS, SEVEN, base_config, trace_config
 from hsfl.experiments.table1.fleets import Answer
-from hsfl.experiments.table1.table1_report import difference, find_trends, markdown
-from hsfl.experiments.table1.table1_study import Study, cells, timings
+from hsfl.experiments.table1.table1_report import difference, table1_markdown, table1_trends
+from hsfl.experiments.table1.table1_study import Study, column_timings, table_cells
 from hsfl.experiments.table1.tau_row import TauRow
 from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, budget_s, largest_difference, time_to_s
 
@@ -85,7 +85,7 @@ def make_study(num_seeds: int = 2) -> Study:
 def test_cells_are_what_each_column_has_when_the_budget_is_spent() -> None:
     study = make_study()
     assert study.budget_rounds("mnist") == 2  # 20 s
-    found = {(c.column, c.seed, c.fleet, c.fraction): c for c in cells(study)}
+    found = {(c.column, c.seed, c.fleet, c.fraction): c for c in table_cells(study)}
     assert found["hsfl", 1, 1, 1.0].accuracy == 0.4  # four rounds of 5 s
     assert not found["hsfl", 1, 1, 1.0].short
     assert found["hsfl", 1, 2, 1.0].short  # six rounds would fit, four were trained
@@ -97,12 +97,12 @@ def test_cells_are_what_each_column_has_when_the_budget_is_spent() -> None:
 
 
 def test_differences_are_paired_on_every_fleet_and_seed() -> None:
-    found = list(cells(make_study()))
+    found = list(table_cells(make_study()))
     values = difference(found, "mnist", "hsfl", "splitfed_v1")
     assert values is not None
     assert values == pytest.approx(np.full((2, 2), 0.2))  # [fleets, seeds]
     assert difference(found, "mnist", "hsfl", "sl") is None
-    claims = {trend.paper: trend for trend in find_trends(found)}
+    claims = {trend.paper: trend for trend in table1_trends(found)}
     above = claims["MNIST: HSFL, proposed is more accurate than SplitFed V1, as published (0.10 points)"]
     assert above.holds is True
     assert "+20.00 points [+20.00, +20.00], p < 0.001, yes" in above.ours
@@ -113,23 +113,23 @@ def test_differences_are_paired_on_every_fleet_and_seed() -> None:
 
 def test_one_seed_decides_nothing_and_says_so() -> None:
     study = make_study(1)
-    found = list(cells(study))
-    (alone, *_) = trends = find_trends(found)
+    found = list(table_cells(study))
+    (alone, *_) = trends = table1_trends(found)
     assert alone.holds is None
     assert "+20.00 points [+20.00, +20.00] over fleets alone (n = 1 seed, which decides nothing)" in alone.ours
-    text = markdown(study, found, list(timings(study)), trends, [], "smoke")
+    text = table1_markdown(study, found, list(column_timings(study)), trends, [], "smoke")
     assert "Intervals are over 2 fleets alone, for this one training (n = 1 seed)" in text
     assert "Holm" not in text
 
 
 def test_the_tables_say_it() -> None:
     study = make_study()
-    found, times = list(cells(study)), list(timings(study))
+    found, times = list(table_cells(study)), list(column_timings(study))
     rows = [
         TauRow("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, False, 0.7, 0.3),
         TauRow("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, True, 0.8, 0.4),
     ]
-    text = markdown(study, found, times, find_trends(found), rows, "smoke")
+    text = table1_markdown(study, found, times, table1_trends(found), rows, "smoke")
     assert "n = 2 fleets x 2 training seeds" in text
     assert "with fleets and training seeds both random (n = 2 x 2)" in text
     assert "Holm's correction over all 4 of them" in text  # five claims, but SL has made no round
@@ -160,10 +160,10 @@ def test_columns_and_their_trainings() -> None:
 
 @pytest.mark.parametrize("data", ["ham10000", "cifar10", "mnist", "digits"])
 def test_the_whole_sets_are_as_large_as_the_table_says(data: str, request: pytest.FixtureRequest) -> None:
-    from hsfl.data.registry import load
+    from hsfl.data.registry import load_dataset
 
     folder = None if data == "digits" else str(request.getfixturevalue("data_dir"))
-    found = load(data, folder)
+    found = load_dataset(data, folder)
     assert (len(found.train_y), found.train_x.shape[1:], len(found.classes)) == FACTS[data]
     config = base_config(data, "quick", 1)
     assert config.network.sample_scale * (config.data.limit or len(found.train_y)) == pytest.approx(len(found.train_y))

@@ -8,9 +8,9 @@ import pytest
 from hsfl.config import flatten, read_config, with_changes
 from hsfl.experiments.table1 import learned_settings, traces
 from hsfl.experiments.table1.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
-from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, file_name, find_trace, is_of, read_trace
+from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, find_trace, is_of, read_trace, trace_file_name
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.progress import Observer
 from tests.small_runs import hsfl
 
@@ -100,8 +100,8 @@ def test_table1_of_the_committed_trainings_trains_nothing(tmp_path: Path, monkey
 
 
 def test_scales_are_never_mixed() -> None:
-    assert file_name("mnist", "twins", "full", 1) == "mnist-twins-full-seed-1.csv"
-    quick = read_trace(RESULTS / file_name("mnist", "twins", "quick", 1))
+    assert trace_file_name("mnist", "twins", "full", 1) == "mnist-twins-full-seed-1.csv"
+    quick = read_trace(RESULTS / trace_file_name("mnist", "twins", "quick", 1))
     assert not is_of(quick, trace_config("mnist", "full", 1, "twins"))
 
 
@@ -122,7 +122,7 @@ def test_full_scale_charges_what_it_trains(data: str, samples: int, epochs: int)
 
 def test_both_accuracies_stand_in_a_trace_of_estimated_statistics(tmp_path: Path) -> None:
     changes = ["train.norm_statistics=estimated", "model.norm=batch", "train.eval_every=2"]
-    run(with_changes(trace_config("digits", "smoke", 1, "twins"), changes), tmp_path / "run")
+    train_run(with_changes(trace_config("digits", "smoke", 1, "twins"), changes), tmp_path / "run")
     trace = traces.write_trace(tmp_path / "trace.csv", tmp_path / "run", "digits", "twins")
     records = RunFolder(tmp_path / "run").rounds()
     assert [row.test_accuracy is None for row in trace.rounds] == [True, False, True, False]

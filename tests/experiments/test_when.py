@@ -9,7 +9,7 @@ import pytest
 
 from hsfl.config import with_changes
 from hsfl.experiments.statistics import UNDECIDED
-from hsfl.experiments.when_maps import counts_at, difference_from_preset, find_trends, place_table
+from hsfl.experiments.when_maps import counts_at, difference_from_preset, place_table, when_trends
 from hsfl.experiments.when_study import (
     AT_LEAST,
     BELOW,
@@ -20,8 +20,8 @@ from hsfl.experiments.when_study import (
     cuts_verdict,
     samples_of,
     solve_tasks,
-    study,
     tasks,
+    when_study,
     with_bits,
 )
 from hsfl.models.cost_table import CostTable
@@ -64,7 +64,7 @@ def test_fewer_bits_shorten_smashed_data_and_gradients_alone() -> None:
 
 
 def test_samples_are_divided_whole_and_ever_more_unequally() -> None:
-    fleets = [with_changes(study("quick").base, [f"fleet.seed={seed}"]) for seed in range(1, 11)]
+    fleets = [with_changes(when_study("quick").base, [f"fleet.seed={seed}"]) for seed in range(1, 11)]
     spread = {name: np.array([samples_of(config, name) for config in fleets]) for name in SPREADS}  # [fleets, K]
     assert all((samples.sum(axis=1) == 50_000).all() for samples in spread.values())
     assert (spread["equal"] == 5000.0).all()
@@ -75,7 +75,7 @@ def test_samples_are_divided_whole_and_ever_more_unequally() -> None:
 
 
 def test_a_task_has_the_settings_of_its_place() -> None:
-    wanted = study("full")
+    wanted = when_study("full")
     every = {(task.place, task.config.fleet_seed): task for task in tasks(wanted)}
     assert len(every) == len({task.file for task in every.values()}) == 3 * 3 * 3 * 4 * 30
     config = every[Place("equal", 0.5, 30.0, 8), 7].config
@@ -86,7 +86,7 @@ def test_a_task_has_the_settings_of_its_place() -> None:
 
 
 def test_scale_full_goes_on_where_quick_was() -> None:
-    quick, full = study("quick"), study("full")
+    quick, full = when_study("quick"), when_study("full")
     assert quick.settings() == full.settings()
     assert {task.file for task in tasks(quick)} < {task.file for task in tasks(full)}
 
@@ -104,7 +104,7 @@ def test_fleets_are_counted_and_averaged_by_place() -> None:
     assert f"| Dirichlet 0.5 | 1 | 1 | 32 | {mean:.3f} [" in text
     assert "(1.00 to 1.20) | 2 | 1 | 1 |" in text
     assert "| Dirichlet 0.5 | 1 | 30 | 32 | 1.100 [1.100, 1.100] (1.10 to 1.10) | 1 | 0 | 0 |" in text
-    paper, other = find_trends({noisy: of_place[:1], PRESET: of_place})
+    paper, other = when_trends({noisy: of_place[:1], PRESET: of_place})
     assert paper.holds is True
     assert "2 at least 1 %, 1 undecided, 1 below 1 % (proven) of 4 fleets" in paper.ours
     assert (other.paper, other.holds) == ("(not in the paper) the same with 30 times the noise", None)
@@ -146,7 +146,7 @@ def test_what_is_solved_is_not_solved_again(results: Path) -> None:
     before, written = lost.read_text(), {path: path.stat().st_mtime_ns for path in files if path != lost}
     lost.unlink()
     told: list[str] = []
-    solve_tasks(study("smoke"), results, told.append)
+    solve_tasks(when_study("smoke"), results, told.append)
     assert len(told) == 1
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in written.items())
     assert lost.read_text().split('"seconds"')[0] == before.split('"seconds"')[0]

@@ -60,13 +60,13 @@ def test_devices_by_name_in_toml_and_json(tmp_path: Path) -> None:
             "edge_up": 5e6,
         },
     ]
-    toml = fleet_file.read(written(tmp_path, TWO + SERVER))
-    as_json = fleet_file.read(written(tmp_path, json.dumps({"device": rows}), "fleet.json"))
+    toml = fleet_file.read_fleet_file(written(tmp_path, TWO + SERVER))
+    as_json = fleet_file.read_fleet_file(written(tmp_path, json.dumps({"device": rows}), "fleet.json"))
     assert toml.devices == as_json.devices
     assert [device.name for device in toml.devices] == ["ward-1", "ward-2"]
     assert toml.main_server is not None
     assert toml.main_server.cpu_hz * toml.main_server.flops_per_cycle == pytest.approx(400e9)
-    fleet = devices.read(tmp_path / "fleet.toml", COST)
+    fleet = devices.fleet_of_file(tmp_path / "fleet.toml", COST)
     assert (fleet.cpu_hz * fleet.flops_per_cycle).tolist() == pytest.approx([35e9, 28.8e9])
     assert fleet.max_cut.tolist() == [2, 3]
     assert fleet.name(1) == "ward-2"

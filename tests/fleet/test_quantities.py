@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.quantities import KINDS, kind_of, parse, say, with_units
+from hsfl.quantities import KINDS, kind_of, parse_quantity, quantity_text, with_units
 
 READ = [
     ("cycles", "3.6GHz", 3.6e9),
@@ -29,7 +29,7 @@ READ = [
 
 @pytest.mark.parametrize(("kind", "text", "amount"), READ)
 def test_a_quantity_in_base_units(kind: str, text: str, amount: float) -> None:
-    assert parse(kind, text) == pytest.approx(amount, rel=1e-15)
+    assert parse_quantity(kind, text) == pytest.approx(amount, rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_quantity_in_base_units(kind: str, text: str, amount: float) -> None:
 )
 def test_what_is_no_quantity_is_said_with_an_example(kind: str, text: str, words: str) -> None:
     with pytest.raises(InputError) as error:
-        parse(kind, text)
+        parse_quantity(kind, text)
     assert words in str(error.value)
     assert "such as" in str(error.value)
 
@@ -59,13 +59,13 @@ def test_every_prefix_scales_its_unit(kind: str, number: int) -> None:
         for unit, value in how.units.items():
             word = f"{prefix}{unit}"
             if word not in how.units or not prefix:  # a metre is no milli-nothing
-                assert parse(kind, f"{number} {word}") == pytest.approx(number * scale * value)
+                assert parse_quantity(kind, f"{number} {word}") == pytest.approx(number * scale * value)
 
 
 @given(st.floats(1e3, 1e17))
 def test_what_is_said_is_read_again(amount: float) -> None:
     for kind, unit in (("compute", "FLOP/s"), ("rate", "bps"), ("cycles", "Hz")):
-        assert parse(kind, say(amount, unit)) == pytest.approx(amount, rel=6e-3)
+        assert parse_quantity(kind, quantity_text(amount, unit)) == pytest.approx(amount, rel=6e-3)
 
 
 def test_a_field_says_its_kind_by_its_name() -> None:
@@ -101,7 +101,7 @@ def test_a_setting_with_a_wrong_unit_is_one_line() -> None:
 
 def test_a_small_number_without_a_unit_is_doubted_where_no_name_says_the_unit() -> None:
     with pytest.raises(InputError, match="100 of what"):
-        parse("rate", "100", doubt=True)
-    assert parse("rate", "100bps", doubt=True) == parse("rate", "100") == 100
-    assert parse("rate", "1e6", doubt=True) == 1e6
-    assert parse("power", "2", doubt=True) == 2
+        parse_quantity("rate", "100", doubt=True)
+    assert parse_quantity("rate", "100bps", doubt=True) == parse_quantity("rate", "100") == 100
+    assert parse_quantity("rate", "1e6", doubt=True) == 1e6
+    assert parse_quantity("power", "2", doubt=True) == 2

@@ -25,7 +25,7 @@ SAME = (
 
 
 def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
-    loop.run(parse_config(run), simulated)
+    loop.train_run(parse_config(run), simulated)
     for name in ("model.safetensors", "model-best.safetensors"):
         assert (deployed / name).read_bytes() == (simulated / name).read_bytes(), name
     ours, theirs = (read_strictly(folder / "rounds.jsonl") for folder in (deployed, simulated))

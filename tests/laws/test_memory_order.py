@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hsfl.deploy.wire.client_messages import Batch
-from hsfl.deploy.wire.messages import pack, unpack
-from hsfl.engines.ray_engine import array_of, tensor_of
+from hsfl.deploy.wire.messages import pack_message, unpack_message
+from hsfl.engines.ray_engine import array_of, stored_tensor
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import dense, usual_strides
 from hsfl.models.units import SplitModel, in_order
@@ -22,11 +22,11 @@ from tests.laws.bench import NUM_CLASSES, make_task, train
 
 
 def wired(tensor: Tensor) -> Tensor:
-    return unpack(pack(Batch(0), {"load": tensor}))[1]["load"]
+    return unpack_message(pack_message(Batch(0), {"load": tensor}))[1]["load"]
 
 
 def to_a_worker(tensor: Tensor) -> Tensor:
-    return tensor_of(pickle.loads(pickle.dumps(array_of(tensor), protocol=5)))
+    return stored_tensor(pickle.loads(pickle.dumps(array_of(tensor), protocol=5)))
 
 
 def like_mnist(task: Task) -> Task:

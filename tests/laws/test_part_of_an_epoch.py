@@ -64,9 +64,11 @@ def test_bytes_by_sizes_are_bytes_as_sent() -> None:
 def test_a_run_goes_on_in_the_middle_of_a_pass(framework: str, tmp_path: Path) -> None:
     """Three rounds of 0.4, then three more: the same bits as six at once."""
     config = tiny(f"framework={framework}", "train.local_epochs=0.4", "train.rounds=6", "fleet.cuts=2")
-    loop.run(config, tmp_path / "whole")
-    loop.run(config.model_copy(update={"train": config.train.model_copy(update={"rounds": 3})}), tmp_path / "halves")
-    loop.run(config, tmp_path / "halves", resume=True)
+    loop.train_run(config, tmp_path / "whole")
+    loop.train_run(
+        config.model_copy(update={"train": config.train.model_copy(update={"rounds": 3})}), tmp_path / "halves"
+    )
+    loop.train_run(config, tmp_path / "halves", resume=True)
     whole, halves = (read_strictly(tmp_path / name / "rounds.jsonl") for name in ("whole", "halves"))
     assert [round["train_loss"] for round in halves] == [round["train_loss"] for round in whole]
     assert (tmp_path / "halves/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
@@ -74,8 +76,8 @@ def test_a_run_goes_on_in_the_middle_of_a_pass(framework: str, tmp_path: Path) -
 
 def test_workers_train_the_same_parts_of_passes(tmp_path: Path) -> None:
     changes = ("train.local_epochs=0.4", "train.rounds=4")
-    loop.run(tiny(*changes), tmp_path / "inline")
-    loop.run(tiny(*changes, "engine.name=workers", "engine.workers=2"), tmp_path / "workers")
+    loop.train_run(tiny(*changes), tmp_path / "inline")
+    loop.train_run(tiny(*changes, "engine.name=workers", "engine.workers=2"), tmp_path / "workers")
     inline, workers = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("inline", "workers"))
     assert inline == workers
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hsfl.errors import InputError
-from hsfl.models.cost_table import CostTable, measure, measure_module
+from hsfl.models.cost_table import CostTable, measure_cost, measure_module
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 
@@ -28,7 +28,7 @@ def small() -> SplitModel:
 def test_flops_by_hand():
     """Backward of a layer is as much as forward for its weights, and again for its input where that is wanted: not
     for the first layer of the whole model, but for the server's first at a cut."""
-    cost = measure(small(), (3, 8, 8), 4)
+    cost = measure_cost(small(), (3, 8, 8), 4)
     assert cost.num_units == 4
     assert cost.client_forward_flops.tolist() == [0, CONV, CONV, CONV, CONV + LINEAR]
     assert cost.client_backward_flops.tolist() == [0, CONV, CONV, CONV, CONV + 2 * LINEAR]
@@ -38,7 +38,7 @@ def test_flops_by_hand():
 
 def test_the_first_layer_may_stand_behind_units_without_parameters():
     """Flatten, Linear: no gradient flows before the first parameter, but the server at cut 1 returns one."""
-    cost = measure(SplitModel([nn.Flatten(), nn.Linear(12, 5)]), (3, 2, 2), 4)
+    cost = measure_cost(SplitModel([nn.Flatten(), nn.Linear(12, 5)]), (3, 2, 2), 4)
     assert cost.client_backward_flops.tolist() == [0, 0, 120]
     assert cost.server_backward_flops.tolist() == [120, 240, 0]
 
@@ -48,7 +48,7 @@ def test_a_cut_costs_what_its_two_sides_cost():
     from torch.utils.flop_counter import FlopCounterMode
 
     model = build("cnn", (1, 12, 12), 4)
-    cost = measure(model, (1, 12, 12), 3)
+    cost = measure_cost(model, (1, 12, 12), 3)
     for cut in range(model.num_units + 1):
         head, tail, x = model.head(cut), model.tail(cut), torch.rand(3, 1, 12, 12)
         counts = []
@@ -70,7 +70,7 @@ def test_a_cut_costs_what_its_two_sides_cost():
 
 
 def test_bits_by_hand():
-    cost = measure(small(), (3, 8, 8), 4)
+    cost = measure_cost(small(), (3, 8, 8), 4)
     assert cost.smashed_bits.tolist() == [192 * 32, 512 * 32, 512 * 32, 512 * 32, 0]
     assert cost.gradient_bits.tolist() == [0, 512 * 32, 512 * 32, 512 * 32, 0]
     conv, norm, linear = 3 * 8 * 9 * 32, 2 * 8 * 32, 5130 * 32
@@ -83,7 +83,7 @@ def test_memory_by_hand():
     """Four samples, Adam: parameters, gradients and two moments; the input for the convolution; its output for the
     norm, with the mean and deviation that BatchNorm saves; the ReLU's output, which the classifier saves as well;
     and one tensor of the smashed data's size."""
-    cost = measure(small(), (3, 8, 8), 4)
+    cost = measure_cost(small(), (3, 8, 8), 4)
     conv, norm, linear, buffers = 3 * 8 * 9 * 32, 2 * 8 * 32, 5130 * 32, 2 * 8 * 32 + 64
     image, map_ = 4 * 192 * 32, 4 * 512 * 32
     by_hand = [
@@ -94,13 +94,13 @@ def test_memory_by_hand():
         4 * (conv + norm + linear) + buffers + image + (map_ + norm) + map_,
     ]
     assert cost.memory_bits.tolist() == by_hand
-    sgd = measure(small(), (3, 8, 8), 4, optimizer_states=0)
+    sgd = measure_cost(small(), (3, 8, 8), 4, optimizer_states=0)
     assert (cost.memory_bits - sgd.memory_bits).tolist() == (2 * cost.param_bits).tolist()
 
 
 def test_resnet18_has_its_published_gmacs():
     """1.8 GMACs and 11.7 million parameters at 224x224 (He et al., Table 1; torchvision says 1.814)."""
-    cost = measure(build("resnet18", (3, 224, 224), 1000), (3, 224, 224), 2)
+    cost = measure_cost(build("resnet18", (3, 224, 224), 1000), (3, 224, 224), 2)
     assert cost.num_units == 10
     assert cost.client_forward_flops[-1] / 2e9 == pytest.approx(1.814, abs=0.001)
     assert cost.param_bits[-1] / 32 == 11_689_512
@@ -113,7 +113,7 @@ def test_resnet18_has_its_published_gmacs():
 
 @pytest.mark.parametrize("name", ["cnn", "mlp", "mobilenet_v2", "vgg11_bn"])
 def test_every_model_of_the_zoo_has_a_table(name):
-    cost = measure(build(name, (3, 32, 32), 10), (3, 32, 32), 8)
+    cost = measure_cost(build(name, (3, 32, 32), 10), (3, 32, 32), 8)
     assert (np.diff(cost.client_forward_flops) >= 0).all()
     assert (np.diff(cost.model_bits) >= 0).all()
     assert (cost.memory_bits[1:] > cost.model_bits[1:]).all()
@@ -122,7 +122,7 @@ def test_every_model_of_the_zoo_has_a_table(name):
 def test_measuring_changes_nothing():
     model = small()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    measure(model, (3, 8, 8), 4)
+    measure_cost(model, (3, 8, 8), 4)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -136,7 +136,7 @@ class Peeks(nn.Linear):
 
 def test_a_unit_that_looks_at_values_is_measured_on_real_samples():
     peeking, plain = SplitModel([Peeks(6, 4), nn.Linear(4, 2)]), SplitModel([nn.Linear(6, 4), nn.Linear(4, 2)])
-    one, other = measure(peeking, (6,), 16), measure(plain, (6,), 16)
+    one, other = measure_cost(peeking, (6,), 16), measure_cost(plain, (6,), 16)
     for field in fields(CostTable):
         if field.name != "memory_bits":
             np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
@@ -157,15 +157,15 @@ class Pair(nn.Module):
 
 def test_what_cannot_be_measured_says_so():
     with pytest.raises(InputError, match=r"unit '1' returns a tuple; a cut needs one tensor"):
-        measure(SplitModel([nn.Linear(2, 2), Pair()]), (2,), 4)
+        measure_cost(SplitModel([nn.Linear(2, 2), Pair()]), (2,), 4)
     with pytest.raises(InputError, match=r"input_shape \(3, 0\)"):
-        measure(small(), (3, 0), 4)
+        measure_cost(small(), (3, 0), 4)
     with pytest.raises(InputError, match=r"unit '3' takes no input of shape \(8, 9, 9\): mat1 and mat2"):
-        measure(small(), (3, 9, 9), 4)
+        measure_cost(small(), (3, 9, 9), 4)
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):
-    cost = measure(small(), (3, 8, 8), 4)
+    cost = measure_cost(small(), (3, 8, 8), 4)
     cost.save(tmp_path / "cost.json")
     read = CostTable.load(tmp_path / "cost.json")
     assert read.batch_size == 4
@@ -218,6 +218,6 @@ class Looks(nn.Module):
 
 def test_an_lstm_costs_the_same_on_real_samples():
     """On the CPU, torch computes an LSTM in one operation of mkldnn, in which no FLOPs are counted."""
-    assert measure(SplitModel([Looks(False)]), (12, 2), 4).client_forward_flops[1] == 12 * 2 * 4 * 8 * (2 + 8)
-    first, second = (measure(SplitModel([Looks(looks), nn.Linear(8, 4)]), (12, 2), 4) for looks in (False, True))
+    assert measure_cost(SplitModel([Looks(False)]), (12, 2), 4).client_forward_flops[1] == 12 * 2 * 4 * 8 * (2 + 8)
+    first, second = (measure_cost(SplitModel([Looks(looks), nn.Linear(8, 4)]), (12, 2), 4) for looks in (False, True))
     assert first.client_flops.tolist() == second.client_flops.tolist()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hsfl
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.models.state import Layout, bound_copy, read_state
 from hsfl.models.zoo import build
 from tests.models.architectures import ARCHITECTURES, GPT, QUICK, TWO_CROSS, ResNet, make, pictures
@@ -67,7 +67,7 @@ def test_a_state_in_flat_vectors_trains_a_split_module():
 def test_the_mask_travels_and_is_counted():
     module, example, batch = make("bert")
     model = hsfl.split(module, example)
-    cost = measure(model, model.message.shape, batch_size=4)
+    cost = measure_cost(model, model.message.shape, batch_size=4)
     width = 8 * 16 * 32  # numbers of a sample times 32 bits
     assert cost.smashed_bits.tolist() == [16 * 32] + [width + 8 * 32] * 5 + [
         16 * 32,
@@ -118,7 +118,7 @@ def test_the_cuts_found_are_the_hand_written_ones(name):
     assert model.unit_names[1:] == by_hand.unit_names[1:]
     for mine, theirs in zip(range(model.num_units), range(by_hand.num_units)):
         assert model.unit_state(mine).keys() == by_hand.unit_state(theirs).keys()
-    found, expected = (measure(each, (3, 32, 32), 16) for each in (model, by_hand))
+    found, expected = (measure_cost(each, (3, 32, 32), 16) for each in (model, by_hand))
     assert found.to_dict() == expected.to_dict()
 
 

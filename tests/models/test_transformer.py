@@ -6,7 +6,7 @@ import torch
 from hsfl.config import presets, read_config
 from hsfl.config.options import GPTOptions, ViTOptions
 from hsfl.errors import InputError
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.models.zoo import build
 
 SMALL = {"width": 16, "depth": 2, "heads": 2}
@@ -39,7 +39,7 @@ def test_vit_takes_images_and_refuses_patches_that_do_not_fit():
 def test_costs_of_gpt_are_those_of_its_matrices():
     """A token in a block: 12 D^2 multiply-adds of four matrices, 2 T D of attention; the classifier D V. Forward alone."""
     length, width, vocabulary = 12, 16, 30
-    table = measure(build("gpt", (length,), vocabulary, options=GPTOptions(**SMALL)), (length,), 2)
+    table = measure_cost(build("gpt", (length,), vocabulary, options=GPTOptions(**SMALL)), (length,), 2)
     block = 2 * length * (12 * width**2 + 2 * length * width)
     assert table.client_forward_flops[1] == 0  # an embedding looks up
     assert table.client_forward_flops[2] == block

@@ -77,8 +77,8 @@ def test_measured_links_are_what_was_measured():
 def test_a_history_is_recorded_and_played_back_exactly(tmp_path, links, suffix):
     drawn = draw_rounds(FLEET, links, 1, range(4))
     path = tmp_path / f"history.{suffix}"
-    history.write(drawn, path)
-    read = history.read(path, num_clients=3)
+    history.write_history(drawn, path)
+    read = history.read_history(path, num_clients=3)
     assert same(read, drawn)
     assert list(tmp_path.iterdir()) == [path]
     for round in range(9):  # a longer run starts again from the front
@@ -89,7 +89,7 @@ def test_rows_of_a_history_may_come_in_any_order(tmp_path):
     path = tmp_path / "history.csv"
     header = "round,client,cpu_hz,main_up_bps,main_down_bps,edge_up_bps,edge_down_bps"
     path.write_text(f"{header}\n1,0,5,1,2,3,4\n0,0,6,5,6,7,8\n")
-    read = history.read(path)
+    read = history.read_history(path)
     assert read.cpu_hz.tolist() == [[6], [5]]
     assert read.rates.edge_down_bps.tolist() == [[8], [4]]
 
@@ -122,7 +122,7 @@ def test_bad_histories_are_one_line_errors(tmp_path, text, words):
     path = tmp_path / "history.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=words) as error:
-        history.read(path)
+        history.read_history(path)
     assert "\n" not in str(error.value)
 
 
@@ -130,31 +130,31 @@ def test_one_absurd_number_makes_no_table_of_rows_squared(tmp_path):
     rows = [f"{r},0,1,1,1" for r in range(1499)]
     (tmp_path / "history.csv").write_text("\n".join([GAINS, *rows, "1499,1499,1,1,1"]))
     with pytest.raises(InputError, match=r"has 1500 rows for 1500 rounds of 1500 clients"):
-        history.read(tmp_path / "history.csv")
+        history.read_history(tmp_path / "history.csv")
 
 
 def test_a_spreadsheets_history(tmp_path):
     """A byte order mark, Windows line ends and blank lines at the end."""
     drawn, path = draw_rounds(FLEET, Ofdma(num_subchannels=2), 1, range(2)), tmp_path / "history.csv"
-    history.write(drawn, path)
+    history.write_history(drawn, path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\r\n")
-    assert same(history.read(path), drawn)
+    assert same(history.read_history(path), drawn)
 
 
 def test_other_bad_history_files(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
-        history.read(tmp_path / "none.csv")
+        history.read_history(tmp_path / "none.csv")
     (tmp_path / "broken.npz").write_bytes(b"not a zip")
     with pytest.raises(InputError, match="cannot read"):
-        history.read(tmp_path / "broken.npz")
+        history.read_history(tmp_path / "broken.npz")
     np.savez(tmp_path / "pickled.npz", cpu_hz=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match="cannot read"):
-        history.read(tmp_path / "pickled.npz")
+        history.read_history(tmp_path / "pickled.npz")
     with pytest.raises(InputError, match=r"\.csv or \.npz"):
-        history.read(tmp_path / "history.txt")
-    history.write(draw_rounds(FLEET, Ofdma(), 0, range(2)), tmp_path / "history.npz")
+        history.read_history(tmp_path / "history.txt")
+    history.write_history(draw_rounds(FLEET, Ofdma(), 0, range(2)), tmp_path / "history.npz")
     with pytest.raises(InputError, match="records 3 clients but the fleet has 5"):
-        history.read(tmp_path / "history.npz", num_clients=5)
+        history.read_history(tmp_path / "history.npz", num_clients=5)
 
 
 @pytest.mark.parametrize(

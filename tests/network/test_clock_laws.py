@@ -158,7 +158,7 @@ seeds = st.integers(0, 2**31)
 
 
 def a_world(seed, num_clients, num_subchannels=4):
-    fleet = devices.draw(num_clients, np.random.default_rng(seed), num_units=UNITS, max_cut=(1, 3))
+    fleet = devices.draw_fleet(num_clients, np.random.default_rng(seed), num_units=UNITS, max_cut=(1, 3))
     links = Ofdma(num_subchannels=num_subchannels)
     return fleet, devices.Servers(), links, draw_round(fleet, links, seed, 0)
 

@@ -25,7 +25,7 @@ ONE_CUT = CostTable(  # cut 1 of a model of two units
 
 
 def cpsl_latency(num_clients, seed=0):
-    fleet = devices.draw(num_clients, np.random.default_rng(seed), num_units=2, max_cut=(1, 2))
+    fleet = devices.draw_fleet(num_clients, np.random.default_rng(seed), num_units=2, max_cut=(1, 2))
     links, servers = Ofdma(num_subchannels=4), devices.Servers()
     draw = draw_round(fleet, links, seed, 0)
     cuts = np.ones(num_clients, int)

@@ -16,7 +16,7 @@ COST = CostTable(*[ZEROS] * 7, param_bits=[0, 10, 30, 60], memory_bits=[0, 100, 
 
 
 def drawn(heterogeneity=1.0, num_clients=1000, **options):
-    return devices.draw(num_clients, np.random.default_rng(3), heterogeneity, num_units=10, **options)
+    return devices.draw_fleet(num_clients, np.random.default_rng(3), heterogeneity, num_units=10, **options)
 
 
 def test_a_drawn_fleet_has_the_papers_ranges():
@@ -41,7 +41,7 @@ def test_heterogeneity_scales_the_same_draws_around_the_same_mean():
 
 
 def test_max_cut_stops_at_the_model():
-    fleet = devices.draw(100, np.random.default_rng(0), num_units=4)
+    fleet = devices.draw_fleet(100, np.random.default_rng(0), num_units=4)
     assert set(fleet.max_cut) == {3, 4}
 
 
@@ -100,7 +100,7 @@ def test_a_fleet_from_json_and_toml(tmp_path):
         for name, hz, memory in (("a", 1e9, "13B"), ("b", 2e9, "25B"))
     ]
     (tmp_path / "fleet.toml").write_text("".join(tables))
-    first, second = (devices.read(tmp_path / name, COST) for name in ("fleet.json", "fleet.toml"))
+    first, second = (devices.fleet_of_file(tmp_path / name, COST) for name in ("fleet.json", "fleet.toml"))
     assert first.cpu_hz.tolist() == second.cpu_hz.tolist() == [1e9, 2e9]
     assert first.max_cut.tolist() == [1, 3]
     assert second.max_cut.tolist() == [1, 3]
@@ -125,7 +125,7 @@ def test_bad_fleet_files(tmp_path, table, words):
     path = tmp_path / "fleet.json"
     path.write_text(json.dumps(table))
     with pytest.raises(InputError, match=words):
-        devices.read(path, COST)
+        devices.fleet_of_file(path, COST)
 
 
 def test_missing_and_broken_fleet_files(tmp_path):
@@ -133,7 +133,7 @@ def test_missing_and_broken_fleet_files(tmp_path):
         InputError,
         match=r"cannot read the fleet .*there is no such file; correct fleet.file, or write it with hsfl measure",
     ):
-        devices.read(tmp_path / "none.json", COST)
+        devices.fleet_of_file(tmp_path / "none.json", COST)
     (tmp_path / "broken.toml").write_text("cpu_hz = ")
     with pytest.raises(InputError, match="cannot read the fleet"):
-        devices.read(tmp_path / "broken.toml", COST)
+        devices.fleet_of_file(tmp_path / "broken.toml", COST)

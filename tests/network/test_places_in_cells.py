@@ -8,7 +8,7 @@ import pytest
 from hsfl.config import parse_config
 from hsfl.errors import InputError
 from hsfl.network.channel import Ofdma, draw_round, lay_out, nearest
-from hsfl.network.devices import Servers, draw
+from hsfl.network.devices import Servers, draw_fleet
 from hsfl.network.even_allocation import even
 from hsfl.planning.world import make_links
 from hsfl.rng import stream
@@ -58,7 +58,7 @@ def test_cells_that_cannot_be(network: dict, words: str) -> None:
 @pytest.mark.parametrize("started", [None, np.arange(12) % 3 > 0])
 def test_even_cells_are_rooms_of_their_own_with_one_server(started) -> None:
     """Each cell's rates are those of its clients alone; cycles are divided among all that take part."""
-    fleet, radio, servers = draw(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=2), Servers()
+    fleet, radio, servers = draw_fleet(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=2), Servers()
     cell = np.arange(12) % 3
     drawn = draw_round(fleet, radio, 0, 0)
     joint = even(replace(radio, cell=cell), fleet, servers, drawn, started=started)
@@ -74,7 +74,7 @@ def test_even_cells_are_rooms_of_their_own_with_one_server(started) -> None:
 
 
 def test_one_cell_for_all_is_no_cells_to_the_bit() -> None:
-    fleet, radio, servers = draw(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=5), Servers()
+    fleet, radio, servers = draw_fleet(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=5), Servers()
     drawn = draw_round(fleet, radio, 0, 0)
     without, one = (even(each, fleet, servers, drawn) for each in (radio, replace(radio, cell=np.zeros(12, int))))
     for name in ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.allocation.answer import evaluate
+from hsfl.allocation.answer import evaluate_allocation
 from hsfl.allocation.policies import policy
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
@@ -16,7 +16,7 @@ from hsfl.planning.policy_allocator import policy_notes
 from hsfl.planning.policy_cuts import cut_request, sampled_scenarios
 from hsfl.planning.world_scenario import scenario
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import make_clock, run
+from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
@@ -41,7 +41,7 @@ def test_the_clock_charges_what_the_policy_allocated() -> None:
         here = scenario(bench.world, bench.world.draw(index), 8, num_batches, None, "auto")
         answer = policy("proposed").allocate(here, np.array(bench.task.cuts))
         assert line.round_s == pytest.approx(answer.round_s, rel=1e-9)
-        assert line.round_s == pytest.approx(evaluate(here, answer)[1], rel=1e-9)
+        assert line.round_s == pytest.approx(evaluate_allocation(here, answer)[1], rel=1e-9)
         assert says["lower_bound_s"] <= line.round_s * (1 + 1e-9)
         assert 0 <= says["gap"] <= 1e-3 + 1e-9
         assert says["status"] == "optimal"
@@ -73,7 +73,9 @@ def test_planned_cuts_beat_others_on_the_planned_samples() -> None:
 
 def test_records_keep_the_gap_and_every_framework_runs_under_a_policy(tmp_path: Path) -> None:
     for framework in ("hsfl", "fl", "splitfed_v1", "sl"):
-        run(config(f"framework={framework}", "allocation.policy=proposed", "train.rounds=1"), tmp_path / framework)
+        train_run(
+            config(f"framework={framework}", "allocation.policy=proposed", "train.rounds=1"), tmp_path / framework
+        )
         (record,) = RunFolder(tmp_path / framework).rounds()
         if framework == "sl":  # takes turns, so each has everything
             assert record.allocation == {"policy": "even"}
@@ -180,7 +182,7 @@ def test_planned_cuts_on_measured_links() -> None:
 def test_measured_links_run_under_a_policy(tmp_path: Path) -> None:
     for framework in ("hsfl", "fl", "splitfed_v1"):
         words = [*MEASURED, f"framework={framework}", "allocation.policy=proposed", "train.clients_per_round=3"]
-        run(config(*words, "fleet.cuts=2"), tmp_path / framework)
+        train_run(config(*words, "fleet.cuts=2"), tmp_path / framework)
         for record in RunFolder(tmp_path / framework).rounds():
             assert record.allocation["gap"] == 0
             assert sum(hz > 0 for hz in record.allocation["server_hz"]) == (0 if framework == "fl" else 3)

@@ -11,7 +11,7 @@ from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
 from hsfl.planning.participation import choose_clients
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import make_clock, run
+from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 
 WORDS = ["framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]
@@ -150,7 +150,7 @@ def test_tau_drops_whom_its_own_server_is_too_slow_for() -> None:
 def test_clients_that_keep_their_heads_send_no_model(tmp_path: Path) -> None:
     """`fsl.average = server`: no head travels, so none takes time, under a policy as under none."""
     for policy in ("even", "proposed"):
-        run(config("options.fsl.average=server", f"allocation.policy={policy}"), tmp_path / policy)
+        train_run(config("options.fsl.average=server", f"allocation.policy={policy}"), tmp_path / policy)
         (record,) = RunFolder(tmp_path / policy).rounds()
         assert record.bytes["client_edge_up"] == record.bytes["client_edge_down"] == 0
         assert not {"model_up", "model_down"} & record.phases.keys()

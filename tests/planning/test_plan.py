@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from tests.small_runs import hsfl, refused
 
-from hsfl.allocation.given_rates import best_round, optimal_cycles
+from hsfl.allocation.given_rates import best_measured_round, optimal_cycles
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.commands.allocate import report, show_table
+from hsfl.commands.allocate import show_answer, show_table
 from hsfl.commands.console import out_console
 from hsfl.commands.plan import read_device
 from hsfl.errors import InputError
@@ -175,7 +175,7 @@ def test_measured_plan_equals_trying_everything() -> None:
         own, work, down = (rng.integers(0, 9, (3, 4)) / 2 for _ in range(3))  # half-integers, so that ties happen
         feasible = rng.random((3, 4)) < 0.8
         feasible[:, 0] = True
-        best = best_round(own, work, down, feasible, 2.0)
+        best = best_measured_round(own, work, down, feasible, 2.0)
         rows = np.arange(3)
         assert feasible[rows, best.cuts].all()
         assert best.server_hz.sum() <= 2.0 * (1 + 1e-9)
@@ -335,7 +335,7 @@ def shown_of(scenario: Scenario) -> str:
     """What `hsfl allocate` prints for cuts of 3, on one line."""
     text = io.StringIO()
     answer = allocate(scenario, [3] * scenario.num_clients)
-    report(replace(answer, seconds=4.93), scenario, Console(file=text, width=120))
+    show_answer(replace(answer, seconds=4.93), scenario, Console(file=text, width=120))
     return " ".join(text.getvalue().split())
 
 

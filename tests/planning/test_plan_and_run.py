@@ -24,12 +24,12 @@ PLANNED = (
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """Six recorded rounds of three clients."""
-    from hsfl.network.history import write
+    from hsfl.network.history import write_history
 
     config = tiny("network.num_subchannels=4")
     draws = sample_draws(make_world(config, (1, 8, 8), 10), 6)
     path = tmp_path / "rounds.csv"
-    write(draws, path)
+    write_history(draws, path)
     return path
 
 

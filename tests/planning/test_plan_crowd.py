@@ -9,7 +9,7 @@ from tests.small_runs import TINY, hsfl, read_strictly, tiny, tiny_words
 
 import hsfl as package
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.network.history import write
+from hsfl.network.history import write_history
 from hsfl.planning.plan_large import CrowdSamples
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import make_world, sample_draws
@@ -41,7 +41,7 @@ def unlisted(*changes: str) -> list[str]:
 def test_the_mean_round_of_a_plan_is_that_of_the_run(policy: str, tmp_path: Path) -> None:
     """On recorded rounds, in which everyone takes part, plan and run see the same."""
     history = tmp_path / "rounds.npz"
-    write(sample_draws(make_world(tiny(*CELLS, "fleet.cuts=1"), (1, 8, 8), 10), 3), history)
+    write_history(sample_draws(make_world(tiny(*CELLS, "fleet.cuts=1"), (1, 8, 8), 10), 3), history)
     cells = [word for word in CELLS if not word.startswith("fleet.cpu_hz")]  # the history has the speeds
     words = tiny_words(*cells, "fleet.cuts=planned", f"allocation.policy={policy}", f"network.history={history}")
     plan = hsfl("plan", *words, "--set", "allocation.samples=3", "--out", tmp_path / "plan", "--json").json()

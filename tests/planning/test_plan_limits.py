@@ -56,7 +56,7 @@ def test_a_stopped_search_says_so_and_its_cuts_stay(tmp_path: Path) -> None:
         def warns(self, message: str) -> None:
             told.append(message)
 
-    loop.run(tiny(*PLANNED, "train.rounds=1"), tmp_path / "run", observer=Told())
+    loop.train_run(tiny(*PLANNED, "train.rounds=1"), tmp_path / "run", observer=Told())
     said = "the search for cuts was stopped by allocation.plan_time_limit_s = 0.001"
     assert any(said in message for message in told)
     stored = json.loads((tmp_path / "run" / "cuts.json").read_text())
@@ -65,7 +65,7 @@ def test_a_stopped_search_says_so_and_its_cuts_stay(tmp_path: Path) -> None:
     busy = threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(over.is_set, True)])
     busy.start()
     try:
-        loop.run(tiny(*PLANNED), tmp_path / "run", resume=True)
+        loop.train_run(tiny(*PLANNED), tmp_path / "run", resume=True)
     finally:
         over.set()
         busy.join()

@@ -83,7 +83,7 @@ def test_searches_take_the_recorded_history(tmp_path) -> None:  # type: ignore[n
     bench = prepare(config(*words))
     assert max(bench.task.cuts) > 1
     drawn = draw_rounds(bench.world.fleet, bench.world.links, 0, range(4))
-    history.write(replace(drawn, cpu_hz=drawn.cpu_hz * 1e-8), tmp_path / "slow.npz")
+    history.write_history(replace(drawn, cpu_hz=drawn.cpu_hz * 1e-8), tmp_path / "slow.npz")
     assert prepare(config(*words, f"network.history={tmp_path}/slow.npz")).task.cuts == (1,) * 5
 
 

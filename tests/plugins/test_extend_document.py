@@ -66,8 +66,8 @@ def test_the_page_of_the_document_is_about_these_methods(here: Path) -> None:
 def test_momentum_of_zero_is_hsfl(here: Path) -> None:
     """What the document's framework adds vanishes with its momentum: a twin."""
     config = read_config(here / "my.toml", ["options.fedavgm.momentum=0"], ["my_method.py"])
-    mine = loop.run(config.model_copy(update={"framework": "fedavgm"}), here / "a")
-    plain = loop.run(config, here / "b")
+    mine = loop.train_run(config.model_copy(update={"framework": "fedavgm"}), here / "a")
+    plain = loop.train_run(config, here / "b")
     losses = [[row["train_loss"] for row in numbers(here / name)] for name in "ab"]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert mine.bytes == plain.bytes
@@ -105,9 +105,9 @@ def test_momentum_is_that_of_the_formula(norm: str, rounds_before: int, here: Pa
     config = read_config(here / "my.toml", [*words, f"model.norm={norm}"], ["my_method.py"])
     config = config.model_copy(update={"framework": "fedavgm"})
     first = config.model_copy(update={"train": config.train.model_copy(update={"rounds": rounds_before})})
-    loop.run(first, here / "a")
+    loop.train_run(first, here / "a")
     if rounds_before < config.train.rounds:
-        loop.run(config, here / "a", resume=True)
+        loop.train_run(config, here / "a", resume=True)
     trained, expected = load_tensors(here / "a/model.safetensors")[0], by_the_formula(config, 0.9).named()
     moved = max(float((expected[name] - tensor).abs().max()) for name, tensor in trained.items())
     assert moved == 0
@@ -131,7 +131,7 @@ def test_plugins_of_a_config_that_the_user_passes(here: Path) -> None:
     assert "plugins" not in json.loads((here / "a/config.json").read_text())
     unload()
     config = tiny().model_copy(update={"plugins": ("my_method.py",), "framework": "fedavgm"})
-    assert loop.run(config, here / "b").status == "finished"
+    assert loop.train_run(config, here / "b").status == "finished"
     assert json.loads((here / "b/config.json").read_text())["options"]["fedavgm"] == {"momentum": 0.9}
 
 
@@ -165,7 +165,7 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
     from hsfl.experiments.table1.fleets import cost_of
     from hsfl.planning.world import world_of
 
-    plugins.load("my_method.py")
+    plugins.load_plugin("my_method.py")
     label = "fedavgm,options.fedavgm.momentum=0.5"
     assert columns_named(f"{label},sl,hsfl,allocation.policy=gtra") == (
         *(label, "sl", "hsfl,allocation.policy=gtra"),
@@ -192,7 +192,7 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
     claim_plugins(here, used)
     claim_plugins(here, used)
     unload()
-    plugins.load(write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n"))
+    plugins.load_plugin(write(here / "my_method.py", (here / "my_method.py").read_text() + "\n# another\n"))
     with pytest.raises(InputError, match=r"of another plugin file; put that file back"):
         claim_plugins(here, used)
 
@@ -227,7 +227,7 @@ def test_built_in_names_are_those_of_the_tables(here: Path, monkeypatch: pytest.
     tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS, "task": TASKS}
     assert tables.keys() == plugins.TABLES.keys()
     assert all(plugins._is_built_in(kind, name) for kind, table in tables.items() for name in table)
-    plugins.load("my_method.py")
+    plugins.load_plugin("my_method.py")
     assert "fedavgm" in METHODS
     assert not plugins._is_built_in("framework", "fedavgm")
     monkeypatch.setitem(plugins.TABLES, "policy", "no.such.extra:POLICIES")

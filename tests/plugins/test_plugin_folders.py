@@ -56,7 +56,7 @@ def test_an_installed_package_is_not_imported_for_a_folder(
     """A comparison or a sweep of a run's settings changes some of them; only the changed names are looked up."""
     asked: list[str] = []
     monkeypatch.setattr("hsfl.config.reading.find", asked.append)
-    monkeypatch.setattr("hsfl.plugins.find", asked.append)
+    monkeypatch.setattr("hsfl.plugins.find_installed", asked.append)
     section, _, name = field.rpartition(".")
     write(here / "config.json", json.dumps({section: {name: "mine"}} if section else {name: "mine"}))
     assert not with_changes(read_config("config.json"), ["train.rounds=3"]).plugins

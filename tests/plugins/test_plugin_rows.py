@@ -10,7 +10,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.config import read_config
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.framework_table import METHODS, register_framework
 from hsfl.frameworks.parallel import HSFL
 from hsfl.runs import loop
@@ -23,7 +23,7 @@ from tests.small_runs import numbers, tiny
 
 @pytest.mark.parametrize(("base", "like"), [("HSFL", "hsfl"), ("CopyPerClient", "hsfl"), ("SplitFedV1", "splitfed_v1")])
 def test_a_row_is_like_that_of_the_framework_it_derives_from(tmp_path: Path, base: str, like: str) -> None:
-    plugins.load(twice(tmp_path / "a.py", base))
+    plugins.load_plugin(twice(tmp_path / "a.py", base))
     row, usual = METHODS["twice"], METHODS[like]
     for word in ("timing", "own_cuts", "copy_per_client", "own_policy"):
         assert getattr(row, word) == getattr(usual, word)
@@ -32,18 +32,18 @@ def test_a_row_is_like_that_of_the_framework_it_derives_from(tmp_path: Path, bas
 
 
 def test_words_of_timing_and_a_timeline_of_ones_own(tmp_path: Path) -> None:
-    plugins.load(twice(tmp_path / "a.py", more=', timing={"server": "own", "tau": False}, own_cuts=False'))
+    plugins.load_plugin(twice(tmp_path / "a.py", more=', timing={"server": "own", "tau": False}, own_cuts=False'))
     row = METHODS["twice"]
     assert (row.timing.server, row.timing.tau, row.timing.step, row.own_cuts) == ("own", False, "free", False)
     slow = "\nfrom dataclasses import replace\nfrom hsfl.network.clock import timeline\n\n\ndef late(*a, **k):\n"
     slow += "    line = timeline('hsfl', *a, **k)\n    return replace(line, round_s=2 * line.round_s)\n"
-    plugins.load(write(tmp_path / "b.py", slow + TWICE.format(base="HSFL", name="slow", more=", timeline=late")))
+    plugins.load_plugin(write(tmp_path / "b.py", slow + TWICE.format(base="HSFL", name="slow", more=", timeline=late")))
     (first, second) = (numbers(_ran(tmp_path / name, name))[0]["round_s"] for name in ("hsfl", "slow"))
     assert second == 2 * first
 
 
 def _ran(folder: Path, framework: str) -> Path:
-    loop.run(tiny(f"framework={framework}", "train.rounds=1"), folder)
+    loop.train_run(tiny(f"framework={framework}", "train.rounds=1"), folder)
     return folder
 
 
@@ -61,8 +61,8 @@ def test_floats_are_taken_as_they_are_or_normalised() -> None:
 
 
 def test_a_data_set_is_normalised_by_its_training_samples(here: Path) -> None:
-    plugins.load("my_data.py")
-    found = load("points")
+    plugins.load_plugin("my_data.py")
+    found = load_dataset("points")
     assert (found.train_x.dtype, found.train_x.shape, found.classes) == (np.float32, (500, 4), ("red", "green", "blue"))
     np.testing.assert_allclose(found.mean, found.train_x.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(found.std, found.train_x.std(axis=0), rtol=1e-5)
@@ -70,7 +70,7 @@ def test_a_data_set_is_normalised_by_its_training_samples(here: Path) -> None:
 
 @pytest.mark.parametrize("framework", ["cl", "psl", "locfedmix_sl", "cpsl", "splitfed_v2"])
 def test_vectors_train_in_every_family(here: Path, framework: str) -> None:
-    plugins.load_all(["my_data.py", "my_model.py"])
+    plugins.load_plugins_of(["my_data.py", "my_model.py"])
     words = [
         f"framework={framework}",
         "data.name=points",
@@ -78,7 +78,7 @@ def test_vectors_train_in_every_family(here: Path, framework: str) -> None:
         "fleet.num_clients=3",
         "train.rounds=2",
     ]
-    summary = loop.run(
+    summary = loop.train_run(
         read_config(None, [*words, "train.batch_size=16", "train.lr=0.02", "fleet.cuts=2"]), here / "run"
     )
     assert summary.test_accuracy is not None

@@ -9,9 +9,9 @@ from rich.console import Console
 from hsfl.errors import InputError
 from hsfl.report.compared_runs import display_name, read_runs
 from hsfl.report.comparison import CSV_FIELDS
-from hsfl.report.comparison_summary import compare, read_comparison
+from hsfl.report.comparison_summary import read_comparison, summarise_runs
 from hsfl.report.curves import Estimate
-from hsfl.report.tables import say
+from hsfl.report.tables import interval_text
 from hsfl.runs.folder import RunFolder, run_path
 from tests.report.fabricated import record, records, write_run
 
@@ -189,8 +189,8 @@ def test_labels_survive_their_folders(tmp_path, label):
 
 
 def test_nothing_is_not_negative():
-    assert say(Estimate(-1e-9, None, None, 1), 100, 1) == "0.0"
-    assert say(Estimate(-1e-9, None, None, 1), 100, 2, sign=True) == "+0.00"
+    assert interval_text(Estimate(-1e-9, None, None, 1), 100, 1) == "0.0"
+    assert interval_text(Estimate(-1e-9, None, None, 1), 100, 2, sign=True) == "+0.00"
 
 
 def test_frameworks_in_their_usual_order_or_as_asked(tmp_path):
@@ -219,7 +219,7 @@ def test_wrong_input_is_named(tmp_path):
     with pytest.raises(InputError, match="target is 60"):
         read_comparison(tmp_path, target=60)
     with pytest.raises(InputError, match="no runs to compare"):
-        compare([])
+        summarise_runs([])
     (RunFolder(run_path(tmp_path, "hsfl", 0)).rounds_path).unlink()
     with pytest.raises(InputError, match="is missing"):
         read_comparison(tmp_path)

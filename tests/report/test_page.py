@@ -18,9 +18,16 @@ from hsfl.network.clock import PHASES
 from hsfl.report.compared_runs import Run
 from hsfl.report.page import page_rounds
 from hsfl.report.page.page import page_data, render, safe_json, write_page
-from hsfl.report.page.page_rounds import client_counts, gantt_strides, phases, round_columns, short, shown_clients
+from hsfl.report.page.page_rounds import (
+    client_counts,
+    gantt_strides,
+    phase_columns,
+    round_columns,
+    short_number,
+    shown_clients,
+)
 from hsfl.report.page.page_sources import read_sources
-from hsfl.report.page.page_words import describe, settings_rows
+from hsfl.report.page.page_words import describe_config, settings_rows
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from tests.report.fabricated import a_timeline, data_in, record, records, timed, write_run
@@ -46,7 +53,7 @@ def decoded(encoded: dict, num_clients: int) -> dict[str, list[tuple[float, floa
 def test_bars_are_those_of_the_record_to_six_digits(name):
     line = a_timeline(name, 5, tau_s=2.0 if METHODS[name].timing.tau else np.inf)
     one = timed(line)
-    spans = decoded(phases(one, range(5)), 5)
+    spans = decoded(phase_columns(one, range(5)), 5)
     assert set(spans) == set(one.phases)
     for phase, times in one.phases.items():
         for k, (start, end) in enumerate(spans[phase]):
@@ -65,7 +72,7 @@ def test_a_phase_that_follows_needs_no_start_and_equal_numbers_are_one():
         },
         round_s=3.25,
     )
-    assert phases(one, [0, 1]) == {
+    assert phase_columns(one, [0, 1]) == {
         "client_forward": [None, [1, 2]],
         "smashed": [None, 0.5],
         "model_down": [2.5, [0.5, 0.75]],
@@ -74,8 +81,8 @@ def test_a_phase_that_follows_needs_no_start_and_equal_numbers_are_one():
 
 @pytest.mark.parametrize(("value", "wanted"), [(0.0, 0), (123456.0, 123500), (0.00123456, 0.001235), (None, None)])
 def test_short_numbers(value, wanted):
-    assert short(value) == wanted
-    assert json.dumps(short(value)) == json.dumps(wanted)
+    assert short_number(value) == wanted
+    assert json.dumps(short_number(value)) == json.dumps(wanted)
 
 
 def test_columns_have_an_entry_for_each_round():
@@ -199,31 +206,31 @@ def test_the_same_folder_gives_the_same_page(finished, tmp_path):
 
 
 def test_words_say_how_the_data_were_divided():
-    assert " divided evenly among 3 clients" in describe(tiny())[0]
-    assert " divided by class (2 classes each) among" in describe(tiny("data.partition=shards"))[0]
-    assert " drawn with replacement evenly among" in describe(tiny(), redrawn=True)[0]
+    assert " divided evenly among 3 clients" in describe_config(tiny())[0]
+    assert " divided by class (2 classes each) among" in describe_config(tiny("data.partition=shards"))[0]
+    assert " drawn with replacement evenly among" in describe_config(tiny(), redrawn=True)[0]
     assert (
         " drawn with replacement by class (2 classes each) among"
-        in describe(tiny("data.partition=shards"), redrawn=True)[0]
+        in describe_config(tiny("data.partition=shards"), redrawn=True)[0]
     )
 
 
 def test_real_machines_are_not_described_by_the_settings_of_a_radio():
-    words = " ".join(describe(tiny(), on_machines=True))
+    words = " ".join(describe_config(tiny(), on_machines=True))
     assert "on real machines, up to 3 devices, each with data of its own" in words
     assert not any(word in words for word in ("radio", "cycles", "evenly"))
 
 
 def test_words_say_when_the_clock_charges_more_than_was_trained():
     config = tiny("network.sample_scale=10")
-    assert "each sample as 10" in " ".join(describe(config))
-    assert "each sample" not in " ".join(describe(tiny()))
+    assert "each sample as 10" in " ".join(describe_config(config))
+    assert "each sample" not in " ".join(describe_config(tiny()))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_words_name_what_matters(name):
     config = tiny(f"framework={name}", "train.tau_s=60", "train.drop_rate=0.25", "data.partition=dirichlet")
-    words = " ".join(describe(config))
+    words = " ".join(describe_config(config))
     for part in ("trains cnn", "3 clients", "longer than 60 s", "probability 0.25", "alpha 0.5", "3 rounds", "Seed 0"):
         assert part in words
     assert "1 Tcycles/s" in words

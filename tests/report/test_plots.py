@@ -9,7 +9,7 @@ from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.report import plots
 from hsfl.report.comparison_summary import read_comparison
-from hsfl.report.figure_style import file_name, lies_on
+from hsfl.report.figure_style import figure_file_name, lies_on
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 
 pytest.importorskip("matplotlib")
@@ -159,8 +159,8 @@ def test_which_curve_lies_on_which(curves, first):
 
 
 def test_file_names_are_plain_and_differ(tmp_path):
-    assert file_name("hsfl,fleet.cuts=[1, 2]") == "hsfl-fleet-cuts-1-2"
-    assert file_name("...") == "figure"
+    assert figure_file_name("hsfl,fleet.cuts=[1, 2]") == "hsfl-fleet-cuts-1-2"
+    assert figure_file_name("...") == "figure"
     for label in ("fl,train.tau_s=6", "fl,train.tau_s=-6"):
         write_run(tmp_path, label, 0, records([0.5]))
     names = [path.stem for path in plots.write_figures(read_comparison(tmp_path), tmp_path / "out")]

@@ -66,57 +66,57 @@ class Crash(loop.Observer):
 @pytest.mark.parametrize("changes", CASES, ids=lambda changes: "-".join(word.split("=")[1] for word in changes))
 def test_stopped_and_resumed_equals_never_stopped(tmp_path, changes):
     config = tiny(*HARD, *changes)
-    loop.run(config, tmp_path / "whole")
-    loop.run(config, tmp_path / "again")
+    loop.train_run(config, tmp_path / "whole")
+    loop.train_run(config, tmp_path / "again")
     assert_same_run(tmp_path / "whole", tmp_path / "again")
 
-    stopped = loop.run(config, tmp_path / "stopped", observer=CtrlC(in_round=2))
+    stopped = loop.train_run(config, tmp_path / "stopped", observer=CtrlC(in_round=2))
     assert (stopped.status, stopped.rounds) == ("interrupted", 1)
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")[:1]
-    resumed = loop.run(config, tmp_path / "stopped", resume=True)
+    resumed = loop.train_run(config, tmp_path / "stopped", resume=True)
     assert (resumed.status, resumed.rounds) == ("finished", 3)
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
 def test_another_seed_gives_other_bits(tmp_path):
-    loop.run(tiny("train.rounds=1"), tmp_path / "a")
-    loop.run(tiny("train.rounds=1", "seed=1"), tmp_path / "b")
+    loop.train_run(tiny("train.rounds=1"), tmp_path / "a")
+    loop.train_run(tiny("train.rounds=1", "seed=1"), tmp_path / "b")
     assert (tmp_path / "a/model.safetensors").read_bytes() != (tmp_path / "b/model.safetensors").read_bytes()
 
 
 def test_ctrl_c_in_the_first_round_leaves_a_whole_folder(tmp_path):
-    loop.run(tiny(), tmp_path / "whole")
-    stopped = loop.run(tiny(), tmp_path / "run", observer=CtrlC(in_round=1))
+    loop.train_run(tiny(), tmp_path / "whole")
+    stopped = loop.train_run(tiny(), tmp_path / "run", observer=CtrlC(in_round=1))
     assert (stopped.status, stopped.rounds, stopped.test_accuracy, stopped.best_round) == ("interrupted", 0, None, None)
     assert (tmp_path / "run/model.safetensors").exists()
-    loop.run(tiny(), tmp_path / "run", resume=True)
+    loop.train_run(tiny(), tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_crash_falls_back_to_the_last_checkpoint(tmp_path):
     config = tiny("train.rounds=4", "log.checkpoint_every=2")
-    loop.run(config, tmp_path / "whole")
+    loop.train_run(config, tmp_path / "whole")
     with pytest.raises(SystemExit):
-        loop.run(config, tmp_path / "run", observer=Crash(after_round=3))
+        loop.train_run(config, tmp_path / "run", observer=Crash(after_round=3))
     assert len(numbers(tmp_path / "run")) == 3
     with (tmp_path / "run/rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "framew')
-    loop.run(config, tmp_path / "run", resume=True)
+    loop.train_run(config, tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_finished_run_goes_on_for_more_rounds(tmp_path):
-    loop.run(tiny("train.rounds=2"), tmp_path / "run")
-    loop.run(tiny("train.rounds=4"), tmp_path / "run", resume=True)
-    loop.run(tiny("train.rounds=4"), tmp_path / "whole")
+    loop.train_run(tiny("train.rounds=2"), tmp_path / "run")
+    loop.train_run(tiny("train.rounds=4"), tmp_path / "run", resume=True)
+    loop.train_run(tiny("train.rounds=4"), tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     assert RunFolder(tmp_path / "run").config().train.rounds == 4
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    summary = loop.run(tiny(), tmp_path / "run")
+    summary = loop.train_run(tiny(), tmp_path / "run")
     before = numbers(tmp_path / "run")
-    assert loop.run(tiny(), tmp_path / "run", resume=True) == summary
+    assert loop.train_run(tiny(), tmp_path / "run", resume=True) == summary
     assert numbers(tmp_path / "run") == before
 
 
@@ -127,7 +127,7 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    loop.run(tiny(), folder, observer=CtrlC(in_round=3))
+    loop.train_run(tiny(), folder, observer=CtrlC(in_round=3))
     return folder
 
 
@@ -141,7 +141,7 @@ def foreign(*changes: str):
     """Puts another run's checkpoint in place."""
 
     def spoil(path: Path) -> None:
-        loop.run(tiny(*changes, "train.rounds=1"), path.parents[1] / "other")
+        loop.train_run(tiny(*changes, "train.rounds=1"), path.parents[1] / "other")
         shutil.move(path.parents[1] / "other/checkpoint/state.safetensors", path)
         shutil.rmtree(path.parents[1] / "other")
 
@@ -191,7 +191,7 @@ def test_a_spoiled_checkpoint_is_one_line_and_changes_nothing(stopped, tmp_path,
     folder = spoiled(stopped, tmp_path / "run", spoil)
     before = folder_bytes(folder)
     with pytest.raises(InputError) as caught:
-        loop.run(tiny(), folder, resume=True)
+        loop.train_run(tiny(), folder, resume=True)
     assert message in str(caught.value)
     assert "checkpoint" in str(caught.value)
     assert folder_bytes(folder) == before
@@ -208,7 +208,7 @@ def test_a_spoiled_checkpoint_is_one_line_and_changes_nothing(stopped, tmp_path,
 def test_other_settings_are_refused_and_change_nothing(stopped, changes, message):
     before = folder_bytes(stopped)
     with pytest.raises(InputError, match=message):
-        loop.run(tiny(*changes), stopped, resume=True)
+        loop.train_run(tiny(*changes), stopped, resume=True)
     assert folder_bytes(stopped) == before
 
 
@@ -217,7 +217,7 @@ def test_a_folder_with_lost_rounds_is_refused(stopped, tmp_path):
     shutil.copytree(stopped, folder)
     (folder / "rounds.jsonl").write_text("")
     with pytest.raises(InputError, match="has 0 rounds but the checkpoint 2"):
-        loop.run(tiny(), folder, resume=True)
+        loop.train_run(tiny(), folder, resume=True)
 
 
 def test_a_state_is_stored_whole(tmp_path):

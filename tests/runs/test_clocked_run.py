@@ -18,9 +18,9 @@ from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import choose_clients
 from hsfl.report.compared_runs import read_run
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import Observer, make_clock, run
+from hsfl.runs.loop import Observer, make_clock, train_run
 from hsfl.runs.prepare import prepare
-from hsfl.runs.studies.compare_runs import compare
+from hsfl.runs.studies.compare_runs import run_contenders
 
 WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
 
@@ -46,7 +46,7 @@ def rounds(settings: RunConfig, count: int = 2):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("framework", METHODS)
 def test_records_carry_the_clock(framework: str, tmp_path: Path) -> None:
     settings = config(f"framework={framework}")
-    summary = run(settings, tmp_path / "run")
+    summary = train_run(settings, tmp_path / "run")
     records = RunFolder(tmp_path / "run").rounds()
     lines = rounds(settings)
     if framework == "cl":  # its raw data are part of round 1
@@ -75,19 +75,19 @@ def test_same_draws_for_every_framework() -> None:
 def test_tau_drops_the_slow_and_the_average_leaves_them_out(tmp_path: Path) -> None:
     slow = next(line for line in rounds(config()))
     tau_s = float(np.sort(slow.finish_s)[-2]) * 1.0001  # all but the slowest finish in time
-    run(config(f"train.tau_s={tau_s}", "train.rounds=1"), tmp_path / "tau")
+    train_run(config(f"train.tau_s={tau_s}", "train.rounds=1"), tmp_path / "tau")
     (record,) = RunFolder(tmp_path / "tau").rounds()
     assert record.dropped == [slow.straggler]
     assert read_run(tmp_path / "tau", "hsfl", 0).left_out == 0  # it started
     assert record.kept == [k for k in range(4) if k != slow.straggler]
     assert record.round_s < slow.round_s
-    run(config("train.rounds=1", "train.tau_s=1e9"), tmp_path / "patient")
+    train_run(config("train.rounds=1", "train.tau_s=1e9"), tmp_path / "patient")
     assert RunFolder(tmp_path / "patient").rounds()[0].dropped == []
 
 
 def test_tau_that_nobody_meets_warns_and_time_passes(tmp_path: Path) -> None:
     ear = Ear()
-    run(config("train.tau_s=1e-9"), tmp_path / "run", observer=ear)
+    train_run(config("train.tau_s=1e-9"), tmp_path / "run", observer=ear)
     records = RunFolder(tmp_path / "run").rounds()
     assert [record.kept for record in records] == [[], []]
     assert records[1].sim_time_s > records[0].sim_time_s > 0
@@ -98,15 +98,17 @@ def test_tau_that_nobody_meets_warns_and_time_passes(tmp_path: Path) -> None:
 def test_budget_excludes_the_round_that_would_cross_it(tmp_path: Path) -> None:
     first, second, _ = rounds(config(), 3)
     enough = first.round_s + second.round_s
-    summary = run(
+    summary = train_run(
         config("train.rounds=9", f"train.budget_s={enough * 1.000001}", "train.eval_every=9"), tmp_path / "two"
     )
     assert (summary.status, summary.rounds) == ("budget", 2)
     assert summary.test_accuracy is not None  # the last round is evaluated, whatever ended the run
-    summary = run(config("train.rounds=9", f"train.budget_s={enough * 0.999999}"), tmp_path / "one")
+    summary = train_run(config("train.rounds=9", f"train.budget_s={enough * 0.999999}"), tmp_path / "one")
     assert (summary.status, summary.rounds) == ("budget", 1)
     ear = Ear()
-    summary = run(config("train.rounds=9", f"train.budget_s={first.round_s / 2}"), tmp_path / "none", observer=ear)
+    summary = train_run(
+        config("train.rounds=9", f"train.budget_s={first.round_s / 2}"), tmp_path / "none", observer=ear
+    )
     assert (summary.status, summary.rounds, summary.sim_time_s) == ("budget", 0, 0.0)
     assert "nothing is trained" in ear.heard[0]
 
@@ -114,9 +116,9 @@ def test_budget_excludes_the_round_that_would_cross_it(tmp_path: Path) -> None:
 def test_budget_goes_on_after_resume(tmp_path: Path) -> None:
     lines = rounds(config(), 3)
     budget_s = sum(line.round_s for line in lines) * 1.000001
-    whole = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "whole")
-    run(config("train.rounds=1", f"train.budget_s={budget_s}"), tmp_path / "parts")
-    parts = run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "parts", resume=True)
+    whole = train_run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "whole")
+    train_run(config("train.rounds=1", f"train.budget_s={budget_s}"), tmp_path / "parts")
+    parts = train_run(config("train.rounds=9", f"train.budget_s={budget_s}"), tmp_path / "parts", resume=True)
     assert (parts.rounds, parts.sim_time_s, parts.test_accuracy) == (
         whole.rounds,
         whole.sim_time_s,
@@ -139,7 +141,7 @@ def test_a_model_that_does_not_fit_is_not_downloaded(tmp_path: Path) -> None:
     weak = ["framework=fl", "fleet.max_cut=[1,3,2,3]", "train.rounds=1"]
     down = []
     for word in ("false", "true"):
-        run(config(*weak, f"options.fl.needs_storage={word}"), tmp_path / word)
+        train_run(config(*weak, f"options.fl.needs_storage={word}"), tmp_path / word)
         down.append(RunFolder(tmp_path / word).rounds()[0].bytes["client_edge_down"])
     assert down[0] == 2 * down[1]
 
@@ -191,7 +193,7 @@ def test_measured_links_and_their_errors() -> None:
 
 def test_history_is_played_back(tmp_path: Path) -> None:
     world = prepare(config()).world
-    history.write(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.npz")
+    history.write_history(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.npz")
     played = config(f"network.history={tmp_path / 'history.npz'}")
     three = rounds(played, 3)
     assert three[0].round_s == three[2].round_s  # two rounds were recorded; they repeat
@@ -203,7 +205,7 @@ def test_history_is_played_back(tmp_path: Path) -> None:
 def test_recorded_rates_need_no_others(tmp_path: Path) -> None:
     rates = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=2e6"]
     world = prepare(config(*rates)).world
-    history.write(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.csv")
+    history.write_history(draw_rounds(world.fleet, world.links, 99, range(2)), tmp_path / "history.csv")
     played = rounds(config("network.kind=measured", f"network.history={tmp_path / 'history.csv'}"), 1)
     assert played[0].round_s > 0
 
@@ -217,19 +219,19 @@ def fleet_text(*cpu_hz: float) -> str:
 def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     file = tmp_path / "fleet.json"
     file.write_text(fleet_text(1e9, 2e9, 3e9, 4e9))
-    run(config(f"fleet.file={file}", "train.rounds=1"), tmp_path / "run")
-    run(config(f"fleet.file={file}", "train.rounds=2"), tmp_path / "run", resume=True)
-    compare(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["hsfl"], tmp_path / "out")
+    train_run(config(f"fleet.file={file}", "train.rounds=1"), tmp_path / "run")
+    train_run(config(f"fleet.file={file}", "train.rounds=2"), tmp_path / "run", resume=True)
+    run_contenders(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["hsfl"], tmp_path / "out")
     file.write_text(fleet_text(1e7, 1e7, 1e7, 1e7))
     with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
-        run(config(f"fleet.file={file}", "train.rounds=3"), tmp_path / "run", resume=True)
+        train_run(config(f"fleet.file={file}", "train.rounds=3"), tmp_path / "run", resume=True)
     with pytest.raises(InputError, match=r"was begun with other contents of fleet\.file"):
-        compare(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["fl"], tmp_path / "out")
+        run_contenders(config(f"fleet.file={file}", "train.rounds=1", "train.budget_s=1e6"), ["fl"], tmp_path / "out")
 
 
 def test_what_no_round_can_be_made_of_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="client 0"):
-        run(config("network.radius_m=100", "network.path_loss_exponent=400"), tmp_path / "run")
+        train_run(config("network.radius_m=100", "network.path_loss_exponent=400"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

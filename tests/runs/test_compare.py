@@ -8,7 +8,7 @@ from tests.small_runs import hsfl, tiny
 from hsfl.config import with_changes
 from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.studies.compare_runs import compare, contender
+from hsfl.runs.studies.compare_runs import contender, run_contenders
 
 LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
 
@@ -44,8 +44,8 @@ def test_a_contender_is_the_framework_that_it_is_called() -> None:
 
 def test_more_contenders_join_in_any_order(tmp_path: Path) -> None:
     """The budget is the one that the folder began with."""
-    first = compare(tiny("train.rounds=2"), ["hsfl"], tmp_path / "out")
-    again = compare(tiny("train.rounds=2"), ["fl", "hsfl"], tmp_path / "out")
+    first = run_contenders(tiny("train.rounds=2"), ["hsfl"], tmp_path / "out")
+    again = run_contenders(tiny("train.rounds=2"), ["fl", "hsfl"], tmp_path / "out")
     assert again.train.budget_s == first.train.budget_s
     assert (tmp_path / "out/fl/seed-0/summary.json").exists()
 
@@ -53,12 +53,12 @@ def test_more_contenders_join_in_any_order(tmp_path: Path) -> None:
 def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
     base = tiny("train.rounds=1", "fleet.max_cut=2", "fleet.cuts=1")
     with pytest.raises(InputError, match="max_cut of client 0 is 2"):
-        compare(base, ["splitfed_v1", "hsfl,fleet.cuts=3"], tmp_path / "out")
+        run_contenders(base, ["splitfed_v1", "hsfl,fleet.cuts=3"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_one_world_one_budget(tmp_path: Path) -> None:
-    base = compare(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
+    base = run_contenders(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
     budget_s = base.train.budget_s
     assert budget_s is not None
     first = RunFolder(tmp_path / "out" / LABELS[0] / "seed-0").rounds()
@@ -77,37 +77,39 @@ def test_one_world_one_budget(tmp_path: Path) -> None:
 
 
 def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path) -> None:
-    compare(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
+    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
     fleets = [RunFolder(tmp_path / "out" / label / "seed-0").config().fleet for label in ("hsfl,fleet.cuts=1", "fl")]
     assert fleets[0].max_cut == fleets[1].max_cut is not None
-    compare(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
+    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
     drawn = {RunFolder(tmp_path / "seeds/hsfl,fleet.cuts=1" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
     assert len(drawn) > 1  # another seed, another fleet
     with pytest.raises(InputError, match=r"lower the cut, or raise fleet\.max_cut"):
-        compare(tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep")
+        run_contenders(
+            tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep"
+        )
 
 
 def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path: Path) -> None:
     base = tiny("train.rounds=2", "train.budget_s=1e9")
-    compare(base, ["hsfl"], tmp_path / "out")
+    run_contenders(base, ["hsfl"], tmp_path / "out")
     before = (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns
-    compare(base, ["hsfl", "fl"], tmp_path / "out")
+    run_contenders(base, ["hsfl", "fl"], tmp_path / "out")
     assert (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns == before
     assert (tmp_path / "out/fl/seed-0/summary.json").exists()
     with pytest.raises(InputError, match=r"another train\.lr; put it back"):
-        compare(with_changes(base, ["train.lr=0.5"]), ["hsfl"], tmp_path / "out")
+        run_contenders(with_changes(base, ["train.lr=0.5"]), ["hsfl"], tmp_path / "out")
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/file").touch()
     with pytest.raises(InputError, match="already holds something else"):
-        compare(base, ["hsfl"], tmp_path / "junk")
+        run_contenders(base, ["hsfl"], tmp_path / "junk")
     for text in ("{", "null", "{}", '{"config": []}'):
         (tmp_path / "out/compare.json").write_text(text)
         with pytest.raises(InputError, match=r"compare\.json(: .*damaged| cannot be read)"):
-            compare(base, ["hsfl"], tmp_path / "out")
+            run_contenders(base, ["hsfl"], tmp_path / "out")
     with pytest.raises(InputError, match="has an empty setting"):
         contender(base, "hsfl,")
     with pytest.raises(InputError, match="stands twice"):
-        compare(base, ["hsfl", "hsfl"], tmp_path / "twice")
+        run_contenders(base, ["hsfl", "hsfl"], tmp_path / "twice")
 
 
 def test_command(tmp_path: Path) -> None:

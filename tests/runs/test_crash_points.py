@@ -22,7 +22,7 @@ DEAD = 77
 
 
 def train(folder: Path) -> None:
-    loop.run(tiny(*SETTINGS), folder)
+    loop.train_run(tiny(*SETTINGS), folder)
 
 
 def killed_at(folder: Path, operation: int, half: bool) -> int:

@@ -18,10 +18,10 @@ from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page.page import write_page
-from hsfl.report.page.page_words import say
+from hsfl.report.page.page_words import setting_text
 from hsfl.runs import write_records
 from hsfl.runs.folder import RunFolder, record_line
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 
 MANY = MANY_CLIENTS + 500
@@ -37,7 +37,7 @@ WORDS = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     place = tmp_path_factory.mktemp("crowd") / "run"
-    run(tiny(*WORDS, "train.choose=samples", "train.tau_s=1e9"), place)
+    train_run(tiny(*WORDS, "train.choose=samples", "train.tau_s=1e9"), place)
     return RunFolder(place)
 
 
@@ -66,8 +66,8 @@ def test_records_hold_quantiles_and_read_back(folder: RunFolder) -> None:
 
 def test_a_run_of_a_crowd_goes_on_to_the_same_bits(folder: RunFolder, tmp_path: Path) -> None:
     words = (*WORDS, "train.choose=samples", "train.tau_s=1e9")
-    run(tiny(*words, "train.rounds=2"), tmp_path / "half")
-    run(tiny(*words), tmp_path / "half", resume=True)
+    train_run(tiny(*words, "train.rounds=2"), tmp_path / "half")
+    train_run(tiny(*words), tmp_path / "half", resume=True)
     whole, half = (path.joinpath("model.safetensors").read_bytes() for path in (folder.path, tmp_path / "half"))
     assert whole == half
 
@@ -94,14 +94,14 @@ def test_damaged_crowds_are_told(folder: RunFolder, tmp_path: Path) -> None:
 
 
 def test_a_page_shows_the_first_of_many_given_cuts() -> None:
-    said = say(list(range(5000)))
+    said = setting_text(list(range(5000)))
     assert said.startswith("0, 1, 2, ")
     assert said.endswith("199, ... (5,000 in all)")
 
 
 def test_lists_of_a_policy_become_quantiles() -> None:
     says = {"policy": "proposed", "server_hz": list(range(100)), "cell_hz": [1.0, 2.0], "resources": {"share": []}}
-    short = write_records.told(says, 100)
+    short = write_records.with_quantiles(says, 100)
     assert short["server_hz"][0] == 0
     assert short["server_hz"][3] == pytest.approx(49.5)
     assert short["cell_hz"] == [1.0, 2.0]

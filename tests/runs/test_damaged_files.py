@@ -20,25 +20,25 @@ from tests.runs.damage import damaged, edit_text
 from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 from hsfl.errors import InputError
-from hsfl.models.cost_table import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.models.zoo import build
 from hsfl.network import devices, history
 from hsfl.network.channel import RoundDraw
 from hsfl.report.comparison_summary import read_comparison
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.studies.compare_runs import compare
+from hsfl.runs.studies.compare_runs import run_contenders
 
 LABELS = ("hsfl", "splitfed_v1")
-COST = measure(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)
+COST = measure_cost(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run and a comparison of two frameworks, to be copied and damaged."""
     place = tmp_path_factory.mktemp("folders")
-    loop.run(tiny("train.rounds=2"), place / "run")
-    compare(tiny("train.rounds=1"), LABELS, place / "compare")
+    loop.train_run(tiny("train.rounds=2"), place / "run")
+    run_contenders(tiny("train.rounds=1"), LABELS, place / "compare")
     read_comparison(place / "compare").write(place / "compare")
     return place
 
@@ -112,7 +112,7 @@ def test_a_damaged_comparison_is_one_line(folders: Path, tmp_path: Path, seed: i
     said = damaged(out / rng.choice(files), rng)
     check(["report", out], said)
     with suppress(InputError):  # the command's figures take seconds
-        compare(tiny("train.rounds=1"), LABELS, out)
+        run_contenders(tiny("train.rounds=1"), LABELS, out)
         read_comparison(out).write(out)
 
 
@@ -125,11 +125,11 @@ def test_a_damaged_fleet_history_or_table_is_one_line(tmp_path: Path, seed: int)
     if path.name == "cost.json":
         COST.save(path)
     elif path.stem == "history":
-        history.write(RoundDraw(draws.random((2, 3)), draws.random((2, 3, 4)), draws.random((2, 3, 4))), path)
+        history.write_history(RoundDraw(draws.random((2, 3)), draws.random((2, 3, 4)), draws.random((2, 3, 4))), path)
     else:
         path.write_text(json.dumps({"device": [device | {"name": name} for name in "abc"]}))
-    read = {"cost": CostTable.load, "history": lambda path: history.read(path, 3)}.get(
-        path.stem, lambda path: devices.read(path, COST)
+    read = {"cost": CostTable.load, "history": lambda path: history.read_history(path, 3)}.get(
+        path.stem, lambda path: devices.fleet_of_file(path, COST)
     )
     said = damaged(path, rng)
     error = None
@@ -144,7 +144,7 @@ def test_a_four_hundred_digit_number_in_a_fleet_is_one_line(tmp_path: Path) -> N
     path = tmp_path / "fleet.json"
     path.write_text('{"device": [{"name": "a", "max_cut": 2, "cpu": ' + "9" * 400 + "}]}")
     with pytest.raises(InputError, match=r"device 'a': cpu is ") as caught:
-        devices.read(path, COST)
+        devices.fleet_of_file(path, COST)
     assert len(str(caught.value)) < 300
 
 
@@ -242,7 +242,7 @@ def test_a_test_set_without_images_is_refused_before_training(tmp_path: Path) ->
         Image.new("L", (8, 8)).save(tmp_path / "set" / name / "0.png")
     changes = (f'data.name="folder:{tmp_path / "set"}"', "fleet.num_clients=1", "fleet.cuts=1", "model.norm=group")
     with pytest.raises(InputError, match="test_x has 0 samples"):
-        loop.run(tiny(*changes, "data.limit=null", "data.limit_test=null"), tmp_path / "run")
+        loop.train_run(tiny(*changes, "data.limit=null", "data.limit_test=null"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

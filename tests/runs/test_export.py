@@ -14,7 +14,7 @@ from hsfl.runs.client_data import read_data
 from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
-from hsfl.training.evaluation import evaluate
+from hsfl.training.evaluation import evaluate_model
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,13 @@ def test_evaluate_equals_the_last_rounds_record(finished):
 
 
 def test_evaluate_best_equals_the_best_rounds_record(tmp_path):
-    summary = loop.run(tiny("train.rounds=4", "train.lr=0.05"), tmp_path / "run")
+    summary = loop.train_run(tiny("train.rounds=4", "train.lr=0.05"), tmp_path / "run")
     assert evaluate_folder(tmp_path / "run", "best")[0].accuracy == summary.best_accuracy
 
 
 @pytest.mark.parametrize("framework", ["cl", "fl", "sl", "psl"])
 def test_evaluate_of_other_frameworks(tmp_path, framework):
-    summary = loop.run(tiny(f"framework={framework}", "train.rounds=1"), tmp_path / "run")
+    summary = loop.train_run(tiny(f"framework={framework}", "train.rounds=1"), tmp_path / "run")
     assert evaluate_folder(tmp_path / "run")[0].accuracy == summary.test_accuracy
 
 
@@ -56,7 +56,7 @@ def test_safetensors_go_into_a_new_model(finished):
         assert path == finished / "export" / "model.safetensors"
         model = build("cnn", (1, 8, 8), 10)
         model.load_state_dict(load_file(path))
-        quality = evaluate(model.eval(), images_of(finished), 10)
+        quality = evaluate_model(model.eval(), images_of(finished), 10)
         assert quality.accuracy == RunFolder(finished).rounds()[-1].test_accuracy
     finally:
         shutil.rmtree(finished / "export")
@@ -106,7 +106,7 @@ def test_a_link_to_itself_is_one_line(finished, tmp_path):
 def test_the_first_weights_are_not_needed_again(tmp_path):
     save_file(build("cnn", (1, 8, 8), 10, seed=8).state_dict(), tmp_path / "first.safetensors")
     config = tiny("train.rounds=1", f"model.init_weights={tmp_path / 'first.safetensors'}")
-    summary = loop.run(config, tmp_path / "run")
+    summary = loop.train_run(config, tmp_path / "run")
     (tmp_path / "first.safetensors").unlink()
     assert evaluate_folder(tmp_path / "run")[0].accuracy == summary.test_accuracy
 
@@ -127,7 +127,7 @@ def test_export_reads_no_data_and_evaluate_makes_no_world(finished, tmp_path, mo
 
 
 def test_data_of_another_shape_are_refused(tmp_path):
-    loop.run(tiny("train.rounds=1"), tmp_path / "run")
+    loop.train_run(tiny("train.rounds=1"), tmp_path / "run")
     config = tmp_path / "run/config.json"
     config.write_text(config.read_text().replace('"image_size": 8', '"image_size": 9'))
     message = refused("evaluate", tmp_path / "run")

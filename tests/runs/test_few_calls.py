@@ -18,7 +18,9 @@ CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 def drawn_chain() -> list[tuple[str, str]]:
     """(file, function) of every call that CONTRIBUTING.md names; a function without a file is in the file before."""
     (lines,) = re.findall(
-        r"^    (commands/run\.py run -> .*(?:\n      .*)*) -> run_backward\(loss\)$", CONTRIBUTING.read_text(), re.M
+        r"^    (commands/run\.py run_command -> .*(?:\n      .*)*) -> run_backward\(loss\)$",
+        CONTRIBUTING.read_text(),
+        re.M,
     )
     chain: list[tuple[str, str]] = []
     for step in lines.split("->"):
@@ -44,7 +46,7 @@ def test_the_calls_from_the_command_to_a_gradient(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(roles, "run_backward", watched)
     words = tiny_words("train.rounds=1", "fleet.cuts=[2, 2, 2]")
     assert hsfl("run", *words, "--out", tmp_path / "run", "--quiet").code == 0
-    chain = seen[0][seen[0].index(("commands/run.py", "run")) :]
+    chain = seen[0][seen[0].index(("commands/run.py", "run_command")) :]
     assert chain == drawn_chain()
     assert len(chain) - 1 <= 7
     assert len({file for file, _ in chain}) <= 4

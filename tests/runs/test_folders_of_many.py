@@ -9,9 +9,9 @@ from hsfl.errors import InputError
 from hsfl.experiments.common import claim
 from hsfl.files import SCRATCH
 from hsfl.runs.folder import LOCK, RunFolder
-from hsfl.runs.studies.compare_runs import compare
+from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.grid import read_grid
-from hsfl.runs.studies.sweep_runs import sweep
+from hsfl.runs.studies.sweep_runs import run_sweep
 
 SMALL = ("train.rounds=1", "data.limit=30", "data.limit_test=20")
 
@@ -20,9 +20,9 @@ def make(what: str, out: Path) -> None:
     """A comparison or a sweep of few runs, in this folder."""
     base = tiny(*SMALL)
     if what == "compare":
-        compare(base, ["hsfl"], out)
+        run_contenders(base, ["hsfl"], out)
     else:
-        sweep(base, read_grid(base, ["train.lr=0.01,0.02"]), ["hsfl"], out, plan_only=what == "timing")
+        run_sweep(base, read_grid(base, ["train.lr=0.01,0.02"]), ["hsfl"], out, plan_only=what == "timing")
 
 
 @pytest.mark.parametrize("what", ["compare", "sweep", "timing"])

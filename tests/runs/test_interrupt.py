@@ -138,7 +138,7 @@ def test_a_comparison_that_is_stopped_at_once_has_no_page_to_speak_of(tmp_path, 
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_runs, "compare", stopped)
+    monkeypatch.setattr(compare_runs, "run_contenders", stopped)
     answer = hsfl("compare", *tiny_words("fleet.cuts=1"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "out")
     assert (answer.code, answer.err) == (130, "")
     assert answer.out == f"stopped; the same command goes on where it was, in {tmp_path / 'out'}\n"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
-from hsfl.data.registry import load
+from hsfl.data.registry import load_dataset
 from hsfl.engines.engine import Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
@@ -48,7 +48,7 @@ class Diary(loop.Observer):
 
 def test_a_run_leaves_a_folder_that_tells_it(tmp_path):
     diary = Diary()
-    summary = loop.run(tiny("train.rounds=2", "train.local_epochs=2"), tmp_path / "run", observer=diary)
+    summary = loop.train_run(tiny("train.rounds=2", "train.local_epochs=2"), tmp_path / "run", observer=diary)
     records = RunFolder(tmp_path / "run").rounds()
     assert [record.round for record in records] == [1, 2]
     for record in records:
@@ -85,18 +85,18 @@ def test_training_learns(finished):
 def test_the_best_model_is_kept(tmp_path):
     """The first among equals. The rate is high, so that the best round is hardly the last."""
     changes = ("train.lr=0.1", "data.limit=300")
-    summary = loop.run(tiny("train.rounds=4", *changes), tmp_path / "run")
+    summary = loop.train_run(tiny("train.rounds=4", *changes), tmp_path / "run")
     accuracies = [record.test_accuracy for record in RunFolder(tmp_path / "run").rounds()]
     best = accuracies.index(max(accuracies)) + 1
     assert (summary.best_round, summary.best_accuracy) == (best, max(accuracies))
-    loop.run(tiny(f"train.rounds={best}", *changes), tmp_path / "until best")
+    loop.train_run(tiny(f"train.rounds={best}", *changes), tmp_path / "until best")
     kept = (tmp_path / "run/model-best.safetensors").read_bytes()
     assert kept == (tmp_path / "until best/model.safetensors").read_bytes()
     assert (kept == (tmp_path / "run/model.safetensors").read_bytes()) == (best == 4)
 
 
 def test_rounds_between_evaluations_have_no_accuracy(tmp_path):
-    summary = loop.run(tiny("train.rounds=5", "train.eval_every=2"), tmp_path / "run")
+    summary = loop.train_run(tiny("train.rounds=5", "train.eval_every=2"), tmp_path / "run")
     tested = [record.round for record in RunFolder(tmp_path / "run").rounds() if record.test_accuracy is not None]
     assert tested == [2, 4, 5]  # the last always
     assert summary.best_round in tested
@@ -105,7 +105,7 @@ def test_rounds_between_evaluations_have_no_accuracy(tmp_path):
 @pytest.mark.parametrize("framework", ["hsfl", "splitfed_v2", "psl", "cpsl", "locfedmix_sl", "sl"])
 def test_a_round_that_everybody_misses_changes_nothing(tmp_path, framework):
     config = tiny(f"framework={framework}", "train.drop_rate=1", "train.rounds=1")
-    summary = loop.run(config, tmp_path / "run")
+    summary = loop.train_run(config, tmp_path / "run")
     (record,) = RunFolder(tmp_path / "run").rounds()
     assert (record.kept, record.train_loss, record.num_samples, summary.status) == ([], None, 0, "finished")
     first = prepare(config).task.initial.named()
@@ -127,7 +127,7 @@ def test_who_takes_part():
 
 def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_path):
     config = tiny("framework=fsl", "options.fsl.average=server", "train.rounds=1")
-    loop.run(config, tmp_path / "run")
+    loop.train_run(config, tmp_path / "run")
     bench = prepare(config)
     framework = loop.find_framework("fsl")(bench.task)
     state, _ = framework.round(framework.init(), [0, 1, 2], 0)
@@ -148,7 +148,7 @@ def test_where_clients_keep_their_heads_the_mean_is_recorded_and_exported(tmp_pa
 def test_a_diverging_run_says_so_in_valid_json(tmp_path, framework):
     changes = ("model.name=mlp", "fleet.cuts=2", "train.optimizer=sgd", "train.lr=1e6", "train.eval_every=9")
     config = tiny(f"framework={framework}", *changes, "train.batch_size=1000", "train.rounds=9")
-    summary = loop.run(config, tmp_path / "run")
+    summary = loop.train_run(config, tmp_path / "run")
     assert summary.status == "diverged"
     assert summary.rounds == len(numbers(tmp_path / "run")) < 9
     assert read_strictly(tmp_path / "run/summary.json")[0]["status"] == "diverged"
@@ -157,8 +157,8 @@ def test_a_diverging_run_says_so_in_valid_json(tmp_path, framework):
 
 def test_tensorboard_on_request(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    loop.run(tiny("train.rounds=2", "log.tensorboard=true"), tmp_path / "run")
-    loop.run(tiny("train.rounds=1"), tmp_path / "plain")
+    loop.train_run(tiny("train.rounds=2", "log.tensorboard=true"), tmp_path / "run")
+    loop.train_run(tiny("train.rounds=1"), tmp_path / "plain")
     assert not (tmp_path / "plain/tensorboard").exists()
     events = reader.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
     for name in ("train_loss", "test_accuracy"):
@@ -171,14 +171,14 @@ def test_tensorboard_on_request(tmp_path):
 def test_without_tensorboard_the_way_out_is_named_and_nothing_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InputError, match=r"pip install 'hsfl\[tensorboard\]'"):
-        loop.run(tiny("log.tensorboard=true"), tmp_path / "run")
+        loop.train_run(tiny("log.tensorboard=true"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_data_set_and_a_model_of_ones_own(tmp_path):
-    dataset = load("digits", image_size=8, limit=40)
+    dataset = load_dataset("digits", image_size=8, limit=40)
     model = build("mlp", (1, 8, 8), 10, seed=3)
-    summary = loop.run(tiny("fleet.cuts=1", "train.rounds=1"), tmp_path / "run", dataset=dataset, model=model)
+    summary = loop.train_run(tiny("fleet.cuts=1", "train.rounds=1"), tmp_path / "run", dataset=dataset, model=model)
     assert summary.num_samples == 40
     assert set(load_file(tmp_path / "run/model.safetensors")) == set(model.state_dict())
 

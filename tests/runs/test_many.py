@@ -16,7 +16,7 @@ from tests.small_runs import assert_same_run, hsfl, tiny, tiny_words
 from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer
-from hsfl.runs.studies.compare_runs import compare, has_ended, run_piece
+from hsfl.runs.studies.compare_runs import has_ended, run_contenders, run_piece
 from hsfl.runs.studies.run_many import Pace, Piece, Show, Told, run_all
 
 KINDS = st.lists(st.sampled_from("abc"), max_size=8)
@@ -134,7 +134,7 @@ def test_the_start_says_where_the_budget_comes_from(tmp_path: Path) -> None:
 
     base = tiny("train.rounds=2")
     for config in (base, base, tiny("train.rounds=2", "train.budget_s=50")):
-        compare(config, ["fl"], tmp_path / str(len(told) // 2), show=Says())
+        run_contenders(config, ["fl"], tmp_path / str(len(told) // 2), show=Says())
     assert "what fl needs for 2 rounds with seed 0; train.budget_s sets another" in told[0]
     assert f"as {tmp_path / '0'} began with" in told[1]
     assert told[2] == "every run has 50 simulated seconds (train.budget_s)"

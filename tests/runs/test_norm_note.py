@@ -11,7 +11,7 @@ from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Warnings
 
@@ -51,7 +51,7 @@ def test_who_has_no_batch_norm_hears_nothing(tmp_path: Path) -> None:
 def test_steps_are_those_that_a_run_makes(framework: str, tmp_path: Path) -> None:
     config = tiny(f"framework={framework}", "train.batch_size=256", "train.rounds=2")
     (note,) = prepare(config).notes
-    run(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     weights = load_file(tmp_path / "run" / "model.safetensors")
     (made,) = {int(tensor) for name, tensor in weights.items() if name.endswith("num_batches_tracked")}
     assert note.startswith(

@@ -15,7 +15,7 @@ from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
 from hsfl.runs.export import evaluate_folder
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import make_clock, run
+from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.studies.shared_training import take_over
 
@@ -26,8 +26,8 @@ SPARE = ("averaged", "estimation_s")
 @pytest.mark.parametrize("framework", [*METHODS])
 def test_both_accuracies_are_recorded_and_training_is_untouched(framework: str, tmp_path: Path) -> None:
     words = (f"framework={framework}", "train.eval_every=2")
-    run(tiny(*words), tmp_path / "plain")
-    run(tiny(*words, *ESTIMATED), tmp_path / "estimated")
+    train_run(tiny(*words), tmp_path / "plain")
+    train_run(tiny(*words, *ESTIMATED), tmp_path / "estimated")
     plain, estimated = numbers(tmp_path / "plain"), numbers(tmp_path / "estimated")
     assert [record["test_loss"] is None for record in estimated] == [True, False, False]
     for before, after in zip(plain, estimated):
@@ -56,8 +56,8 @@ def test_both_accuracies_are_recorded_and_training_is_untouched(framework: str, 
 
 
 def test_workers_estimate_the_same_bits(tmp_path: Path) -> None:
-    run(tiny(*ESTIMATED), tmp_path / "inline")
-    run(tiny(*ESTIMATED, "engine.name=workers", "engine.workers=2", "engine.threads=1"), tmp_path / "workers")
+    train_run(tiny(*ESTIMATED), tmp_path / "inline")
+    train_run(tiny(*ESTIMATED, "engine.name=workers", "engine.workers=2", "engine.threads=1"), tmp_path / "workers")
     assert numbers(tmp_path / "inline") == numbers(tmp_path / "workers")
     left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("inline", "workers"))
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -65,15 +65,15 @@ def test_workers_estimate_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_gives_the_same_records_and_models(tmp_path: Path) -> None:
     words = (*ESTIMATED, "train.eval_every=2", "train.rounds=4", "log.model_every=1")
-    run(tiny(*words), tmp_path / "whole")
-    run(tiny(*words, "train.rounds=2"), tmp_path / "parts")
-    run(tiny(*words), tmp_path / "parts", resume=True)
+    train_run(tiny(*words), tmp_path / "whole")
+    train_run(tiny(*words, "train.rounds=2"), tmp_path / "parts")
+    train_run(tiny(*words), tmp_path / "parts", resume=True)
     assert numbers(tmp_path / "whole") == numbers(tmp_path / "parts")
     for name in ("model.safetensors", "models/round-3.safetensors"):  # round 3 was not tested
         left, right = (load_file(tmp_path / folder / name) for folder in ("whole", "parts"))
         assert all(torch.equal(left[key], right[key]) for key in left)
     plain = tiny("train.eval_every=2", "train.rounds=4", "log.model_every=1")
-    run(plain, tmp_path / "plain")
+    train_run(plain, tmp_path / "plain")
     left, right = (load_file(tmp_path / folder / "models/round-3.safetensors") for folder in ("whole", "plain"))
     differ = {name for name in left if not torch.equal(left[name], right[name])}
     assert differ == {name for name in left if name.endswith(("running_mean", "running_var"))}
@@ -86,7 +86,7 @@ def test_the_budget_counts_the_estimation(tmp_path: Path) -> None:
     ends_s = clock.plain_s(0) + clock.full_s(1)  # the second round is tested, where the budget makes it the last
     with_s = tiny(*ESTIMATED, "train.rounds=3", "train.eval_every=100", f"train.budget_s={ends_s * 1.000001}")
     without_s = tiny(*ESTIMATED, "train.rounds=3", "train.eval_every=100", f"train.budget_s={ends_s * 0.999999}")
-    assert [run(with_s, tmp_path / "fits").rounds, run(without_s, tmp_path / "short").rounds] == [2, 1]
+    assert [train_run(with_s, tmp_path / "fits").rounds, train_run(without_s, tmp_path / "short").rounds] == [2, 1]
     for name in ("fits", "short"):
         records = read_strictly(tmp_path / name / "rounds.jsonl")
         assert records[-1]["test_loss"] is not None
@@ -114,8 +114,8 @@ def test_the_clock_charges_forward_passes_smashed_data_and_moments(tmp_path: Pat
 def test_frameworks_that_learn_alike_take_over_both_accuracies(tmp_path: Path) -> None:
     words = (*ESTIMATED, "train.rounds=2", "fleet.cuts=[1, 2, 5]", "fleet.one_cut=2")
     alike = tiny(*words, "framework=splitfed_v1")
-    run(tiny(*words), tmp_path / "trained")
-    run(alike, tmp_path / "alone")
+    train_run(tiny(*words), tmp_path / "trained")
+    train_run(alike, tmp_path / "alone")
     take_over(tmp_path / "trained", alike, tmp_path / "taken")
     taken, alone = (read_strictly(tmp_path / name / "rounds.jsonl") for name in ("taken", "alone"))
     assert len(taken) == len(alone) == 2
@@ -183,7 +183,7 @@ def test_turns_add_up_and_a_whole_server_serves_one_after_another() -> None:
 
 
 def test_nobody_kept_leaves_the_averaged_statistics(tmp_path: Path) -> None:
-    run(tiny(*ESTIMATED, "train.drop_rate=1", "train.rounds=1"), tmp_path / "nobody")
+    train_run(tiny(*ESTIMATED, "train.drop_rate=1", "train.rounds=1"), tmp_path / "nobody")
     (record,) = read_strictly(tmp_path / "nobody" / "rounds.jsonl")
     assert record["averaged"]["test_loss"] == record["test_loss"]
     assert record["estimation_s"] == 0

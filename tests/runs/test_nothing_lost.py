@@ -35,7 +35,7 @@ class Told(loop.Observer):
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    loop.run(tiny(), folder)
+    loop.train_run(tiny(), folder)
     return folder
 
 
@@ -113,7 +113,7 @@ def test_a_lock_that_goes_between_opening_and_locking_is_taken_anew(
 
 def test_an_error_before_the_first_round_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        loop.run(tiny("fleet.cuts=[1, 2, 99]"), tmp_path / "run")
+        loop.train_run(tiny("fleet.cuts=[1, 2, 99]"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_run_without_a_checkpoint_begins_anew(whole: Path, tmp_path: Path, lef
         shutil.copy(whole / name, folder)
     (folder / f"{SCRATCH}half").write_text("half a file")
     told = Told()
-    loop.run(tiny(), folder, resume=True if left else None, observer=told)
+    loop.train_run(tiny(), folder, resume=True if left else None, observer=told)
     assert same_model(folder, whole)
     assert not list(folder.glob(f"{SCRATCH}*"))
     assert any("begins anew" in message for message in told.warnings) == bool(left)
@@ -138,7 +138,7 @@ def test_a_run_without_a_checkpoint_begins_anew(whole: Path, tmp_path: Path, lef
 
 def test_scratch_files_are_nobodys_run(tmp_path: Path) -> None:
     (tmp_path / f"{SCRATCH}x").write_text("half")
-    loop.run(tiny(), tmp_path)
+    loop.train_run(tiny(), tmp_path)
     assert (tmp_path / "summary.json").exists()
 
 
@@ -204,7 +204,7 @@ print(loop.run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp()).status)
 
 def test_a_resumed_run_keeps_the_cuts_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = ("fleet.cuts=planned", "allocation.policy=proposed", "allocation.samples=2", "fleet.max_cut=[3, 4, 5]")
-    first = loop.run(tiny(*planned, "train.rounds=1"), tmp_path / "run")
+    first = loop.train_run(tiny(*planned, "train.rounds=1"), tmp_path / "run")
     assert first.status == "finished"
     cuts = RunFolder(tmp_path / "run").rounds()[0].cuts
     from hsfl.runs import prepare as preparing
@@ -213,7 +213,7 @@ def test_a_resumed_run_keeps_the_cuts_that_it_began_with(tmp_path: Path, monkeyp
         raise AssertionError("the cuts are searched again")
 
     monkeypatch.setattr(preparing, "choose_cuts", other)
-    loop.run(tiny(*planned), tmp_path / "run", resume=True)
+    loop.train_run(tiny(*planned), tmp_path / "run", resume=True)
     assert [record.cuts for record in RunFolder(tmp_path / "run").rounds()] == [cuts] * 3
 
 
@@ -240,12 +240,12 @@ def test_a_damaged_checkpoint_is_one_line(whole: Path, tmp_path: Path) -> None:
     content[-3] ^= 16
     path.write_bytes(content)
     with pytest.raises(InputError, match="checksum is wrong"):
-        loop.run(tiny("train.rounds=4"), tmp_path / "run", resume=True)
+        loop.train_run(tiny("train.rounds=4"), tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
 def test_nothing_that_is_no_number_is_saved(tmp_path: Path, optimizer: str) -> None:
-    summary = loop.run(tiny("train.lr=1e38", f"train.optimizer={optimizer}"), tmp_path / "run")
+    summary = loop.train_run(tiny("train.lr=1e38", f"train.optimizer={optimizer}"), tmp_path / "run")
     assert summary.status == "diverged"
     for name in ("model.safetensors", "checkpoint/state.safetensors"):
         tensors, _ = load_tensors(tmp_path / "run" / name)
@@ -256,7 +256,7 @@ def test_nothing_that_is_no_number_is_saved(tmp_path: Path, optimizer: str) -> N
 def test_weights_that_are_no_numbers_are_seen_where_the_loss_is_one(tmp_path: Path, framework: str) -> None:
     """One step a client, whose loss comes before the step, and no test in the round."""
     one_step = ("train.batch_size=64", "train.eval_every=3", "train.optimizer=sgd", "train.lr=1e300")
-    summary = loop.run(tiny(*one_step, f"framework={framework}"), tmp_path / "run")
+    summary = loop.train_run(tiny(*one_step, f"framework={framework}"), tmp_path / "run")
     assert (summary.status, summary.rounds) == ("diverged", 0)
 
 
@@ -278,7 +278,7 @@ def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), RunFolder(tmp_path / "run").locked():
         raise RuntimeError
     began = time.monotonic()
-    loop.run(settings(), tmp_path / "run")
+    loop.train_run(settings(), tmp_path / "run")
     assert time.monotonic() - began < 60
     assert not (tmp_path / "run" / LOCK).exists()
 
@@ -290,6 +290,6 @@ def test_a_run_that_ended_never_begins_anew(whole: Path, tmp_path: Path) -> None
     (tmp_path / "run" / "summary.json").unlink()
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"state\.safetensors"):
-        loop.run(RunFolder(tmp_path / "run").config(), tmp_path / "run", resume=True)
+        loop.train_run(RunFolder(tmp_path / "run").config(), tmp_path / "run", resume=True)
     after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before

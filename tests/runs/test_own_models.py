@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.units import SplitModel
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 
 
 class Noisy(nn.Module):
@@ -28,7 +28,7 @@ def model() -> SplitModel:
 @pytest.mark.parametrize("framework", ["hsfl", "sl", "splitfed_v2", "psl", "cpsl", "locfedmix_sl"])
 @pytest.mark.parametrize("cut", [1, 2])
 def test_odd_units_train(framework: str, cut: int, tmp_path: Path) -> None:
-    summary = run(
+    summary = train_run(
         tiny(f"framework={framework}", f"fleet.cuts={cut}", "train.rounds=1"), tmp_path / "run", model=model()
     )
     assert summary.status == "finished"
@@ -40,20 +40,22 @@ def test_same_bits_whatever_was_drawn_before(tmp_path: Path) -> None:
         first = model()
         torch.manual_seed(seed)
         torch.rand(seed)
-        run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / str(seed), model=first)
+        train_run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / str(seed), model=first)
         files.append((tmp_path / str(seed) / "model.safetensors").read_bytes())
     assert files[0] == files[1]
 
 
 def test_the_cut_changes_nothing_for_them_either(tmp_path: Path) -> None:
-    losses = [run(tiny(f"fleet.cuts={cut}", "train.rounds=2"), tmp_path / str(cut), model=model()) for cut in (1, 2, 3)]
+    losses = [
+        train_run(tiny(f"fleet.cuts={cut}", "train.rounds=2"), tmp_path / str(cut), model=model()) for cut in (1, 2, 3)
+    ]
     assert len({round(summary.test_accuracy or 0, 6) for summary in losses}) == 1
 
 
 def test_the_callers_model_is_left_alone(tmp_path: Path) -> None:
     mine = model()
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
-    run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=mine)
+    train_run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=mine)
     assert all(torch.equal(before[name], tensor) for name, tensor in mine.state_dict().items())
 
 
@@ -61,20 +63,20 @@ def test_buffers_that_cannot_be_averaged_are_named(tmp_path: Path) -> None:
     odd = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     odd.register_buffer("mask", torch.ones(3, dtype=torch.bool))
     with pytest.raises(InputError, match=r"0\.mask is torch\.bool"):
-        run(tiny("fleet.cuts=1"), tmp_path / "run", model=SplitModel([odd]))
+        train_run(tiny("fleet.cuts=1"), tmp_path / "run", model=SplitModel([odd]))
 
 
 def test_commands_say_that_they_do_not_know_the_model(tmp_path: Path) -> None:
-    run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=model())
+    train_run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=model())
     assert "given from Python" in refused("evaluate", tmp_path / "run")
     assert "given from Python" in refused("run", tmp_path / "run/config.json", "--out", tmp_path / "again")
     assert not (tmp_path / "again").exists()
-    more = run(tiny("fleet.cuts=2", "train.rounds=2"), tmp_path / "run", resume=True, model=model())
+    more = train_run(tiny("fleet.cuts=2", "train.rounds=2"), tmp_path / "run", resume=True, model=model())
     assert more.rounds == 2
 
 
 def test_too_few_outputs_are_refused(tmp_path: Path) -> None:
     narrow = SplitModel([nn.Sequential(nn.Flatten(), nn.Linear(64, 3))])
     with pytest.raises(InputError, match=r"gives \(3,\) numbers for a sample, but there are 10 classes"):
-        run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
+        train_run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
     assert not (tmp_path / "run").exists()

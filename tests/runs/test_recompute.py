@@ -17,7 +17,7 @@ from hsfl.planning import allocators
 from hsfl.planning.world import measured_cost
 from hsfl.report.page.page import write_page
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 
 WORDS = ["model.name=cnn", "model.input=[1,8,8]", "data.limit=150", "data.limit_test=20", "data.partition=dirichlet"]
 WORDS += ["train.batch_size=8", "train.rounds=2", "allocation.policy=proposed", "allocation.time_limit_s=1"]
@@ -40,7 +40,7 @@ CASES = {
 
 
 def run_into(folder: Path, *words: str) -> Path:
-    run(read_config(None, [*WORDS, *words]), folder)
+    train_run(read_config(None, [*WORDS, *words]), folder)
     return folder
 
 

@@ -16,10 +16,10 @@ from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 from hsfl.errors import InputError
 from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
 from hsfl.runs.studies.run_many import Show
-from hsfl.runs.studies.sweep_runs import TIMING, sweep
+from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
 
 HZ = "network.subchannel_hz"
 TWO = f"{HZ}=1e6,2e6"
@@ -121,7 +121,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_point_is_the_run_of_its_config(swept: Path, tmp_path: Path) -> None:
-    run(tiny("train.rounds=2", f"{HZ}=2e6", "framework=fl", "seed=1"), tmp_path / "alone")
+    train_run(tiny("train.rounds=2", f"{HZ}=2e6", "framework=fl", "seed=1"), tmp_path / "alone")
     assert numbers(tmp_path / "alone") == numbers(swept / f"{HZ}=2000000/fl/seed-1")
 
 
@@ -191,7 +191,7 @@ def test_settings_that_do_not_fit_cost_no_training(tmp_path: Path) -> None:
     grid = read_grid(tiny("fleet.max_cut=2", "fleet.cuts=1"), ["fleet.cuts=1,3"])
     check_contenders(grid, ["hsfl"])
     with pytest.raises(InputError, match=r"^hsfl, fleet.cuts=3, seed 0: .*max_cut"):
-        sweep(tiny("fleet.max_cut=2", "fleet.cuts=1"), grid, ["hsfl"], tmp_path / "out")
+        run_sweep(tiny("fleet.max_cut=2", "fleet.cuts=1"), grid, ["hsfl"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -215,11 +215,11 @@ def test_stopped_it_goes_on(tmp_path: Path) -> None:
             return super().starts(piece, place, total, left_s)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(base, grid, ["fl"], out, show=Stop())
+        run_sweep(base, grid, ["fl"], out, show=Stop())
     half = read_sweep(out)
     assert (len(half.rows), half.num_missing) == (1, 1)
     assert "1 run is still to be made; the same command makes it." in half.notes()
-    sweep(base, grid, ["fl"], out)
+    run_sweep(base, grid, ["fl"], out)
     assert read_sweep(out).num_missing == 0
 
 
@@ -245,10 +245,10 @@ def test_a_timing_is_that_of_the_run(swept: Path, tmp_path: Path) -> None:
 
 def test_a_budget_ends_a_timing(tmp_path: Path) -> None:
     base = tiny("train.rounds=5", "framework=fl")
-    sweep(base, read_grid(base, [TWO]), ["fl"], tmp_path / "free", plan_only=True)
+    run_sweep(base, read_grid(base, [TWO]), ["fl"], tmp_path / "free", plan_only=True)
     whole_s = json.loads((tmp_path / f"free/{HZ}=1000000/fl/seed-0/{TIMING}").read_text())["round_s"]
     short = tiny("train.rounds=5", "framework=fl", f"train.budget_s={sum(whole_s[:3]) * 1.0001}")
-    sweep(short, read_grid(short, [TWO]), ["fl"], tmp_path / "short", plan_only=True)
+    run_sweep(short, read_grid(short, [TWO]), ["fl"], tmp_path / "short", plan_only=True)
     rows = read_sweep(tmp_path / "short").rows
     assert (rows[0].status, rows[0].numbers["rounds"]) == ("budget", 3)
     assert (rows[1].numbers["rounds"] or 0) >= 3

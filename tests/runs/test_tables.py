@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.small_runs import numbers, tiny
 
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 
 
 def test_a_row_for_each_phase_of_each_client(tmp_path: Path) -> None:
-    run(tiny("train.rounds=2", "train.clients_per_round=2"), tmp_path / "run")
+    train_run(tiny("train.rounds=2", "train.clients_per_round=2"), tmp_path / "run")
     with (tmp_path / "run" / "phases.csv").open(newline="") as file:
         rows = {(int(row["round"]), int(row["client"]), row["phase"]): row for row in csv.DictReader(file)}
     spent = {

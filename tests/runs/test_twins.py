@@ -10,7 +10,7 @@ from tests.small_runs import hsfl, numbers, tiny, tiny_words
 from hsfl.allocation.cuts.search import METHODS, CutChoice, CutRequest, CutSettings, descent
 from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.loop import run
+from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.studies.shared_training import learning, take_over
 
@@ -29,9 +29,9 @@ LEARNED = ("train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "rec
 def test_taking_over_equals_training(name: str, setting: str, tmp_path: Path) -> None:
     cuts = "fleet.cuts=[0,2,5]" if setting == "fleet.min_cut=0" else "fleet.cuts=[1,2,5]"
     words = (setting, cuts, "train.rounds=3", "model.norm=none", "train.optimizer=sgd")
-    run(tiny(*words), tmp_path / "trained")
+    train_run(tiny(*words), tmp_path / "trained")
     config = tiny(*words, f"framework={name}")
-    run(config, tmp_path / "itself")
+    train_run(config, tmp_path / "itself")
     take_over(tmp_path / "trained", config, tmp_path / "taken")
     for own, taken in zip(numbers(tmp_path / "itself"), numbers(tmp_path / "taken"), strict=True):
         for field in LEARNED:

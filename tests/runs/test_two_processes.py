@@ -101,7 +101,7 @@ def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on(small_disk: Path, tmp_path: Path) -> None:
-    loop.run(tiny("log.checkpoint_every=1"), tmp_path / "undisturbed")
+    loop.train_run(tiny("log.checkpoint_every=1"), tmp_path / "undisturbed")
     size = sum(path.stat().st_size for path in (tmp_path / "undisturbed").rglob("*") if path.is_file())
     free = shutil.disk_usage(small_disk).free
     assert 2 * size < free, "the test wants a larger disk"
@@ -113,6 +113,6 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on(small_disk: Path, tmp
             assert answer.code == 2, answer
             assert answer.err.count("\n") == 1
             assert "cannot be written" in answer.err
-            loop.run(tiny("log.checkpoint_every=1"), small_disk / "run", resume=None)
+            loop.train_run(tiny("log.checkpoint_every=1"), small_disk / "run", resume=None)
         assert_same_run(small_disk / "run", tmp_path / "undisturbed")
         shutil.rmtree(small_disk / "run")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, evaluate, mean_quality
+from hsfl.training.evaluation import Quality, evaluate_model, mean_quality
 
 
 def some_images(labels: list[int]) -> Images:
@@ -27,7 +27,7 @@ def test_evaluate_is_the_plain_formula():
     images, model = some_images(LABELS), linear(5)
     logits = model(images.floats(images.x))
     right = (logits.argmax(1) == images.y).numpy()
-    quality = evaluate(model, images, 5)
+    quality = evaluate_model(model, images, 5)
     assert quality.accuracy == right.sum() / len(LABELS)  # the same double, not a rounded float32
     assert quality.loss == pytest.approx(float(F.cross_entropy(logits, images.y)), rel=1e-6)
     for label, recall in enumerate(quality.recall):
@@ -40,7 +40,7 @@ def test_evaluate_is_the_plain_formula():
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 500])
 def test_the_batch_size_changes_nothing(batch_size):
     images, model = some_images(LABELS), linear(5)
-    some, whole = evaluate(model, images, 5, batch_size), evaluate(model, images, 5)
+    some, whole = evaluate_model(model, images, 5, batch_size), evaluate_model(model, images, 5)
     assert some.loss == pytest.approx(whole.loss, rel=1e-6)
     assert dataclasses.replace(some, loss=whole.loss) == whole
 
@@ -52,11 +52,11 @@ def test_a_right_model_is_perfect():
     def oracle(x):
         return 100 * F.one_hot(torch.stack([table[tuple(row.flatten().tolist())] for row in x]), 2).float()
 
-    assert evaluate(oracle, images, 2) == Quality(0.0, 1.0, 1.0, (1.0, 1.0))
+    assert evaluate_model(oracle, images, 2) == Quality(0.0, 1.0, 1.0, (1.0, 1.0))
 
 
 def test_balanced_accuracy_counts_classes_not_samples():
-    quality = evaluate(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1), some_images([0, 0, 0, 1]), 2)
+    quality = evaluate_model(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1), some_images([0, 0, 0, 1]), 2)
     assert (quality.accuracy, quality.balanced_accuracy, quality.recall) == (0.75, 0.5, (1.0, 0.0))
 
 

@@ -12,7 +12,7 @@ import hsfl
 from hsfl.errors import InputError
 from hsfl.tasks import LOSSES, TASKS
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import batch_of, evaluate, mean_quality
+from hsfl.training.evaluation import batch_of, evaluate_model, mean_quality
 from hsfl.training.losses import FUNCTIONS, Goal
 
 
@@ -27,7 +27,7 @@ def told(task: str, output, target, num_outputs: int, batch_size: int = 2):
     rows = torch.as_tensor(output)
     numbers = torch.arange(len(rows), dtype=torch.float32)[:, None]
     images = Images(numbers, torch.as_tensor(target), (), ())
-    return evaluate(lambda x: rows[x[:, 0].long()], images, num_outputs, batch_size, Goal(task))
+    return evaluate_model(lambda x: rows[x[:, 0].long()], images, num_outputs, batch_size, Goal(task))
 
 
 def test_every_loss_of_the_table_has_its_function():

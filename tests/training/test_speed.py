@@ -10,7 +10,7 @@ from tests.small_runs import hsfl, refused
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
 from hsfl.errors import InputError
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed
@@ -33,7 +33,7 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 1.0, lambda: now_s)
     assert found.num_steps == speed.LEAST_STEPS
     assert found.step_s == 2.0
-    cost = measure(model, SHAPE, 4)
+    cost = measure_cost(model, SHAPE, 4)
     assert found.flops_per_s == pytest.approx(4 * cost.client_flops[-1] / 2.0)
     assert found.samples_per_s == 2.0
     assert cost.memory_bits is not None
@@ -72,7 +72,7 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
         entry = fleet_file.device_entry(name, 35.4e9, 16.7 * 2**33, up, up)
         path.write_text(fleet_file.added(path, entry, False, "as measured"))
     path.write_text(fleet_file.added(path, {"compute": "400 GFLOP/s"}, True, "as measured"))
-    file = fleet_file.read(path)
+    file = fleet_file.read_fleet_file(path)
     assert [device.name for device in file.devices] == ['a "quoted" one', "b"]
     assert file.devices[0].cpu_hz == 35.4e9
     assert file.devices[0].memory_bits == 16 * 2**33  # rounded down

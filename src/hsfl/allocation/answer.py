@@ -155,7 +155,7 @@ def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
     )
 
 
-def evaluate(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Array], float]:
+def evaluate_allocation(scenario: Scenario, allocation: Allocation) -> tuple[dict[str, Array], float]:
     """(phases by name, round_s) by the latency equations.
 
     The round is the maximum over kept clients of N (A + U + S + D) + E, plus the maximum over all clients of M.

@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, alone_bound_s, holds, with_gap, within_gap
-from hsfl.allocation.divide_cycles import Cell, divide
+from hsfl.allocation.divide_cycles import Cell, divide_cycles
 from hsfl.allocation.exact import DECIDED, assemble, distribution_alone, exact, prices, stage_solver, warm_up
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
@@ -95,8 +95,8 @@ class CellStages:
 
     def _answer(self, stage: Stage, share: Array | None, goal: StopWhen, turn: "_Turn") -> StageAnswer:
         solve = self.solve
-        if share is not None and solve is shared_bands.solve_stage:
-            solve = partial(shared_bands.solve_stage, share=share)
+        if share is not None and solve is shared_bands.solve_shared:
+            solve = partial(shared_bands.solve_shared, share=share)
         return solve_in_own_units(solve, stage, goal, TimeLimit(turn.next_s()))
 
 
@@ -232,7 +232,7 @@ def train_cells(
         shares = found = [answer.share for answer in answers]
         bound_s = max(bound_s, _least_bound_s(answers, works))
         longest_s = max(answer.T_s for answer in answers)
-        T_s, cell_hz = divide(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
+        T_s, cell_hz = divide_cycles(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
         if best is None or T_s < best.T_s:
             best = Training(T_s, bound_s, cell_hz, tuple(found))
         best = replace(best, lower_bound_s=bound_s)  # a bound above T is found out where answers are joined

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
-from hsfl.allocation.stage.fixed_shares import WIDEST, client_curves, needs, usage
+from hsfl.allocation.stage.fixed_shares import WIDEST, client_curves, client_needs, usage
 from hsfl.allocation.stage.scaling import Units, in_units, own_units
 from hsfl.allocation.stage.stage import Stage
 from hsfl.allocation.stage.water_filling import CURVE_ROWS
@@ -31,7 +31,7 @@ def cycles_needed(stage: Stage, curves: Array, counts: Array, c: Array, T: float
     rho: a guess; 0 where there is none.
     """
     unit = stage.hz / stage.power_w
-    idle, busy, cycles, power, both = needs(stage, c)
+    idle, busy, cycles, power, both = client_needs(stage, c)
     if idle > T or ((cycles or power) and busy >= T):
         return math.inf, unit
     if not both:
@@ -87,7 +87,7 @@ class Cell:
         return hz * self.units.hz
 
 
-def divide(cells: Sequence[Cell], main_hz: float, low_s: float, high_s: float) -> tuple[float, Array]:
+def divide_cycles(cells: Sequence[Cell], main_hz: float, low_s: float, high_s: float) -> tuple[float, Array]:
     """(the least T in seconds that all cells can keep with main_hz cycles per second in all, the cycles of each cell [N]).
 
     low_s, high_s: where to look first; the range is widened where T lies outside. What no cell needs at T goes to the cell that

@@ -18,7 +18,7 @@ from hsfl.allocation.answer import (
     Allocation,
     SolveStatus,
     alone_bound_s,
-    evaluate,
+    evaluate_allocation,
     even_allocation,
     holds,
     violation,
@@ -56,7 +56,7 @@ def prices(stage: Stage, T_s: float) -> Array:
     return need
 
 
-def keep_within(scenario: Scenario, stage: Stage, solve: StageSolver, clock: TimeLimit) -> Array:
+def keep_within_tau(scenario: Scenario, stage: Stage, solve: StageSolver, clock: TimeLimit) -> Array:
     """Which clients take part, [K] bool: greedy by price per sample. A client that no longer fits is passed over.
 
     solve: decides whether a set of clients can finish training by the scenario's tau_s.
@@ -116,7 +116,7 @@ def solve_round(
             key=lambda a: a.T_s,
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within(scenario, training, in_own_units(keeper) if keeper else solve, clock)
+        kept = keep_within_tau(scenario, training, in_own_units(keeper) if keeper else solve, clock)
         first = solve(only(training, kept), StopWhen(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
@@ -178,7 +178,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
 
 def stage_solver(scenario: Scenario) -> StageSolver:
     """The exact stage solver for the scenario's sharing."""
-    return exclusive.solve_stage if scenario.sharing == "exclusive" else shared_bands.solve_stage
+    return exclusive.solve_exclusive if scenario.sharing == "exclusive" else shared_bands.solve_shared
 
 
 def assemble(
@@ -219,22 +219,24 @@ def assemble(
         seconds=0.0,
     )
     bound_s = first.lower_bound_s + second.lower_bound_s
-    answer = finish(scenario, draft, bound_s, gap, clock.seconds())
+    answer = finish_answer(scenario, draft, bound_s, gap, clock.seconds())
     proven = answer.lower_bound_s == min(bound_s, answer.round_s)
     return replace(answer, training_bound_s=first.lower_bound_s) if proven else answer
 
 
-def finish(scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float) -> Allocation:
+def finish_answer(
+    scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float
+) -> Allocation:
     """The draft with phases, round_s, gap and status from the latency equations.
 
     A solver that meets numbers beyond its digits may break a constraint; then the even allocation is the answer. Or its
     lower bound lies above its own round; then the bound is that of each client alone with everything.
     """
-    phases, round_s = evaluate(scenario, draft) if violation(scenario, draft) <= 1e-9 else ({}, np.inf)
+    phases, round_s = evaluate_allocation(scenario, draft) if violation(scenario, draft) <= 1e-9 else ({}, np.inf)
     failed = not np.isfinite(round_s)
     if failed:
         draft = even_allocation(scenario, draft)
-        phases, round_s = evaluate(scenario, draft)
+        phases, round_s = evaluate_allocation(scenario, draft)
     if failed or not holds(lower_bound_s, round_s):
         failed, lower_bound_s = True, alone_bound_s(scenario, draft)
     lower_bound_s, reached = with_gap(lower_bound_s, round_s)

@@ -86,7 +86,7 @@ def _newton(own_s: Array, work_cycles: Array, main_hz: float) -> tuple[Array, Ar
     return first_s + later_s, need_hz
 
 
-def keep_within(
+def keep_within_tau_measured(
     own_s: Array, work_cycles: Array, num_samples: Array, main_hz: float, tau_s: float, even: bool
 ) -> Array:
     """Which clients take part where not all can end training by tau_s, [K] bool.
@@ -107,7 +107,7 @@ def keep_within(
     return kept
 
 
-def best_round(
+def best_measured_round(
     own_s: Array, work_cycles: Array, down_s: Array, feasible: Array, main_hz: float, gap: float = 0.0
 ) -> MeasuredAnswer:
     """Cuts and cycles that minimise max_k (own + work / hz) + max_k down, to a relative gap; all arrays are [K, C].
@@ -235,7 +235,9 @@ class MeasuredJudge(Judge):
         self.tried, self.best, self.best_s = 0, scls(rounds.rows), np.inf
         solved = []
         for own_s, down_s in zip(rounds.own_s, rounds.down_s):
-            solved.append(best_round(own_s, rounds.work_cycles, down_s, rounds.rows, rounds.main_hz, BOUND_GAP))
+            solved.append(
+                best_measured_round(own_s, rounds.work_cycles, down_s, rounds.rows, rounds.main_hz, BOUND_GAP)
+            )
             request.on_progress("samples", len(solved), solved[-1].round_s)
         self.lower_bound_s = float(np.mean([each.lower_bound_s for each in solved]))
         starts = [] if request.start is None else [request.start]

@@ -38,7 +38,7 @@ from hsfl.allocation.stage.prices import alone_s, shares_of
 from hsfl.allocation.stage.stage import Stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.errors import known
-from hsfl.network.latency import seconds
+from hsfl.network.latency import duration_s
 
 Array = np.ndarray
 STEP = 0.01
@@ -46,10 +46,10 @@ EPSILON = 1e-7
 MAX_STEPS = 100_000
 SPENT = 1e-3  # how near the sum of f must be to the server's cycles at the end, relatively
 PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside the answer
-P_STEPS: dict[str, StageSolver] = {"exact": exclusive.solve_stage, "scip": scip.solve_stage}
+P_STEPS: dict[str, StageSolver] = {"exact": exclusive.solve_exclusive, "scip": scip.solve_stage_by_scip}
 
 
-def solve(
+def solve_as_paper(
     scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0, p_step: str = "exact"
 ) -> Allocation:
     """Allocate one round with cuts [K]: one F step from even transmission, then one P step.
@@ -59,8 +59,8 @@ def solve(
     scip.check_exclusive(scenario, "paper")
     transmit = P_STEPS[known("p_step", p_step, P_STEPS)]
     _compile()
-    keeper = partial(solve_stage, transmit=exclusive.solve_stage)  # who can keep tau_s is asked many times
-    answer = solve_round(scenario, cuts, partial(solve_stage, transmit=transmit), gap, time_limit_s, keeper)
+    keeper = partial(solve_stage_as_paper, transmit=exclusive.solve_exclusive)  # who can keep tau_s is asked many times
+    answer = solve_round(scenario, cuts, partial(solve_stage_as_paper, transmit=transmit), gap, time_limit_s, keeper)
     if not answer.kept.all():
         return answer
     best = exact(replace(scenario, tau_s=None), cuts, gap, min(time_limit_s, PROOF_LIMIT_S))
@@ -75,8 +75,8 @@ def solve(
     )
 
 
-def solve_stage(
-    stage: Stage, goal: StopWhen, clock: TimeLimit, transmit: StageSolver = exclusive.solve_stage
+def solve_stage_as_paper(
+    stage: Stage, goal: StopWhen, clock: TimeLimit, transmit: StageSolver = exclusive.solve_exclusive
 ) -> StageAnswer:
     """One F step, then one P step by the solver `transmit`. Distribution has no cycles, so that it has a P step alone."""
     hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
@@ -105,13 +105,13 @@ def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
         (stage.down_bits, down_w, stage.start_w),
     ):
         rate_bps = stage.subchannel_hz / np.log(2) * np.log1p(power_w / start_w).sum(axis=1)
-        total_s = total_s + seconds(bits, rate_bps)
+        total_s = total_s + duration_s(bits, rate_bps)
     return total_s
 
 
 def transmission(stage: Stage, hz: Array, goal: StopWhen, clock: TimeLimit, transmit: StageSolver) -> StageAnswer:
     """The P step: the best subchannels and powers for given cycles per second hz [K]."""
-    given = stage._replace(fixed_s=stage.fixed_s + seconds(stage.cycles, hz), cycles=np.zeros(len(hz)))
+    given = stage._replace(fixed_s=stage.fixed_s + duration_s(stage.cycles, hz), cycles=np.zeros(len(hz)))
     answer = transmit(given, goal, clock)
     _, up_w, down_w, edge_w = spend(given, answer.share, answer.T_s, answer.rho)
     return replace(answer, lower_bound_s=min(alone_s(stage), answer.T_s), spent=(hz, up_w, down_w, edge_w))
@@ -130,7 +130,7 @@ def cycles_by_multipliers(
     scale_s = float((m + n * busy.sum() / hz).max())  # T of even cycles
     f, steps = _iterate(m / scale_s, n / (hz * scale_s), alpha, beta, epsilon, MAX_STEPS)
     f = f * hz * INSIDE
-    return f, float((m + seconds(n, f)).max()), steps
+    return f, float((m + duration_s(n, f)).max()), steps
 
 
 @compiled

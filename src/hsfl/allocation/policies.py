@@ -21,7 +21,7 @@ from hsfl.allocation.answer import (
     Allocation,
     SolveStatus,
     breaches,
-    evaluate,
+    evaluate_allocation,
     phases_of,
     who_has,
     with_gap,
@@ -146,7 +146,7 @@ def _valued(name: str, scenario: Scenario, draft: Allocation) -> Allocation:
         if not by <= TOLERANCE:
             how = f" by {by:.2%}" if np.isfinite(by) else ""
             raise InputError(f"policy {name!r} breaks a constraint{how}: {constraint}; give less")
-    phases, round_s = evaluate(scenario, draft)
+    phases, round_s = evaluate_allocation(scenario, draft)
     if not np.isfinite(round_s):
         endless = [what for what, seconds in phases.items() if not np.isfinite(seconds).all()]
         k = int(np.argmin(np.isfinite(phases[endless[0]]))) if endless else 0
@@ -319,7 +319,7 @@ def register_policy(
         plugins.check_call(f"policy {name!r}: cuts", cuts, "samples", *more)
     if allocate is not None:
         plugins.check_call(f"policy {name!r}: allocate", allocate, "scenario", "cuts", *more)
-    plugins.add("policy", POLICIES, name, made, options)
+    plugins.register_name("policy", POLICIES, name, made, options)
 
 
 def policy(name: str, options: Any = None) -> Policy:

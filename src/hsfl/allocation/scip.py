@@ -37,13 +37,13 @@ class ScipResult:
     bound_s: float
 
 
-def solve(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
+def solve_by_scip(scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = 600.0) -> Allocation:
     """Allocate one round with cuts [K] by SCIP, to a relative gap or a time limit.
 
     Where SCIP's tolerance ends the solve before both, the status is `heuristic`.
     """
     check_exclusive(scenario)
-    answer = solve_round(scenario, cuts, solve_stage, gap, time_limit_s, keeper=stage_solver(scenario))
+    answer = solve_round(scenario, cuts, solve_stage_by_scip, gap, time_limit_s, keeper=stage_solver(scenario))
     ended_itself = answer.status is SolveStatus.TIME_LIMIT and answer.seconds < 0.5 * time_limit_s
     return replace(answer, status=SolveStatus.HEURISTIC) if ended_itself else answer
 
@@ -56,14 +56,14 @@ def check_exclusive(scenario: Scenario, solver: str = "scip") -> None:
         )
 
 
-def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
+def solve_stage_by_scip(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """SCIP's assignment with the T of our optimal cycles and powers, and SCIP's bound."""
     start = first_owner(stage)
     share = first = shares_of(start, len(stage.cycles))
     guess_s, rho, lam = solve_shares(stage, first, 0.0, 0.0)
     if guess_s <= 0.0:
         return StageAnswer(first, guess_s, rho, lam)
-    result = run(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
+    result = run_scip(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
     if result.owner is not None:
         share = shares_of(result.owner, len(stage.cycles))
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
@@ -86,7 +86,9 @@ def carries(stage: Stage, guess_s: float) -> bool:
     return bool((needs[needs > 0.0] >= LEAST_NEED).all() and signals.min() >= low and signals.max() <= high)
 
 
-def run(stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None) -> ScipResult:
+def run_scip(
+    stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None
+) -> ScipResult:
     """Build and solve the MINLP, in units of guess_s seconds, to a relative gap or a time limit.
 
     cycles_s [K]: where given, the server's seconds are fixed and only subchannels and powers are decided.

@@ -10,7 +10,7 @@ from hsfl.allocation.answer import Allocation, with_gap
 from hsfl.allocation.cuts.radio import radio_request
 from hsfl.allocation.cuts.search import CutSettings, search_cuts
 from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
-from hsfl.allocation.paper import solve as solve_as_printed
+from hsfl.allocation.paper import solve_as_paper as solve_as_printed
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.scenario import Scenario
@@ -63,7 +63,7 @@ def check_settings(time_limit_s: float, gap: float) -> None:
 
 def solver_named(name: str, options: Any = None) -> Solver:
     """A solver by name, as a function (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
-    own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve}
+    own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve_by_scip}
     if name in own:
         return own[name]
     try:

@@ -42,7 +42,7 @@ class Chosen:
         refuse_unused_by_contenders(self.source, self.words, [self.config], labels)
 
 
-def choose(
+def config_of_call(
     config: Config,
     settings: Iterable[str],
     data: Any,
@@ -72,7 +72,7 @@ def choose(
         words.append(f"model.name={OWN_MODEL}")
     if not isinstance(config, RunConfig):
         return Chosen(read_config(config, words, plugins), given, own_model, config, tuple(words))
-    plugin_files.load_all(plugins)
+    plugin_files.load_plugins_of(plugins)
     return Chosen(with_changes(config, words), given, own_model, None, tuple(words))
 
 

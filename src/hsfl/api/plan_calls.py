@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.allocation.cuts.search import OnProgress
-from hsfl.api.arguments import Chosen, Config, choose
+from hsfl.api.arguments import Chosen, Config, config_of_call
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import described
 from hsfl.planning.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page.page_words import describe_plan
-from hsfl.runs.client_data import expect, expected_task
+from hsfl.runs.client_data import expected_samples, expected_task
 
 
 def plan(
@@ -36,11 +36,11 @@ def plan(
     samples are those of the data set; where `input_shape`, `num_classes` (or `cost`, a cost table) and `samples_per_client`
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """
-    chosen = choose(config, settings, data, model, plugins, sections)
+    chosen = config_of_call(config, settings, data, model, plugins, sections)
     chosen.check(planning=True)
     if cost is not None and chosen.model is not None:
         raise InputError("a model and a cost table are given; leave one of them out")
-    seen = expect(
+    seen = expected_samples(
         chosen.config,
         chosen.data,
         shape=input_shape,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import Config, choose
+from hsfl.api.arguments import Config, config_of_call
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import COMPARED
@@ -74,10 +74,10 @@ def run(
     observer: is told what happens (`hsfl.Observer`). progress: show it on stderr. Without either, warnings are shown.
     report: write `report.html` into the folder, as the command does. plugins: Python files that register methods of your own.
     """
-    chosen = choose(config, settings, data, model, plugins, sections)
+    chosen = config_of_call(config, settings, data, model, plugins, sections)
     chosen.check()
     folder, watching = new_folder(chosen.config) if out is None else Path(out), _observer(observer, progress)
-    summary = loop.run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
+    summary = loop.train_run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
     return Result(**asdict(summary), folder=folder, report=_page(folder, watching) if report else None)
 
 
@@ -116,10 +116,10 @@ def compare(
         raise InputError(f"frameworks are {labels} and seeds {seeds}; give one framework and one seed at least")
     if figures:
         matplotlib()  # before hours of training, not after
-    chosen = choose(config, settings, data, model, plugins, sections)
+    chosen = config_of_call(config, settings, data, model, plugins, sections)
     chosen.check_contenders(labels)
     check_target(target, expected_task(chosen.config, chosen.data).metric)
-    comparing.compare(
+    comparing.run_contenders(
         chosen.config,
         labels,
         folder,

@@ -57,7 +57,7 @@ def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence
     console.print(table, crop=False)
 
 
-def report(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
+def show_answer(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
     """Show the answer to people: a line for the round, a row for each client."""
     if answer.kept.any():
         text = (
@@ -134,4 +134,4 @@ def allocate_command(
     if json_:
         print_json(answer.to_dict())
     else:
-        report(answer, one_round, out_console)
+        show_answer(answer, one_round, out_console)

@@ -31,8 +31,8 @@ def _authority(folder: Path) -> "Authority":
     return Authority(folder)
 
 
-@commands.command(epilog="Example: `hsfl certs init`, then `hsfl certs add ward-1` for each device")
-def init(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
+@commands.command("init", epilog="Example: `hsfl certs init`, then `hsfl certs add ward-1` for each device")
+def init_command(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
     """Make a CA, and the bundles of the main and the edge server."""
     with one_line_errors():
         need_deploy_extra()
@@ -43,8 +43,8 @@ def init(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = Fals
     _tell(authority, issued, as_json)
 
 
-@commands.command(epilog="Example: `hsfl certs add ward-1`, then copy certs/ward-1 to the device")
-def add(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
+@commands.command("add", epilog="Example: `hsfl certs add ward-1`, then copy certs/ward-1 to the device")
+def add_command(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
     """Issue a certificate for a new device, by the CA that is there."""
     with one_line_errors():
         authority = _authority(folder)
@@ -52,8 +52,8 @@ def add(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: 
     _tell(authority, issued, as_json)
 
 
-@commands.command(epilog="Example: `hsfl certs renew` once a month, or `hsfl certs renew ward-1`")
-def renew(
+@commands.command("renew", epilog="Example: `hsfl certs renew` once a month, or `hsfl certs renew ward-1`")
+def renew_command(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names; by default all whose certificate expires within 30 days.")
     ] = None,
@@ -73,9 +73,10 @@ def renew(
 
 
 @commands.command(
-    epilog="Example: `hsfl certs revoke ward-1`, then copy certs/authority/denylist.txt to the servers' bundles"
+    "revoke",
+    epilog="Example: `hsfl certs revoke ward-1`, then copy certs/authority/denylist.txt to the servers' bundles",
 )
-def revoke(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
+def revoke_command(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Put a device's certificates on the denylist. Running servers reread the denylist and end the device's streams."""
     with one_line_errors():
         authority = _authority(folder)
@@ -89,7 +90,7 @@ def revoke(name: Name, folder: Folder = Path("certs"), as_json: Json = False) ->
 
 
 @commands.command("list")
-def list_(folder: Folder = Path("certs"), as_json: Json = False) -> None:
+def list_command(folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Show every certificate with its expiry and state."""
     with one_line_errors():
         authority = _authority(folder)

@@ -24,13 +24,14 @@ commands = typer.Typer()
 
 
 @commands.command(
+    "compare",
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
     "- `hsfl compare demo -f fl -f fl,options.fl.needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
-    "with and without the clients that cannot hold the model"
+    "with and without the clients that cannot hold the model",
 )
-def compare(
+def compare_command(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     frameworks: Annotated[
         list[str] | None,
@@ -98,7 +99,7 @@ def compare(
         if not quiet:
             say_compiling(console, [contender(base, label).allocation.policy for label in labels])
         try:
-            comparing.compare(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
+            comparing.run_contenders(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -73,7 +73,7 @@ def load_plugins(files: list[str] | None) -> list[str]:
     if files:
         from hsfl import plugins
 
-        plugins.load_all(files)
+        plugins.load_plugins_of(files)
     return files or []
 
 
@@ -120,11 +120,11 @@ def one_line_errors() -> Iterator[None]:
 def _words(error: BaseException) -> str | None:
     """What to say of an error that is no mistake of this package; None for such a mistake, which is shown with its
     traceback."""
-    from hsfl.plugins import explain
+    from hsfl.plugins import explain_failure
 
     if isinstance(error, RuntimeError) and "allocate memory" in str(error):
         return "not enough memory for this; choose smaller images, batches or models"
-    if (words := explain(error)) is not None:
+    if (words := explain_failure(error)) is not None:
         return words
     return f"{error}; check the place and try again" if isinstance(error, OSError) else None
 

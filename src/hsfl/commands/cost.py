@@ -16,11 +16,12 @@ MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 
 
 @commands.command(
+    "cost",
     epilog="Examples:\n\n- `hsfl cost resnet18 --input 3,32,32`\n"
     "- `hsfl cost my_file.py:build --input 3,224,224`\n"
-    "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`"
+    "- `hsfl cost mobilenet_v2 --input 3,224,224 --classes 1000 --save mobilenet.json`",
 )
-def cost(
+def cost_command(
     model: Annotated[
         str,
         typer.Argument(
@@ -44,7 +45,7 @@ def cost(
 ) -> None:
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
-        from hsfl.models.cost_table import measure
+        from hsfl.models.cost_table import measure_cost
         from hsfl.models.sample_fit import check_example, example
         from hsfl.models.zoo import build, build_from
         from hsfl.plugins import function_of
@@ -60,7 +61,7 @@ def cost(
             options = read_options(changes, plugin, [model]).of(model)
             split_model = build(model, shape, classes, norm, stem, options=options)
         check_example(split_model, example(shape))
-        table = measure(split_model, shape, batch_size)
+        table = measure_cost(split_model, shape, batch_size)
         if save is not None:
             table.save(save)
     if as_json:

@@ -90,13 +90,13 @@ def data_show(
     """
     with one_line_errors():
         from hsfl.config import read_config
-        from hsfl.data.registry import describe, samples_of_clients
+        from hsfl.data.registry import class_counts_of, samples_of_clients
         from hsfl.runs.client_data import read_data
 
         words = [*(changes or []), f"data.name={quoted(name)}"]
         words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
         dataset = read_data(read_config(None, words, plugin or ()))
-        counts, held = describe(dataset), samples_of_clients(dataset)
+        counts, held = class_counts_of(dataset), samples_of_clients(dataset)
     shape = "x".join(map(str, dataset.train_x.shape[1:]))
     if as_json:
         classes = [count._asdict() for count in counts]

@@ -10,7 +10,7 @@ from hsfl.commands.console import Changes, Json, Plugins, err_console, one_line_
 from hsfl.commands.cost import read_shape
 from hsfl.errors import InputError
 from hsfl.formats import size
-from hsfl.quantities import parse, say
+from hsfl.quantities import parse_quantity, quantity_text
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
@@ -22,13 +22,14 @@ UNSTEADY = 0.25  # spread above which other work was likely in the way
 
 
 @commands.command(
+    "measure",
     epilog="Examples:\n\n"
     "- `hsfl measure --model resnet18 --input 3,64,64 -o fleet.toml --name ward-1 --up 100Mbps --down 100Mbps`\n"
     "- `hsfl measure my.toml --server -o fleet.toml` on the main server\n"
     "- `hsfl measure` prints an entry and writes nothing\n\n"
-    "docs/fleet.md goes from six workstations to a plan and a run."
+    "docs/fleet.md goes from six workstations to a plan and a run.",
 )
-def measure(
+def measure_command(
     config: Annotated[str | None, typer.Argument(help="A config whose model and batches are trained.")] = None,
     changes: Changes = None,
     model: Annotated[str | None, typer.Option(help="A model's name; short for --set model.name=NAME.")] = None,
@@ -133,7 +134,7 @@ def _check(own: str, server: bool, name: str | None, up: str | None, down: str |
         raise InputError(f"--name is {own!r}; give up to 60 characters, such as ward-1")
     for option, value in (("--up", up), ("--down", down)):
         try:
-            parse("rate", value) if value is not None else None
+            parse_quantity("rate", value) if value is not None else None
         except InputError as error:
             raise InputError(f"{option} is {value!r}; {error}") from None
 
@@ -145,8 +146,8 @@ def _say(speed: "Speed", note: str, memory_bits: float | None) -> None:
     lines = [
         f"{note}: {speed.num_steps} steps of training on {threads} thread{'s' if threads > 1 else ''} (OMP_NUM_THREADS changes that)",
         f"a step takes {speed.step_s:.4g} s (half of them {speed.low_s:.4g} to {speed.high_s:.4g} s), that is "
-        f"{speed.samples_per_s:.4g} samples/s of {say(speed.flops_per_sample, 'FLOP')} each, forward and backward",
-        f"compute: training reaches {say(speed.flops_per_s, 'FLOP/s')}",
+        f"{speed.samples_per_s:.4g} samples/s of {quantity_text(speed.flops_per_sample, 'FLOP')} each, forward and backward",
+        f"compute: training reaches {quantity_text(speed.flops_per_s, 'FLOP/s')}",
     ]
     if memory_bits is not None:
         whole = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"

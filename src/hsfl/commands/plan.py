@@ -53,7 +53,7 @@ def read_device(text: str) -> dict[str, float]:
         if name in device:
             raise InputError(f"--device gives {name} twice; keep one of them")
         try:
-            device[name] = quantities.parse(KINDS[name], value)
+            device[name] = quantities.parse_quantity(KINDS[name], value)
         except InputError as error:
             raise InputError(f"--device {name} is {value!r}; {error}") from None
     if "cpu" in device and "compute" in device:
@@ -93,7 +93,7 @@ def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str,
     out_console.print(
         f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
-        f"{quantities.say(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
+        f"{quantities.quantity_text(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
     )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
     names |= {"model_up": "model\nup", "model_down": "model\ndown"}
@@ -132,13 +132,14 @@ SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each clie
 
 
 @commands.command(
+    "plan",
     epilog="Examples:\n\n"
     "- `hsfl plan paper-cifar10` plans for the paper's fleet and radio\n"
     "- `hsfl plan --cost resnet18.json --set fleet.num_clients=5 --json`\n"
     "- `hsfl plan --set network.kind=measured --set network.main_up_bps=5e6 --set network.main_down_bps=2e7`\n"
-    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut is best for one device'
+    '- `hsfl plan --device "cpu=5GHz,memory=1GiB,up=5Mbps,down=20Mbps"` says which cut is best for one device',
 )
-def plan(
+def plan_command(
     config: Annotated[str | None, typer.Argument(help="A preset's name, or a .toml or .json file.")] = None,
     changes: Changes = None,
     plugin: Plugins = None,
@@ -259,12 +260,12 @@ def _expect(
     samples_per_client: int | None,
 ) -> "Survey":
     """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, usual ones."""
-    from hsfl.runs.client_data import expect
+    from hsfl.runs.client_data import expected_samples
 
     size = None if shape is None else read_shape(shape)
     if not has_config and not settings.data.model_fields_set:
         size, classes, samples_per_client = size or SHAPE, classes or CLASSES, samples_per_client or SAMPLES
-    return expect(
+    return expected_samples(
         settings,
         shape=size,
         num_classes=classes,

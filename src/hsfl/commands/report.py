@@ -17,12 +17,13 @@ NAME = "report.html"
 
 
 @commands.command(
+    "report",
     epilog="Examples:\n\n"
     "- `hsfl report runs/mnist` writes runs/mnist/report.html\n"
     "- `hsfl report runs/compare runs/mine -o all.html` puts a comparison and a run on one page\n"
-    "- `hsfl report --watch runs/mnist` shows the run while it is under way"
+    "- `hsfl report --watch runs/mnist` shows the run while it is under way",
 )
-def report(
+def report_command(
     folders: Annotated[
         list[Path], typer.Argument(help="Folders of runs, of comparisons, of sweeps, or of hsfl plan --out.")
     ],

@@ -33,6 +33,7 @@ BESIDE = ("rates", "norms")  # not in the paper, and not part of `all`
 
 
 @commands.command(
+    "reproduce",
     epilog="Examples:\n\n"
     "- `hsfl reproduce fig4` takes some minutes and needs no data\n"
     "- `hsfl reproduce all --scale smoke --data-dir DATA` shows in a minute or two that everything runs\n"
@@ -41,9 +42,9 @@ BESIDE = ("rates", "norms")  # not in the paper, and not part of `all`
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training\n"
     "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place\n"
-    "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models"
+    "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models",
 )
-def reproduce(
+def reproduce_command(
     what: Annotated[
         str,
         typer.Argument(
@@ -132,9 +133,15 @@ def reproduce(
 def _run(
     name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
-    from hsfl.experiments import fig1, fig3, gains, norms, rates, when
-    from hsfl.experiments.latency import fig4, fig5
-    from hsfl.experiments.table1 import table1
+    from hsfl.experiments.fig1 import reproduce_fig1
+    from hsfl.experiments.fig3 import reproduce_fig3
+    from hsfl.experiments.gains import reproduce_gains
+    from hsfl.experiments.latency.fig4 import reproduce_fig4
+    from hsfl.experiments.latency.fig5 import reproduce_fig5
+    from hsfl.experiments.norms import DATA, reproduce_norms
+    from hsfl.experiments.rates import reproduce_rates
+    from hsfl.experiments.table1.table1 import reproduce_table1
+    from hsfl.experiments.when import reproduce_when
     from hsfl.runs.progress import observer
 
     def say(text: str) -> None:
@@ -142,18 +149,20 @@ def _run(
             console.print(f"{name}: {text}", soft_wrap=True)
 
     if name in ("fig1", "fig4", "fig5"):
-        return {"fig1": fig1, "fig4": fig4, "fig5": fig5}[name].run(folder, scale, seeds, say)
+        reproduce_figure = {"fig1": reproduce_fig1, "fig4": reproduce_fig4, "fig5": reproduce_fig5}[name]
+        return reproduce_figure(folder, scale, seeds, say)
     if name == "when":
-        return when.run(folder, scale, seeds, say, words["together"].jobs)
+        return reproduce_when(folder, scale, seeds, say, words["together"].jobs)
     watched = {**words, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
-        return fig3.run(folder, scale, seeds, say, **{**watched, "datasets": (_one_of(words["datasets"], "ham10000"),)})
+        return reproduce_fig3(
+            folder, scale, seeds, say, **{**watched, "datasets": (_one_of(words["datasets"], "ham10000"),)}
+        )
     if name == "norms":
         own = {name: words[name] for name in ("data_dir", "shipped", "together")}
-        return norms.run(folder, scale, seeds, say, data=_one_of(words["datasets"], norms.DATA), **own)
-    return {"table1": table1, "gains": gains, "when": when, "rates": rates}[name].run(
-        folder, scale, seeds, say, **watched
-    )
+        return reproduce_norms(folder, scale, seeds, say, data=_one_of(words["datasets"], DATA), **own)
+    reproduce_study = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}[name]
+    return reproduce_study(folder, scale, seeds, say, **watched)
 
 
 def _one_of(datasets: tuple[str, ...], usual: str) -> str:

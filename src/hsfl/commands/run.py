@@ -32,6 +32,7 @@ commands = typer.Typer()
 
 
 @commands.command(
+    "run",
     epilog="Examples:\n\n"
     "- `hsfl run demo` trains ten clients with different cuts on scikit-learn's digits\n"
     "- `hsfl run paper-cifar10 --framework fl --out runs/fl --data-dir DIR`\n"
@@ -39,9 +40,9 @@ commands = typer.Typer()
     "- `hsfl run --resume --out runs/fl` goes on where that run stopped\n"
     "- `hsfl run runs/fl` makes that run again, in a new folder\n"
     "- `hsfl run --plan plan/plan.json` runs what `hsfl plan my.toml --out plan` planned\n"
-    "- `hsfl run my.toml --plugin my_method.py` trains with a method of your own"
+    "- `hsfl run my.toml --plugin my_method.py` trains with a method of your own",
 )
-def run(
+def run_command(
     config: Annotated[
         str | None,
         typer.Argument(
@@ -86,7 +87,7 @@ def run(
         console = err_console if as_json else out_console
         if not quiet:
             say_compiling(console, [settings.allocation.policy])
-        summary = loop.run(settings, folder, resume, observer(console, quiet))
+        summary = loop.train_run(settings, folder, resume, observer(console, quiet))
     page = page_beside(folder)
     if as_json:
         print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})
@@ -141,8 +142,8 @@ def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
     out_console.print(advice.get(summary.status, f"results are in {folder}"), soft_wrap=True)
 
 
-@commands.command(epilog="Example: `hsfl evaluate runs/fl --which best --json`")
-def evaluate(
+@commands.command("evaluate", epilog="Example: `hsfl evaluate runs/fl --which best --json`")
+def evaluate_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     which: Annotated[str, typer.Option(help="The model of the best or of the last round: best or last.")] = "last",
     plugin: Plugins = None,
@@ -172,8 +173,8 @@ def evaluate(
     out_console.print(table)
 
 
-@commands.command(epilog="Example: `hsfl export runs/fl --format onnx --to model.onnx`")
-def export(
+@commands.command("export", epilog="Example: `hsfl export runs/fl --format onnx --to model.onnx`")
+def export_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     format: Annotated[str, typer.Option(help="safetensors, torchscript or onnx.")] = "safetensors",
     to: Annotated[Path | None, typer.Option(help="The file to write; by default a file in the run's folder.")] = None,

@@ -49,8 +49,8 @@ def _say_end(log: "Log", json_log: bool, words: str, **fields: Any) -> None:
         out_console.print(words)
 
 
-@serving.command(epilog="Example: `hsfl serve main main.toml`")
-def main(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+@serving.command("main", epilog="Example: `hsfl serve main main.toml`")
+def serve_main_command(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
     """Run the main server: it plans, trains the clients' tails, and writes the run folder."""
     with one_line_errors():
         need_deploy_extra()
@@ -67,8 +67,8 @@ def main(settings: Settings, insecure: Insecure = False, json_log: JsonLog = Fal
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
 
-@serving.command(epilog="Example: `hsfl serve edge edge.toml`")
-def edge(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+@serving.command("edge", epilog="Example: `hsfl serve edge edge.toml`")
+def serve_edge_command(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
     """Run the edge server: it hands out heads, takes them back, and swaps sums with the main server."""
     with one_line_errors():
         need_deploy_extra()
@@ -82,8 +82,8 @@ def edge(settings: Settings, insecure: Insecure = False, json_log: JsonLog = Fal
     _say_end(log, json_log, "told to end", why="told to end")
 
 
-@commands.command(epilog="Example: `hsfl client ward-1.toml`")
-def client(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
+@commands.command("client", epilog="Example: `hsfl client ward-1.toml`")
+def client_command(settings: Settings, insecure: Insecure = False, json_log: JsonLog = False) -> None:
     """Take part from this device, with its own data, until the main server has no more rounds."""
     with one_line_errors():
         need_deploy_extra()
@@ -97,8 +97,8 @@ def client(settings: Settings, insecure: Insecure = False, json_log: JsonLog = F
     _say_end(log, json_log, why, why=why)
 
 
-@commands.command(epilog="Example: `hsfl status main.toml --json`")
-def status(settings: Settings, insecure: Insecure = False, as_json: Json = False) -> None:
+@commands.command("status", epilog="Example: `hsfl status main.toml --json`")
+def status_command(settings: Settings, insecure: Insecure = False, as_json: Json = False) -> None:
     """Ask a running main server who is connected, with which cut, how long phases took, and who was dropped."""
     with one_line_errors():
         need_deploy_extra()
@@ -151,7 +151,7 @@ def _describe(record: "RoundRecord", rounds: int) -> str:
 
 
 @commands.command("deploy-demo", epilog="Example: `hsfl deploy-demo --out runs/deploy-demo`")
-def deploy_demo(
+def deploy_demo_command(
     out: Annotated[Path, typer.Option(help="A new folder for certificates, settings, logs and the run.")] = Path(
         "runs/deploy-demo"
     ),

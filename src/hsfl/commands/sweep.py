@@ -24,13 +24,14 @@ commands = typer.Typer()
 
 
 @commands.command(
+    "sweep",
     epilog="Examples:\n\n"
     "- `hsfl sweep demo network.subchannel_hz=0.5e6,1e6,2e6 -f hsfl -f fl --seeds 3`\n"
     "- `hsfl sweep paper-cifar10 fleet.heterogeneity=0,0.5,1 fleet.num_clients=5,10 --plan-only` times a grid and trains "
     "nothing\n"
-    "- `hsfl sweep my.toml train.lr=0.001,0.01,0.1 --jobs 2 --metric best_accuracy --metric train_loss`"
+    "- `hsfl sweep my.toml train.lr=0.001,0.01,0.1 --jobs 2 --metric best_accuracy --metric train_loss`",
 )
-def sweep(
+def sweep_command(
     words: Annotated[
         list[str],
         typer.Argument(
@@ -110,7 +111,7 @@ def sweep(
         from hsfl.runs.studies.run_many import (
             Told,  # here, because torch takes seconds to load, and a typo should not wait for it
         )
-        from hsfl.runs.studies.sweep_runs import sweep as make_sweep
+        from hsfl.runs.studies.sweep_runs import run_sweep as make_sweep
 
         if not quiet:
             say_compiling(console, [contender(each, label).allocation.policy for each in points for label in labels])

@@ -20,7 +20,7 @@ from hsfl import fleet_file
 from hsfl.config.explain import config_fields, fields_of, unknown_field
 from hsfl.config.sections import RunConfig
 from hsfl.errors import InputError, explain
-from hsfl.plugins import OPTIONS, find, load_all
+from hsfl.plugins import OPTIONS, find_installed, load_plugins_of
 
 RUN_CONFIG = "config.json"  # of a run folder
 INPUTS = "inputs"  # the part of a run folder that holds copies of files that its config names
@@ -79,7 +79,7 @@ def count_devices(tree: dict[str, Any]) -> None:
     if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
         return
     if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
-        fleet["num_clients"] = len(fleet_file.read(fleet["file"]).devices)
+        fleet["num_clients"] = len(fleet_file.read_fleet_file(fleet["file"]).devices)
 
 
 YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
@@ -106,7 +106,7 @@ def read_config(
     plugins: files to load first. The files that the config names are loaded, too (a run folder's `config.json` may name
         none), and so is an installed plugin for each name that is not built in.
     """
-    load_all(plugins)
+    load_plugins_of(plugins)
     tree, of_a_run = _found(source)
     if of_a_run and tree.get("plugins"):
         raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
@@ -158,14 +158,14 @@ def with_changes(config: RunConfig, changes: Iterable[str], look: bool = True) -
     for change in changes:
         _apply(tree, change)
         _apply(typed, change)
-    load_all(config.plugins)
+    load_plugins_of(config.plugins)
     _load_plugins(typed, look=look)
     return parse_config(tree)
 
 
 def resolved(config: RunConfig) -> RunConfig:
     """The config with its plugins loaded and their options checked."""
-    load_all(config.plugins)
+    load_plugins_of(config.plugins)
     return parse_config(config.model_dump(mode="json") | {"plugins": list(config.plugins)})
 
 
@@ -200,14 +200,14 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
     A tree of the wrong form is not told here but where it is checked."""
     files = tree.get("plugins", ())
     if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
-        load_all(files)
+        load_plugins_of(files)
     if look:
         sections = {name: part for name, part in tree.items() if isinstance(part, Mapping)}
         places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
         words = [part for name in names if isinstance(name, str) for part in name.partition(":")[0].split("+")]
         for name in dict.fromkeys([*words, *sections.get("options", {})]):
-            find(str(name))
+            find_installed(str(name))
 
 
 def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:

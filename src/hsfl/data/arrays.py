@@ -27,7 +27,7 @@ def as_numbers(what: str, value: Any) -> np.ndarray:
     """An array of numbers or of truth values."""
     array = as_array(what, value)
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-        raise InputError(f"{what} is {short(value)}, which is no array of numbers; convert it")
+        raise InputError(f"{what} is {short_description(value)}, which is no array of numbers; convert it")
     return array
 
 
@@ -36,10 +36,10 @@ def as_array(what: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
-        raise InputError(f"{what} is {short(value)}, which is no array of numbers; convert it") from None
+        raise InputError(f"{what} is {short_description(value)}, which is no array of numbers; convert it") from None
 
 
-def short(value: Any) -> str:
+def short_description(value: Any) -> str:
     """What a value is, with its shape where it has one."""
     shape = getattr(value, "shape", None)
     return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
@@ -85,7 +85,7 @@ def token_numbers(what: str, value: Any) -> np.ndarray:
     x = as_numbers(what, value)
     if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
         raise InputError(
-            f"{what} is {short(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
+            f"{what} is {short_description(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
         )
     if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
         place = np.unravel_index(int(wrong.argmax()), x.shape)
@@ -124,7 +124,7 @@ class Side(NamedTuple):
     y: Any
 
 
-def checked(
+def checked_arrays(
     where: str,
     train: Side,
     test: Side | None = None,
@@ -158,7 +158,7 @@ def checked(
     if len(x) == 2:
         return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders, row.name, vocabulary)
     strata = y[0] if by_class else np.zeros(len(y[0]), np.int64)
-    held = held_out(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
+    held = held_out_samples(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
     kept = None if holder is None else holder[~held]
     about = (names, normalise, kept, holders, row.name, vocabulary)
     return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], *about)
@@ -211,7 +211,7 @@ def raw_labels(what: str, value: Any) -> np.ndarray:
             "; y.astype(int) makes whole numbers of them, or set the task to regression" if y.dtype.kind == "f" else ""
         )
         raise InputError(
-            f"{what} is {short(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
+            f"{what} is {short_description(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
         )
     if y.ndim != 1:
         way_out = (
@@ -278,7 +278,9 @@ def client_numbers(what: str, value: Any, num_samples: int) -> tuple[np.ndarray,
     if ids.dtype.kind == "O" and all(isinstance(name, str) for name in ids.ravel()):
         ids = ids.astype(str)
     if ids.dtype.kind not in "iuU" or ids.ndim != 1:
-        raise InputError(f"{what} is {short(value)} of {ids.dtype}; give one whole number or name for each sample")
+        raise InputError(
+            f"{what} is {short_description(value)} of {ids.dtype}; give one whole number or name for each sample"
+        )
     if len(ids) != num_samples:
         raise InputError(f"{what} has {len(ids)} entries for {num_samples} samples; give one for each sample")
     if ids.dtype.kind == "U" and (empty := np.char.strip(ids) == "").any():
@@ -293,7 +295,7 @@ def client_numbers(what: str, value: Any, num_samples: int) -> tuple[np.ndarray,
     return index.astype(np.int64), tuple(words)
 
 
-def held_out(where: str, labels: np.ndarray, clients: np.ndarray | None, fraction: float) -> np.ndarray:
+def held_out_samples(where: str, labels: np.ndarray, clients: np.ndarray | None, fraction: float) -> np.ndarray:
     """Which samples are for testing, [n] bool: that part of each class and, within it, of each client's share.
 
     The same in every run. A class of two samples or more is on both sides.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.data.arrays import Side, checked
+from hsfl.data.arrays import Side, checked_arrays
 from hsfl.data.readers.reader import Arrays
 from hsfl.data.registry import Dataset, limited, make_dataset
 from hsfl.errors import InputError
@@ -43,7 +43,7 @@ def dataset(
     if test_x is not None and test_fraction is not None:
         raise InputError(f"test_fraction is {test_fraction} beside test_x; leave one of them out")
     test = None if test_x is None else Side("test_x", test_x, "test_y", test_y)
-    arrays = checked(
+    arrays = checked_arrays(
         "",
         Side("x", x, "y", y),
         test,

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hsfl import plugins
-from hsfl.data.arrays import Side, checked, client_numbers, feature_statistics
+from hsfl.data.arrays import Side, checked_arrays, client_numbers, feature_statistics
 from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
-from hsfl.data.readers.reader import Arrays, FileSettings, Request, resized
+from hsfl.data.readers.reader import Arrays, FileSettings, Request, resized_array
 from hsfl.errors import InputError, known
 from hsfl.rng import stream
 from hsfl.tasks import DEFAULT, find_task
@@ -66,7 +66,7 @@ class OwnReader:
         train = Side("train_x", answer[0], "train_y", answer[1])
         test = Side("test_x", answer[2], "test_y", answer[3])
         classes = answer[4] if len(answer) == 5 else None
-        return checked(
+        return checked_arrays(
             f"data set {self.name!r}: ", train, test, classes=classes, normalise=self.normalise, task=self.task
         )
 
@@ -75,14 +75,14 @@ Reader = Callable[[Request], Arrays]
 
 READERS: dict[str, Reader] = {
     "mnist": idx.read_mnist,
-    "cifar10": cifar10.read,
-    "ham10000": ham10000.read,
-    "digits": digits.read,
+    "cifar10": cifar10.read_cifar10,
+    "ham10000": ham10000.read_ham10000,
+    "digits": digits.read_digits,
     "idx": idx.read_any,  # idx:PATH
-    "folder": image_folder.read,  # folder:PATH
-    "npz": npz.read,  # npz:PATH
-    "csv": csv_table.read,  # csv:PATH
-    "text": text.read,  # text:PATH
+    "folder": image_folder.read_image_folder,  # folder:PATH
+    "npz": npz.read_npz,  # npz:PATH
+    "csv": csv_table.read_csv,  # csv:PATH
+    "text": text.read_text,  # text:PATH
     "pydoc": text.read_pydoc,
 }
 WITH_PATH = {"idx", "folder", "npz", "csv", "text"}
@@ -106,7 +106,7 @@ def register_dataset(
     if not callable(read):
         raise InputError(f"data set {name!r} is read by {read!r}; give a function of one argument, the request")
     plugins.check_call(f"data set {name!r}", read, "request")
-    plugins.add("data set", READERS, name, OwnReader(name, read, normalise, task), options)
+    plugins.register_name("data set", READERS, name, OwnReader(name, read, normalise, task), options)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class ClassCount(NamedTuple):
     num_test: int
 
 
-def load(
+def load_dataset(
     name: str,
     data_dir: str | Path | None = None,
     limit: int | None = None,
@@ -239,7 +239,7 @@ def find_data_dir(data_dir: str | Path | None = None) -> Path:
     return Path(pooch.os_cache("hsfl"))
 
 
-def describe(dataset: Dataset) -> list[ClassCount]:
+def class_counts_of(dataset: Dataset) -> list[ClassCount]:
     """How many samples each class has, in the order of the labels, or how many have each label; other targets have one row for all."""
     if dataset.targets == "labels":
         had = zip(dataset.classes, dataset.train_y.sum(axis=0), dataset.test_y.sum(axis=0))
@@ -297,7 +297,7 @@ def _finished(arrays: Arrays, image_size: int | None) -> Arrays:
     """Images of the wanted size, in memory that torch takes without a copy or a warning."""
     train_x, test_x = arrays.train_x, arrays.test_x
     if image_size is not None:
-        train_x, test_x = resized(train_x, image_size), resized(test_x, image_size)
+        train_x, test_x = resized_array(train_x, image_size), resized_array(test_x, image_size)
     y_type = np.float32 if arrays.train_y.dtype.kind == "f" else np.int64
     return arrays._replace(
         train_x=np.require(train_x, train_x.dtype, ["C", "W"]),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from grpc import aio
 
-from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate
+from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.device_data import ClientSetup, prepare_setup
 from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
@@ -17,8 +17,8 @@ from hsfl.deploy.trust.bundle import without_folder
 from hsfl.deploy.wire.client_messages import Evaluate, Hello, Leave, OwnSpeeds, Ready, Round, RoundOver, Stop, Welcome
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_rates
-from hsfl.deploy.wire.messages import expect, expect_any, pack
-from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read
+from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
 from hsfl.training.step import Part
@@ -108,8 +108,8 @@ class ClientProcess:
         name = self.settings.name
         self.channels = self._open_channels()
         call = self.channels.main.stream("Attend")
-        await call.write(pack(Hello(name)))
-        welcome, _ = expect(await read(call), Welcome)
+        await call.write(pack_message(Hello(name)))
+        welcome, _ = expect_message(await read_message(call), Welcome)
         setup = self.setup
         if setup is None or (setup.seat != welcome.seat and not self.joined):
             setup = self.setup = await self._prepare(call, welcome)
@@ -117,13 +117,13 @@ class ClientProcess:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
         self.measured = self.measured or await self._measure(setup)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
-        await call.write(pack(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
+        await call.write(pack_message(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
         self.call, self.joined = call, True
         self.main_is_there.set()
         backoff.reset()
         self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
         while True:
-            message, _ = expect_any(await read(call), Round, RoundOver, Evaluate, Stop)
+            message, _ = expect_any_message(await read_message(call), Round, RoundOver, Evaluate, Stop)
             if isinstance(message, Stop):
                 await self._abandon()
                 return message.why
@@ -153,7 +153,7 @@ class ClientProcess:
             setup: ClientSetup = await self._compute(prepare_setup, self.settings, welcome)
         except InputError as error:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await call.write(pack(Leave(scrubbed(str(error)))))
+                await call.write(pack_message(Leave(scrubbed(str(error)))))
                 await call.done_writing()
                 await asyncio.wait_for(
                     call.read(), LEAVE_S
@@ -258,7 +258,7 @@ class ClientProcess:
     async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         """Let the client's test samples judge the averaged model. If this fails, only the other clients' samples do."""
         try:
-            num_samples = await evaluate(setup, order, channels, self._compute)
+            num_samples = await evaluate_head(setup, order, channels, self._compute)
             self.log.event("test samples counted", round=order.round, samples=num_samples)
         except (WireError, aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError) as error:
             why = error.code().name.lower() if isinstance(error, aio.AioRpcError) else str(error)
@@ -271,7 +271,7 @@ class ClientProcess:
         await self._abandon()
         if self.call is not None:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await self.call.write(pack(Leave("it was told to end")))
+                await self.call.write(pack_message(Leave("it was told to end")))
                 await self.call.done_writing()
         if self.channels is not None:
             await self.channels.close()

@@ -35,9 +35,9 @@ from hsfl.deploy.wire.client_messages import (
     Uploaded,
 )
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import expect, pack
-from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, read_state, send, state_bytes
-from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read
+from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, send, state_bytes, unpack_state
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import num_batches, tally
@@ -89,9 +89,9 @@ class Channels:
 async def fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
     """The head of an attempt, from the edge server. like: a state of the units that the head must have."""
     call = edge.stream("Fetch")
-    await call.write(pack(Fetch(attempt)))
+    await call.write(pack_message(Fetch(attempt)))
     await call.done_writing()
-    return read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+    return unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
 
 
 class RoundWork:
@@ -146,10 +146,10 @@ class RoundWork:
 
         async def work() -> None:
             call = (await self.channels()).edge.stream("Upload")
-            await call.write(pack(Upload(self.job.order.attempt)))
+            await call.write(pack_message(Upload(self.job.order.attempt)))
             await send(call, state_bytes(head))
             await call.done_writing()
-            expect(await read(call), Uploaded)
+            expect_message(await read_message(call), Uploaded)
 
         await self._again(work, refusal_ends=False)
 
@@ -158,8 +158,8 @@ class RoundWork:
 
         async def work() -> int:
             call = self.job.call = (await self.channels()).main.stream("Train")
-            await call.write(pack(Enter(self.job.order.attempt)))
-            entered, _ = expect(await read(call), Entered)
+            await call.write(pack_message(Enter(self.job.order.attempt)))
+            entered, _ = expect_message(await read_message(call), Entered)
             return entered.step
 
         return await self._again(work, refusal_ends=True)
@@ -175,7 +175,7 @@ class RoundWork:
                     if expected not in (step, step + 1):
                         raise Abandoned(f"the main server is at step {expected}, this client at {step}")
                 await self.job.call.write(message)
-                return await read(self.job.call)
+                return await read_message(self.job.call)
             except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError) as error:
                 self.job.call = None
                 self.job.check()
@@ -207,7 +207,7 @@ class RoundWork:
             steps, losses.num_samples, float(total), max(took_s - job.exchange_s, 0.0), job.exchange_s, job.model_down_s
         )
         done = 0 if job.order.cut == self.setup.kit.num_units else steps
-        expect(self.wait(self.exchange(done, pack(end))), Ended)
+        expect_message(self.wait(self.exchange(done, pack_message(end))), Ended)
 
     def wait(self, work: Any) -> Any:
         """The result of asynchronous work, for the compute thread."""
@@ -224,8 +224,10 @@ class _Steps:
         """Smashed data and labels go up; the loss and the gradient come down."""
         work, began_s = self.work, time.perf_counter()
         step, self.next_step = self.next_step, self.next_step + 1
-        message = pack(Batch(step), {"smashed": smashed, "labels": y})
-        answer, tensors = expect(work.wait(work.exchange(step, message)), Gradient, tensors=("gradient", "loss"))
+        message = pack_message(Batch(step), {"smashed": smashed, "labels": y})
+        answer, tensors = expect_message(
+            work.wait(work.exchange(step, message)), Gradient, tensors=("gradient", "loss")
+        )
         work.job.exchange_s += time.perf_counter() - began_s
         gradient, loss = tensors["gradient"], tensors["loss"]
         if answer.step != step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
@@ -236,19 +238,19 @@ class _Steps:
 Compute = Callable[..., Awaitable[Any]]  # does work on the compute thread
 
 
-async def evaluate(setup: ClientSetup, order: Evaluate, channels: Channels, compute: Compute) -> int:
+async def evaluate_head(setup: ClientSetup, order: Evaluate, channels: Channels, compute: Compute) -> int:
     """Send all test samples through the averaged model; returns how many there are."""
     call = channels.main.stream("Evaluate")
     try:
-        await call.write(pack(Enter(order.attempt)))
+        await call.write(pack_message(Enter(order.attempt)))
         head = await fetch_head(channels.edge, order.attempt, setup.kit.empty(0, order.cut))
         await compute(_load, setup, head)
         test, size = setup.test, setup.kit.config.train.batch_size
         steps = 0 if test is None else num_batches(test, size)
         for step in range(steps):
             await call.write(await compute(_message, setup, test, order.cut, step))
-        await call.write(pack(Evaluated(steps)))
-        expect(await read(call), Ended)
+        await call.write(pack_message(Evaluated(steps)))
+        expect_message(await read_message(call), Ended)
     finally:
         call.cancel()  # so the main server does not wait for a client that gave up; no effect after the end
     return 0 if test is None else len(test)
@@ -266,6 +268,8 @@ def _message(setup: ClientSetup, test: Images, cut: int, step: int) -> bytes:
     if cut == kit.num_units:
         counted = tally(kit.model, test, kit.num_classes, step, size)
         sums = [int(number) for number in counted.sums]
-        return pack(Tallied(step, counted.loss, sums[: kit.num_classes], sums[kit.num_classes :]))
+        return pack_message(Tallied(step, counted.loss, sums[: kit.num_classes], sums[kit.num_classes :]))
     samples = slice(step * size, (step + 1) * size)
-    return pack(Batch(step), {"smashed": kit.model.head(cut)(test.floats(test.x[samples])), "labels": test.y[samples]})
+    return pack_message(
+        Batch(step), {"smashed": kit.model.head(cut)(test.floats(test.x[samples])), "labels": test.y[samples]}
+    )

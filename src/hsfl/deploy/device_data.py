@@ -13,7 +13,7 @@ from hsfl.deploy.model_kit import Kit, make_kit
 from hsfl.deploy.settings import ClientSettings, own_data, received_config
 from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.errors import InputError
-from hsfl.runs.client_data import divide, read_data
+from hsfl.runs.client_data import divide_samples, read_data
 from hsfl.runs.prepare import make_images
 from hsfl.training.batches import ClientData, Feed, Images
 from hsfl.training.speed import Speed, training_speed
@@ -42,7 +42,7 @@ class ClientSetup:
 
 def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
-    plugins.load_all(settings.plugins)
+    plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
     config = received_config(welcome.settings, own_data(settings), simulated)
     dataset = read_data(config)
@@ -55,7 +55,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
         )
     sample_indices = np.arange(len(images))
     if settings.as_client is not None:
-        shares = divide(config, dataset)
+        shares = divide_samples(config, dataset)
         if settings.as_client >= len(shares):
             raise InputError(f"as_client is {settings.as_client} but the run has {len(shares)} clients, from 0")
         sample_indices = shares[settings.as_client]

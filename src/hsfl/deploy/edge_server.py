@@ -27,17 +27,17 @@ from hsfl.deploy.unit_store import Store
 from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import probe
-from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
+    both_results,
     collect,
     most_state_bytes,
     most_sum_bytes,
-    read_state,
     read_sum,
     send,
     state_bytes,
     sum_bytes,
-    together,
+    unpack_state,
 )
 from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
 from hsfl.deploy.wire.transport import Served, must_hear
@@ -73,7 +73,7 @@ def joined(before: UnitState, more: UnitState) -> UnitState:
 
 def checked_head(content: bytes, like: UnitState, most: tuple[float, ...]) -> UnitState:
     """The head in a safetensors file. A number that is not finite, or larger than its unit's `most`, is a WireError."""
-    head = read_state(content, like)
+    head = unpack_state(content, like)
     try:
         check_growth(head, most)
     except Diverged as error:
@@ -121,7 +121,7 @@ class Edge:
 
     async def begin(self, request: bytes, context: Any) -> bytes:
         """Hear what is trained, and answer which rounds and units this server holds."""
-        message, _ = expect(request, Begin)
+        message, _ = expect_message(request, Begin)
         if message != self.begun or self.kit is None:
             config = received_config(message.settings)
             kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
@@ -131,7 +131,7 @@ class Edge:
             self.log.event("the main server is here", rounds=sorted(self.held))
         rounds = sorted(self.held)
         stops = [self.held[round].stop for round in rounds]
-        return pack(Standing(self.instance, self.kit.fingerprint, rounds, stops))
+        return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops))
 
     def _begun(self) -> Kit:
         if self.kit is None:
@@ -141,7 +141,7 @@ class Edge:
     async def take_units(self, messages: Any, context: Any) -> None:
         """Take units that the main server has and this server lacks."""
         kit = self._begun()
-        message, _ = expect(await must_hear(context), TakeUnits)
+        message, _ = expect_message(await must_hear(context), TakeUnits)
         before = self.held.get(message.round)
         if (
             message.start != (before.stop if before is not None else 0)
@@ -149,14 +149,14 @@ class Edge:
         ):
             raise WireError("order", f"units from {message.start} do not follow on what the edge server holds")
         like = kit.empty(message.start, message.stop)
-        more = read_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
+        more = unpack_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
         whole = more if before is None else joined(before, more)
         await self._keep(message.round, whole)
-        await context.write(pack(Done()))
+        await context.write(pack_message(Done()))
 
     async def give_units(self, messages: Any, context: Any) -> None:
         """Send units that the main server lacks, for a new plan or for a snapshot."""
-        message, _ = expect(await must_hear(context), GiveUnits)
+        message, _ = expect_message(await must_hear(context), GiveUnits)
         state = self.held.get(message.round)
         if state is None or not 0 <= message.start <= message.stop <= state.stop:
             raise WireError("order", f"the edge server does not hold units to {message.stop} of round {message.round}")
@@ -165,7 +165,7 @@ class Edge:
     async def open(self, request: bytes, context: Any) -> bytes:
         """Begin a round, or hand out heads for an evaluation."""
         self._begun()
-        message, _ = expect(request, Open)
+        message, _ = expect_message(request, Open)
         state, deepest = self.held.get(message.round), max((seat.cut for seat in message.seats), default=0)
         if state is None or state.stop < deepest:
             raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
@@ -176,7 +176,7 @@ class Edge:
         event = "evaluation begins" if message.evaluates else "round begins"
         shown_round = message.round if message.evaluates else message.round + 1
         self.log.event(event, round=shown_round, clients=len(message.seats), units=deepest)
-        return pack(Done())
+        return pack_message(Done())
 
     def _round_of(self, attempt: str) -> EdgeRound:
         """The open round. Any other attempt than its own is refused."""
@@ -186,7 +186,7 @@ class Edge:
 
     async def wait(self, request: bytes, context: Any) -> bytes:
         """Tell whose heads are complete and whose were refused, as soon as there is news or the asked time is over."""
-        message, _ = expect(request, Await)
+        message, _ = expect_message(request, Await)
         open_round = self._round_of(message.attempt)
         async with open_round.news:
             try:
@@ -197,7 +197,7 @@ class Edge:
         seats, bad = sorted(open_round.finished), sorted(open_round.refused)
         times = [open_round.model_up_s[seat] for seat in seats]
         reasons, sentences = ([open_round.refused[seat][k] for seat in bad] for k in (0, 1))
-        return pack(
+        return pack_message(
             Have(self.instance, seats, times, bad, reasons, sentences, open_round.up_bytes, open_round.down_bytes)
         )
 
@@ -211,7 +211,7 @@ class Edge:
 
     async def fetch(self, messages: Any, context: Any) -> None:
         """Send a client its head."""
-        message, _ = expect(await must_hear(context), Fetch)
+        message, _ = expect_message(await must_hear(context), Fetch)
         open_round, seat = self._seat(message.attempt)
         head = open_round.state[0 : seat.cut]
         await send(context, state_bytes(head))
@@ -220,7 +220,7 @@ class Edge:
 
     async def upload(self, messages: Any, context: Any) -> None:
         """Take a client's trained head. A head that is refused ends the client's part in the round."""
-        message, _ = expect(await must_hear(context), Upload)
+        message, _ = expect_message(await must_hear(context), Upload)
         open_round, seat = self._seat(message.attempt)
         if seat.seat in open_round.refused:
             raise WireError("stale", f"a head of {seat.name} was refused in this round")
@@ -242,7 +242,7 @@ class Edge:
                 open_round.up_bytes += head.num_bytes
             self.metrics.carried("client_edge", "up", head.num_bytes)
             open_round.news.notify_all()
-        await context.write(pack(Uploaded()))
+        await context.write(pack_message(Uploaded()))
 
     async def _refuse(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
         if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
@@ -262,7 +262,7 @@ class Edge:
 
     async def swap(self, messages: Any, context: Any) -> None:
         """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
-        message, _ = expect(await must_hear(context), Swap)
+        message, _ = expect_message(await must_hear(context), Swap)
         open_round = self._round_of(message.attempt)
         if not set(message.kept) <= open_round.finished.keys() or len(set(message.kept)) < len(message.kept):
             raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
@@ -276,7 +276,7 @@ class Edge:
         }
         self.log.event("round complete", round=open_round.round + 1, clients=len(message.kept))
         self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
-        await context.write(pack(Done()))
+        await context.write(pack_message(Done()))
 
     async def _summed(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
         """The sums of both servers. The main server's comes while this server sums and sends its own."""
@@ -294,7 +294,7 @@ class Edge:
         if message.start >= message.stop:
             return await self.compute.run(lambda: agreed(open_round.state, open_round.finished, sorted(message.kept)))
         limit = most_sum_bytes(open_round.state[message.start : message.stop])
-        content, (server, edge_sum) = await together(collect(lambda: must_hear(context), limit), give())
+        content, (server, edge_sum) = await both_results(collect(lambda: must_hear(context), limit), give())
         await self.compute.run(lambda: server.merge(read_sum(content, edge_sum)))
         return server
 

@@ -31,7 +31,7 @@ from hsfl.deploy.trust.identity import check_name, role_of
 from hsfl.deploy.wire.transport import listen
 from hsfl.errors import InputError
 from hsfl.files import writing
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.client_data import read_data, sample_facts
 from hsfl.runs.folder import LOCK, RunFolder, check_same_run, lock
@@ -116,7 +116,7 @@ def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None
 def _planner(kit: Kit, log: Log) -> Planner:
     """A planner that knows what each cut costs and how fast this machine is."""
     train, shape = kit.config.train, kit.input_shape
-    cost = measure(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
+    cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
     return Planner(kit.config, cost, speed.flops_per_s, log)
 
@@ -139,7 +139,7 @@ def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
 
 async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     """Run the edge server until it is told to end."""
-    plugins.load_all(settings.plugins)
+    plugins.load_plugins_of(settings.plugins)
     certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

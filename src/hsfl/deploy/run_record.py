@@ -22,7 +22,7 @@ from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
 
 
-def make_record(
+def measured_round_record(
     kit: Kit,
     round: int,
     now_s: float,

@@ -109,7 +109,7 @@ def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
 
 def run_config(settings: MainSettings) -> RunConfig:
     """The settings of the run, from a main server's file."""
-    plugins.load_all(settings.plugins)
+    plugins.load_plugins_of(settings.plugins)
     config = parse_config(_named(settings))
     if config.plugins:
         raise InputError("run.plugins is given; name the files in plugins, beside listen and out")

@@ -10,7 +10,7 @@ from grpc import aio
 from hsfl.deploy.main.handlers import Desk
 from hsfl.deploy.main.server_checkpoint import Keeping
 from hsfl.deploy.settings import MainSettings
-from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import AskStatus, Status
 from hsfl.deploy.wire.transport import Peer
 from hsfl.errors import InputError
@@ -20,8 +20,8 @@ def status_handler(desk: Desk, keeping: Keeping) -> Callable[[bytes, Any], Any]:
     """The handler of Status, for the operator alone: a client learns nothing of others."""
 
     async def handle(request: bytes, context: Any) -> bytes:
-        expect(request, AskStatus)
-        return pack(Status(json.dumps(status_report(desk, keeping), allow_nan=False)))
+        expect_message(request, AskStatus)
+        return pack_message(Status(json.dumps(status_report(desk, keeping), allow_nan=False)))
 
     return handle
 
@@ -88,7 +88,7 @@ async def ask_status(settings: MainSettings, certs: Path | None) -> dict[str, An
     """Ask the main server with these settings for its status. certs: the main server's bundle; None is plaintext."""
     peer = Peer(settings.listen.replace("0.0.0.0", "127.0.0.1"), "main", "main", certs)
     try:
-        answer, _ = expect(await peer.ask("Status", pack(AskStatus()), 10.0), Status)
+        answer, _ = expect_message(await peer.ask("Status", pack_message(AskStatus()), 10.0), Status)
     except aio.AioRpcError as error:
         raise InputError(
             f"no status from {settings.listen} ({error.details()}); is hsfl serve main running there?"

@@ -40,7 +40,7 @@ def array_of(tensor: torch.Tensor) -> Crossing:
     return tensor.as_strided((tensor.numel(),), (1,)).numpy(), tensor.shape, tensor.stride()
 
 
-def tensor_of(crossing: Crossing) -> torch.Tensor:
+def stored_tensor(crossing: Crossing) -> torch.Tensor:
     """A tensor over an array of the object store, which many processes read and nobody may write to."""
     array, shape, strides = crossing
     with warnings.catch_warnings():
@@ -52,7 +52,7 @@ def share_tensors() -> None:
     """Let tensors cross the object store as arrays, which all processes of a node read in place."""
     import ray.util  # here, because Ray takes seconds to load
 
-    ray.util.register_serializer(torch.Tensor, serializer=array_of, deserializer=tensor_of)
+    ray.util.register_serializer(torch.Tensor, serializer=array_of, deserializer=stored_tensor)
 
 
 def forget_tensors() -> None:
@@ -77,7 +77,7 @@ class Actor:
         """
         where = f"node {_address()} ({socket.gethostname()}), process {os.getpid()}"
         try:
-            plugins.load_all(specs)
+            plugins.load_plugins_of(specs)
         except Exception as error:
             return where, Failed.by(error)
         return where, versions()

@@ -8,7 +8,7 @@ from hsfl.errors import InputError
 from hsfl.framework_table import copy_per_client_names, method
 
 
-def start(config: RunConfig, say: Callable[[str], None]) -> Engine:
+def start_engine(config: RunConfig, say: Callable[[str], None]) -> Engine:
     """The engine that the config asks for. `say` is told if the framework cannot be spread and is trained in this
     process."""
     engine = config.engine

@@ -96,7 +96,7 @@ class Failed:
     def by(cls, error: BaseException) -> "Failed":
         if isinstance(error, InputError | Diverged):
             return cls(type(error).__name__, str(error))
-        words = plugins.explain(error)
+        words = plugins.explain_failure(error)
         if words is not None:
             return cls("InputError", words)
         return cls("RuntimeError", "".join(traceback.format_exception(error)))

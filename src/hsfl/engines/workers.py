@@ -76,13 +76,13 @@ def lies_in(memory: UnitState, shard: Shard) -> bool:
     return mine == theirs
 
 
-def work(pipe: Connection, specs: list[str], num_threads: int) -> None:
+def worker_life(pipe: Connection, specs: list[str], num_threads: int) -> None:
     """The life of a worker process. Ctrl-C is the run's business; the worker ends when the run is gone."""
     for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(num_threads)
     try:
-        plugins.load_all(specs)
+        plugins.load_plugins_of(specs)
         shared, memory = pipe.recv()
         pipe.send(Taken())
         worker = Worker(shared.setup, pipe.send, memory)
@@ -121,7 +121,7 @@ def no_room(error: BaseException) -> InputError | None:
     )
 
 
-def share(*tensors: torch.Tensor) -> None:
+def share_memory(*tensors: torch.Tensor) -> None:
     """Put tensors into memory that processes share."""
     try:
         for tensor in tensors:
@@ -168,7 +168,9 @@ class Workers(Spread[Process]):
     def _spawn(self) -> Process:
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them
         pipe, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, list(plugins.LOADED), self.num_threads), daemon=True)
+        process = context.Process(
+            target=worker_life, args=(theirs, list(plugins.LOADED), self.num_threads), daemon=True
+        )
         with _ctrl_c_held_back():
             process.start()
         theirs.close()
@@ -177,7 +179,7 @@ class Workers(Spread[Process]):
     def _give_setup(self, setup: Setup) -> None:
         state, whole = Packed.of(self.framework.init().units), setup.task.initial.clone()
         images = (setup.task.feed.images.x, setup.task.feed.images.y, setup.test.x, setup.test.y)
-        share(*images, state.floats, state.ints, whole.floats, whole.ints)
+        share_memory(*images, state.floats, state.ints, whole.floats, whole.ints)
         self.shared, self.state = Shared(setup, state, whole), state.states()
         for helper in self.helpers:
             self._send_shared(helper)
@@ -187,7 +189,7 @@ class Workers(Spread[Process]):
         before it."""
         assert self.shared is not None
         helper.memory = sum_memory(self.shared.whole, 0, self.shared.whole.stop)
-        share(helper.memory.floats, helper.memory.ints)
+        share_memory(helper.memory.floats, helper.memory.ints)
         try:
             helper.pipe.send((self.shared, helper.memory))
         except ConnectionError:

@@ -22,7 +22,7 @@ from hsfl.planning.participation import CutTask
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.compared_runs import display_name
-from hsfl.report.figure_style import save
+from hsfl.report.figure_style import save_figure
 from hsfl.report.gantt import gantt_page, waiting_spans
 from hsfl.runs.records import RoundRecord, Says
 
@@ -41,7 +41,7 @@ def config_of(framework: str) -> RunConfig:
     return with_changes(paper_base(10), [*SMALL, f"framework={framework}"])
 
 
-def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+def reproduce_fig1(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Clock the three rounds and write the figure, its CSV and its table into `out`. `num_seeds` has no effect."""
     known("scale", scale, SCALES)
     claim(out, {"config": config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
@@ -50,8 +50,8 @@ def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
         records, [f"{display_name(one.framework)}: {HOW[one.framework]}" for one in records], fleet_note()
     )
     spans = [row for record in records for row in spans_of(record)]
-    files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save(page, out / "fig1")]
-    trends = find_trends(records, even)
+    files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save_figure(page, out / "fig1")]
+    trends = fig1_trends(records, even)
     text = (
         "### Fig. 1(b): a single round\n\n![a round of SL, SplitFed V1 and HSFL](fig1.png)\n\n"
         + trend_table(trends)
@@ -96,7 +96,7 @@ def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samp
 
 def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[str, object]) -> RoundRecord:
     """The record of a round that was timed and not trained. Where all end together, nobody is the straggler."""
-    waiting_s, (round_s,) = rounded(line.waiting_s), rounded([line.round_s])
+    waiting_s, (round_s,) = rounded_spans(line.waiting_s), rounded_spans([line.round_s])
     together = max(waiting_s) < TOGETHER * round_s
     return RoundRecord(
         round=1,
@@ -118,7 +118,7 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
         straggler=None if together else line.straggler,
         waiting_s=waiting_s,
         phases={
-            phase: {"start_s": rounded(start), "end_s": rounded(end)}
+            phase: {"start_s": rounded_spans(start), "end_s": rounded_spans(end)}
             for phase, start, end in zip(PHASES, line.start_s, line.end_s)
             if (end > start).any()
         },
@@ -127,7 +127,7 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
     )
 
 
-def rounded(values_s: Iterable[float]) -> list[float]:
+def rounded_spans(values_s: Iterable[float]) -> list[float]:
     """Numbers rounded to seven digits, so that in the CSV a phase ends exactly where the next one begins."""
     return all_rounded(values_s, 7)
 
@@ -163,7 +163,7 @@ def summary_table(records: Sequence[RoundRecord]) -> str:
     return table(header, body)
 
 
-def find_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
+def fig1_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
     """The paper's words beside this round's numbers; one fleet shows them and decides nothing."""
     *_, splitfed, hsfl = records
     lengths = ", ".join(f"{display_name(record.framework)} {seconds(record.round_s)}" for record in records)

@@ -13,7 +13,7 @@ from hsfl.experiments.table1.table1_study import Study, make_study, values_at
 from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
-from hsfl.report.figure_style import save
+from hsfl.report.figure_style import save_figure
 from hsfl.runs.progress import Observer
 
 Array = np.ndarray
@@ -23,7 +23,7 @@ SLOWER = ("splitfed_v1", "fl", "sl")  # the paper's claim names these
 CENTRAL = "cl"  # whose convergence the paper calls close
 
 
-def run(
+def reproduce_fig3(
     out: Path,
     scale: str,
     num_seeds: int | None,
@@ -38,14 +38,14 @@ def run(
     """Draw from `table1` beside `out`, training there what is missing."""
     runs = out.parent / "table1"
     study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer, together)
-    return draw(out, study, datasets[0])
+    return draw_fig3(out, study, datasets[0])
 
 
-def draw(out: Path, study: Study, data: str) -> Outcome:
+def draw_fig3(out: Path, study: Study, data: str) -> Outcome:
     """Losses over time and rounds: CSV, figures and a table."""
     files: list[Path] = []
     for quantity in LOSSES:
-        files += save(learning_over_fleets(study, data, quantity), out / f"fig3-{quantity.replace('_', '-')}")
+        files += save_figure(learning_over_fleets(study, data, quantity), out / f"fig3-{quantity.replace('_', '-')}")
     rows = [
         [
             column,
@@ -58,7 +58,7 @@ def draw(out: Path, study: Study, data: str) -> Outcome:
         for fraction in FRACTIONS
     ]
     files.append(write_csv(out / "fig3.csv", ["column", "seed", "fraction", *LOSSES], rows))
-    trends = find_trends(study, data)
+    trends = fig3_trends(study, data)
     text = (
         f"### Fig. 3: convergence on {data}\n\n![training loss](fig3-train-loss.png)\n\n"
         + trend_table(trends, undecided=True)
@@ -105,7 +105,7 @@ def _say_losses(losses: Array) -> str:
     return say_mean(over_fleets_and_seeds(losses), digits=3) + part
 
 
-def find_trends(study: Study, data: str) -> list[Trend]:
+def fig3_trends(study: Study, data: str) -> list[Trend]:
     """Whether HSFL's training loss is below the other distributed frameworks' at half of the budget, and how near CL is."""
     half = {column: losses_at(study, data, column, 0.5) for column in study.columns}
     half = {column: losses for column, losses in half.items() if np.isfinite(losses).all()}

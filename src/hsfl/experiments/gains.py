@@ -41,10 +41,10 @@ from hsfl.experiments.table1.fleets import (
     write_cuts,
 )
 from hsfl.experiments.table1.table1_report import name_of
-from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, file_name, read_trace
+from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, read_trace, trace_file_name
 from hsfl.files import write_csv
 from hsfl.models.cost_table import CostTable
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
 from hsfl.runs.progress import Observer
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Gains:
     over: dict[str, Ratio]  # rounds of RCLS, SCLS and SplitFed V1 as published over HSFL's
 
 
-def run(
+def reproduce_gains(
     out: Path,
     scale: str,
     num_seeds: int | None,
@@ -213,19 +213,19 @@ def run(
     ]
     solve_points(points, out / "fleets", shipped_cuts(shipped), say)
     costs = {data: cost_of(base_config(data, scale, FIRST_SEED)) for data in datasets}
-    return draw(out, [read_answer(out / "fleets", point) for point in points], costs)
+    return draw_gains(out, [read_answer(out / "fleets", point) for point in points], costs)
 
 
 def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
     """How many samples each client of the first seed has: from a trace where there is one, else from the data."""
     for folder in folders:
-        path = folder / file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None
+        path = folder / trace_file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None
         if path is not None and path.exists():
             return list(read_trace(path).num_samples)
-    from hsfl.runs.client_data import divide, read_data  # here, because torch takes seconds to load
+    from hsfl.runs.client_data import divide_samples, read_data  # here, because torch takes seconds to load
 
     config = base_config(data, scale, FIRST_SEED, data_dir)
-    return [len(own) for own in divide(config, read_data(config))]
+    return [len(own) for own in divide_samples(config, read_data(config))]
 
 
 def find_gains(answers: Sequence[Answer]) -> Gains:
@@ -245,7 +245,7 @@ def find_gains(answers: Sequence[Answer]) -> Gains:
     )
 
 
-def draw(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
+def draw_gains(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
     """CSV, a table for each kind of storage, and figures of what the gain depends on."""
     rows = [
         [a.data, a.storage, a.fleet, name, a.mean_s(name), " ".join(map(str, a.cuts[name])), a.gap]
@@ -253,13 +253,13 @@ def draw(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
         for name in GAINS
     ]
     files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / GAINS_CUTS_FILE, answers)]
-    files += save(dependence_figure(answers, costs), out / "gains")
+    files += save_figure(dependence_figure(answers, costs), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
     for storage in dict.fromkeys(a.storage for a in answers):
         own = [a for a in answers if a.storage == storage]
         parts += [_section(storage, own), dependence_table(own, costs)]
     parts.append(machine() + "\n")
-    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, find_trends(answers))
+    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, gains_trends(answers))
 
 
 def _section(storage: str, answers: Sequence[Answer]) -> str:
@@ -302,7 +302,7 @@ def _mean_s(answers: Sequence[Answer], data: str, column: str) -> float:
     return float(np.mean([a.mean_s(column) for a in answers if a.data == data]))
 
 
-def find_trends(answers: Sequence[Answer]) -> list[Trend]:
+def gains_trends(answers: Sequence[Answer]) -> list[Trend]:
     """The paper's claim that own cuts shorten the round, by the interval over fleets with drawn max_cut."""
     trends = []
     for data in dict.fromkeys(a.data for a in answers):

@@ -47,7 +47,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
 from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
@@ -141,7 +141,7 @@ class NormTraining:
         }
 
 
-def run(
+def reproduce_norms(
     out: Path, scale: str, num_seeds: int | None, say: Say, data: str = DATA, data_dir: Path | None = None,
     shipped: Path | None = None, together: Together = ONE_BY_ONE,
 ) -> Outcome:  # fmt: skip
@@ -162,7 +162,7 @@ def run(
     by_path = {each.run_path: each for each in trainings}
     work = partial(_train_and_test, trainings=by_path)
     run_all(pieces, work, lambda piece: is_complete(by_path[piece.path], before), together.jobs, together.show)
-    return draw(out, scale, trainings, [test for each in trainings for test in tests_of(each, before)], file)
+    return draw_norms(out, scale, trainings, [test for each in trainings for test in tests_of(each, before)], file)
 
 
 def training_config(
@@ -270,19 +270,21 @@ def say_spread(spread: str) -> str:
     return spread if spread == "iid" else f"alpha {spread}"
 
 
-def draw(out: Path, scale: str, trainings: Sequence[NormTraining], tests: Sequence[NormTest], file: str) -> Outcome:
+def draw_norms(
+    out: Path, scale: str, trainings: Sequence[NormTraining], tests: Sequence[NormTest], file: str
+) -> Outcome:
     """CSV, figure and tables."""
-    files = [write_tests(out / file, tests), *save(curves(tests), out / "norms")]
-    trends = find_trends(tests)
+    files = [write_tests(out / file, tests), *save_figure(curves(tests), out / "norms")]
+    trends = norms_trends(tests)
     text = (
         "### What averaging costs BatchNorm\n\n![points of accuracy below pooled statistics, by round](norms.png)\n\n"
-        f"{settings_note(scale, trainings)} {machine()}\n\n{accuracy_table(tests)}\n"
-        f"Points that averaged statistics lose, by round:\n\n{round_table(tests)}"
+        f"{norms_settings_note(scale, trainings)} {machine()}\n\n{accuracy_table(tests)}\n"
+        f"Points that averaged statistics lose, by round:\n\n{lost_points_table(tests)}"
     )
     return Outcome("norms", write_text(out / "norms.md", text), files, trends)
 
 
-def find_trends(tests: Sequence[NormTest]) -> list[Trend]:
+def norms_trends(tests: Sequence[NormTest]) -> list[Trend]:
     """What each training loses in its last round. The paper says nothing of BatchNorm's statistics."""
     trends = []
     for spread in SPREADS:
@@ -296,7 +298,7 @@ def find_trends(tests: Sequence[NormTest]) -> list[Trend]:
     return trends
 
 
-def settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
+def norms_settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
     """What stands behind the numbers, as a paragraph."""
     config, num_seeds = trainings[0].config, len({each.seed for each in trainings})
     train = config.train
@@ -329,7 +331,7 @@ def accuracy_table(tests: Sequence[NormTest]) -> str:
     return table([*header, "averaged below pooled", "estimated below pooled"], rows)
 
 
-def round_table(tests: Sequence[NormTest]) -> str:
+def lost_points_table(tests: Sequence[NormTest]) -> str:
     """By how many points averaged statistics are below pooled ones, in every round whose model was kept."""
     rows, header = [], [""]
     for spread in SPREADS:

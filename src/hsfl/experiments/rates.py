@@ -49,7 +49,7 @@ class RateResult:
     balanced_accuracy: float | None
 
 
-def held_out(dataset: Dataset, count: int = HELD_OUT) -> Dataset:
+def with_held_out(dataset: Dataset, count: int = HELD_OUT) -> Dataset:
     """The data set whose test side is a part of its training side, which is not trained on."""
     count = min(count, len(dataset.train_y) // 5)
     order = stream(GRID_SEED, "held out").permutation(len(dataset.train_y))
@@ -71,7 +71,7 @@ def grid_config(data: str, scale: str, trace: str, lr: float, data_dir: Path | N
     return with_changes(trace_config(data, scale, GRID_SEED, trace, data_dir), changes)
 
 
-def run(
+def reproduce_rates(
     out: Path,
     scale: str,
     num_seeds: int | None,
@@ -88,7 +88,7 @@ def run(
     results: list[RateResult] = []
     trends: list[Trend] = []
     for data in datasets:
-        dataset = held_out(read_data(trace_config(data, scale, GRID_SEED, TWIN_TRACE, data_dir)))
+        dataset = with_held_out(read_data(trace_config(data, scale, GRID_SEED, TWIN_TRACE, data_dir)))
         for trace in traces_of(columns):
             pieces = [
                 Piece(f"{data}, {trace}, rate {lr:g}", trace, grid_config(data, scale, trace, lr, data_dir),
@@ -101,7 +101,7 @@ def run(
             if (data, trace) == GATE and scale != "smoke":
                 trends.append(_gate(out, scale, best_rate(results, *GATE), dataset, data_dir, say, make_observer))
     return Outcome(
-        "rates", write_text(out / "rates.md", markdown(results, trends, scale)), [_write(out, results)], trends
+        "rates", write_text(out / "rates.md", rates_markdown(results, trends, scale)), [_write(out, results)], trends
     )
 
 
@@ -163,7 +163,7 @@ def _write(out: Path, results: Sequence[RateResult]) -> Path:
     return write_csv(out / "rates.csv", names, rows)
 
 
-def markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
+def rates_markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
     """Accuracy by rate, the chosen rate in bold, and the gate."""
     rows = []
     for data, trace in dict.fromkeys((each.data, each.trace) for each in results):

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from hsfl.experiments.common import Outcome, Say
-from hsfl.experiments.when_maps import draw
-from hsfl.experiments.when_study import read_answers, solve_tasks, study
+from hsfl.experiments.when_maps import draw_when
+from hsfl.experiments.when_study import read_answers, solve_tasks, when_study
 
 
-def run(out: Path, scale: str, num_seeds: int | None, say: Say, num_workers: int = 1) -> Outcome:
+def reproduce_when(out: Path, scale: str, num_seeds: int | None, say: Say, num_workers: int = 1) -> Outcome:
     """Solve what is missing of the grid, then draw the maps. A folder of scale quick goes on to scale full.
 
     num_seeds: at least so many fleets. num_workers: processes that solve side by side.
     """
-    wanted = study(scale, num_seeds)
+    wanted = when_study(scale, num_seeds)
     solve_tasks(wanted, out, say, num_workers)
-    return draw(out, wanted, {place: read_answers(wanted, out, place) for place in wanted.places})
+    return draw_when(out, wanted, {place: read_answers(wanted, out, place) for place in wanted.places})

@@ -10,7 +10,7 @@ from hsfl.experiments.common import Outcome, Trend, machine, table, write_text
 from hsfl.experiments.statistics import UNDECIDED, Ratio, ratio_over_fleets
 from hsfl.experiments.when_study import AT_LEAST, BELOW, PRESET, FleetAnswer, Place, WhenStudy
 from hsfl.files import write_csv
-from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,13 +36,14 @@ def counts_at(answers: Sequence[FleetAnswer]) -> list[int]:
     return [verdicts.count(verdict) for verdict in VERDICTS]
 
 
-def draw(out: Path, wanted: WhenStudy, answers: Answers) -> Outcome:
+def draw_when(out: Path, wanted: WhenStudy, answers: Answers) -> Outcome:
     """CSV, maps and the table."""
-    files = [write_answers(out / "when.csv", answers), *save(maps(wanted, answers), out / "when")]
-    trends = find_trends(answers)
+    files = [write_answers(out / "when.csv", answers), *save_figure(maps(wanted, answers), out / "when")]
+    trends = when_trends(answers)
     text = (
         "### When are own cuts worth it?\n\n![own cuts over the best single cut, by spread of samples, speeds, noise and bits](when.png)\n\n"
-        f"{settings_note(wanted)} {cost_note(answers)} {machine()}\n\n{counts_note(answers)}\n\n" + place_table(answers)
+        f"{when_settings_note(wanted)} {cost_note(answers)} {machine()}\n\n{counts_note(answers)}\n\n"
+        + place_table(answers)
     )
     return Outcome("when", write_text(out / "when.md", text), files, trends)
 
@@ -61,7 +62,7 @@ def write_answers(path: Path, answers: Answers) -> Path:
 # ---- words
 
 
-def find_trends(answers: Answers) -> list[Trend]:
+def when_trends(answers: Answers) -> list[Trend]:
     """The gain in the paper's setting, and where one thing differs from that setting; the paper claims only the first."""
     trends = []
     for place, of_place in answers.items():
@@ -95,7 +96,7 @@ def say_counts(answers: Sequence[FleetAnswer]) -> str:
     return f"{', '.join(counted)} of {len(answers)} fleets"
 
 
-def settings_note(wanted: WhenStudy) -> str:
+def when_settings_note(wanted: WhenStudy) -> str:
     """What stands behind the numbers, as a paragraph."""
     base = wanted.base
     return (

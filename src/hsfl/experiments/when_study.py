@@ -129,7 +129,7 @@ class FleetTask:
         return f"{self.place.folder}/fleet-{self.config.fleet_seed}.json"
 
 
-def study(scale: str, num_fleets: int | None = None) -> WhenStudy:
+def when_study(scale: str, num_fleets: int | None = None) -> WhenStudy:
     """The grid of a scale. `num_fleets` may ask for more fleets than the scale's own number."""
     if scale == "smoke":
         return WhenStudy(paper_base(2), SPREADS[:2], (1.0,), (1.0, 1000.0), (32, 8), max(2, num_fleets or 0), 2)
@@ -171,7 +171,7 @@ def solve_tasks(wanted: WhenStudy, folder: Path, say: Say, num_workers: int = 1)
 
 
 def _solve_and_write(task: FleetTask, cost: CostTable, folder: Path) -> float:
-    answer = solve(task, cost)
+    answer = solve_fleet_task(task, cost)
     write_json(folder / "fleets" / task.file, asdict(answer))
     return answer.seconds
 
@@ -202,7 +202,7 @@ def samples_of(config: RunConfig, spread: str) -> Array:
     return np.array([len(part) for part in parts], float)
 
 
-def solve(task: FleetTask, cost: CostTable) -> FleetAnswer:
+def solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     """Plan own cuts and choose the best single cut on samples of the channel; time both, and bound all cuts, on fresh channels."""
     from hsfl.allocation.cuts.bound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
     from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts

@@ -116,7 +116,7 @@ def _column(name: str, values: object, num_cuts: int) -> Array:
     return column
 
 
-def measure(
+def measure_cost(
     model: "SplitModel", input_shape: Sequence[int], batch_size: int, *, optimizer_states: int = ADAM_STATES
 ) -> CostTable:
     """Measure every cut of a model, unit by unit, forward and backward, without changing the model.

@@ -94,7 +94,7 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
         except (TypeError, AttributeError):
             raise InputError(f"model {name!r} is a {type(made).__name__}; make an nn.Module or a list") from None
 
-    plugins.add("model", MODELS, name, Recipe(units, NORMS, any_shape=True, own=True), options)
+    plugins.register_name("model", MODELS, name, Recipe(units, NORMS, any_shape=True, own=True), options)
 
 
 def split_for(made: Any, shape: Shape) -> SplitModel:

@@ -22,7 +22,7 @@ from hsfl.errors import InputError
 from hsfl.framework_table import Timing, method
 from hsfl.models.cost_table import CostTable
 from hsfl.network.clusters import check_clusters
-from hsfl.network.latency import Phases, Rates, seconds
+from hsfl.network.latency import Phases, Rates, duration_s
 from hsfl.network.steps import BATCH_PHASES, STEP_PHASES, ranks, run_steps
 
 Array = np.ndarray
@@ -357,7 +357,7 @@ def raw_upload(name: str, cost: CostTable, num_samples: Array, rates: Rates) -> 
 
     name: of the framework. num_samples: [K]. rates: of each client alone, in bits per second.
     """
-    upload_s = seconds(num_samples * cost.smashed_bits[0], rates.main_up_bps)
+    upload_s = duration_s(num_samples * cost.smashed_bits[0], rates.main_up_bps)
     on = np.ones(len(upload_s), bool)
     _check_finite_upload(upload_s)
     end = np.zeros((len(PHASES), len(on)))

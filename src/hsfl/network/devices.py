@@ -139,7 +139,7 @@ def _size(bits: float) -> str:
     return f"{bits:.4g} bits" if bits < 8 * 2**20 else f"{bits / 8 / 2**20:.5g} MiB"
 
 
-def draw(
+def draw_fleet(
     num_clients: int,
     rng: np.random.Generator,
     heterogeneity: float = 1.0,
@@ -201,9 +201,9 @@ def _spread(values: Array, heterogeneity: float) -> Array:
     return values if heterogeneity == 1 else mean + heterogeneity * (values - mean)
 
 
-def read(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
+def fleet_of_file(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
     """An explicit fleet from a file (see `hsfl.fleet_file`), for a model: memory becomes the deepest cut that fits."""
-    file = fleet_file.read(path)
+    file = fleet_file.read_fleet_file(path)
     each = file.devices
     fleet = Fleet(
         cpu_hz=np.array([device.cpu_hz for device in each]),

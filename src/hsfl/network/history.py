@@ -32,7 +32,7 @@ def play(history: RoundDraw, round: int) -> RoundDraw:
     return history.sample(round % len(history.cpu_hz))
 
 
-def write(history: RoundDraw, path: str | Path) -> None:
+def write_history(history: RoundDraw, path: str | Path) -> None:
     """Write a history to a .csv or .npz file, whole or not at all. Floats are written exactly."""
     path = Path(path)
     if history.cpu_hz.ndim != 2:
@@ -41,7 +41,7 @@ def write(history: RoundDraw, path: str | Path) -> None:
     write_atomic(path, lambda scratch: form(_arrays(history), scratch))
 
 
-def read(path: str | Path, num_clients: int | None = None) -> RoundDraw:
+def read_history(path: str | Path, num_clients: int | None = None) -> RoundDraw:
     """Read a history from a .csv or .npz file. Errors name the file, the client and the value."""
     path = Path(path)
     check_ordinary(path)

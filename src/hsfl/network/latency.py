@@ -34,7 +34,7 @@ def sum_last(array: Array) -> Array:
     return array @ np.ones(array.shape[-1])
 
 
-def seconds(amount: Array | float, per_second: Array | float) -> Array:
+def duration_s(amount: Array | float, per_second: Array | float) -> Array:
     """amount / per_second, and 0 where there is nothing to do."""
     amount, per_second = np.asarray(amount, float), np.asarray(per_second, float)
     if per_second.min(initial=np.inf) > 0:
@@ -96,14 +96,14 @@ def phases(
     """
     b = batch_size
     return Phases(
-        client_forward_s=seconds(b * cost.client_forward_flops[cuts], client_flops_per_s),
-        smashed_s=seconds(b * cost.smashed_bits[cuts], rates.main_up_bps),
-        server_forward_s=seconds(b * cost.server_forward_flops[cuts], server_flops_per_s),
-        server_backward_s=seconds(b * cost.server_backward_flops[cuts], server_flops_per_s),
-        gradient_s=seconds(b * cost.gradient_bits[cuts], rates.main_down_bps),
-        client_backward_s=seconds(b * cost.client_backward_flops[cuts], client_flops_per_s),
-        model_up_s=seconds(cost.model_bits[cuts], rates.edge_up_bps),
-        model_down_s=seconds(cost.model_bits[cuts], rates.edge_down_bps),
+        client_forward_s=duration_s(b * cost.client_forward_flops[cuts], client_flops_per_s),
+        smashed_s=duration_s(b * cost.smashed_bits[cuts], rates.main_up_bps),
+        server_forward_s=duration_s(b * cost.server_forward_flops[cuts], server_flops_per_s),
+        server_backward_s=duration_s(b * cost.server_backward_flops[cuts], server_flops_per_s),
+        gradient_s=duration_s(b * cost.gradient_bits[cuts], rates.main_down_bps),
+        client_backward_s=duration_s(b * cost.client_backward_flops[cuts], client_flops_per_s),
+        model_up_s=duration_s(cost.model_bits[cuts], rates.edge_up_bps),
+        model_down_s=duration_s(cost.model_bits[cuts], rates.edge_down_bps),
     )
 
 

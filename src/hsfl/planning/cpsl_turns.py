@@ -15,7 +15,7 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.clock import timeline
-from hsfl.network.latency import LN2, Phases, Rates, phases, seconds
+from hsfl.network.latency import LN2, Phases, Rates, duration_s, phases
 from hsfl.network.steps import BATCH_PHASES, run_steps
 from hsfl.planning.allocators import Allotment, Even, Job
 from hsfl.planning.cpsl_clusters import TURNS, choose_clusters
@@ -79,7 +79,7 @@ class Turn:
                 filled_bits(edge_w, self.up_w[m]),
             )
             bits = np.array([self.smashed_bits[m], self.gradient_bits[m], self.model_bits[m]])
-            return seconds(bits, self.width_hz * np.array([up, down, edge]))
+            return duration_s(bits, self.width_hz * np.array([up, down, edge]))
 
         return deal(self.main_start_w, links_s, self.turn_s)
 
@@ -87,7 +87,7 @@ class Turn:
         """Seconds of the download [n], on subchannels dealt for it alone."""
 
         def down_s(m: int, owned: Array) -> Array:
-            return seconds(self.model_bits[m], self.width_hz * filled_bits(self.edge_start_w[m, owned], self.edge_w))
+            return duration_s(self.model_bits[m], self.width_hz * filled_bits(self.edge_start_w[m, owned], self.edge_w))
 
         return deal(self.edge_start_w, down_s, lambda each_s: float(each_s.max()))[1]
 

@@ -38,7 +38,7 @@ def fleet_notes(config: RunConfig) -> list[str]:
 
 
 def _read(config: RunConfig) -> FleetFile | None:
-    return None if config.fleet.file is None else fleet_file.read(config.fleet.file)
+    return None if config.fleet.file is None else fleet_file.read_fleet_file(config.fleet.file)
 
 
 def _is_default(network: NetworkConfig) -> bool:

@@ -5,11 +5,17 @@ A policy's rules for subchannels and power do nothing here. Cycles are optimal i
 
 import numpy as np
 
-from hsfl.allocation.given_rates import MeasuredRounds, best_round, keep_within, least_training, optimal_cycles
+from hsfl.allocation.given_rates import (
+    MeasuredRounds,
+    best_measured_round,
+    keep_within_tau_measured,
+    least_training,
+    optimal_cycles,
+)
 from hsfl.allocation.policies import Policy
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
-from hsfl.network.latency import Phases, Rates, phases, seconds
+from hsfl.network.latency import Phases, Rates, duration_s, phases
 from hsfl.planning.allocators import Allotment, Job, measured_resources
 from hsfl.planning.participation import CutTask
 
@@ -23,11 +29,11 @@ def measured_rounds(task: CutTask, draws: RoundDraw) -> MeasuredRounds:
     assert rates is not None, "measured links draw rates"
     samples = task.num_batches[:, None] * task.batch_size  # [K, 1]
     speed = draws.cpu_hz * fleet.flops_per_cycle
-    own_s = seconds(samples * cost.client_flops, speed[..., None])
-    own_s = own_s + seconds(samples * cost.smashed_bits, rates.main_up_bps[..., None])
-    own_s = own_s + seconds(samples * cost.gradient_bits, rates.main_down_bps[..., None])
-    own_s = own_s + seconds(cost.model_bits, rates.edge_up_bps[..., None])
-    down_s = seconds(cost.model_bits, rates.edge_down_bps[..., None])
+    own_s = duration_s(samples * cost.client_flops, speed[..., None])
+    own_s = own_s + duration_s(samples * cost.smashed_bits, rates.main_up_bps[..., None])
+    own_s = own_s + duration_s(samples * cost.gradient_bits, rates.main_down_bps[..., None])
+    own_s = own_s + duration_s(cost.model_bits, rates.edge_up_bps[..., None])
+    down_s = duration_s(cost.model_bits, rates.edge_down_bps[..., None])
     work = samples * cost.server_flops / world.servers.flops_per_cycle
     return MeasuredRounds(own_s, work, down_s, task.rows, world.servers.main_hz)
 
@@ -40,7 +46,7 @@ def mean_speed_cuts(task: CutTask) -> Array:
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
     one = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
     mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=one))
-    return best_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
+    return best_measured_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
 
 
 def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:
@@ -57,14 +63,16 @@ def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array)
     kept = started.copy()
     if tau_s is not None and _training_s(own_s[kept], work[kept], main_hz, even) > tau_s:
         num_samples = np.broadcast_to(job.num_batches * np.asarray(job.batch_size, float), started.shape)
-        kept[started] = keep_within(own_s[started], work[started], num_samples[started], main_hz, tau_s, even)
+        kept[started] = keep_within_tau_measured(
+            own_s[started], work[started], num_samples[started], main_hz, tau_s, even
+        )
     server_hz = np.zeros(len(started))
     if own_hz is not None:
         server_hz[kept] = own_hz
     elif kept.any():
         server_hz[kept] = main_hz / kept.sum() if even else optimal_cycles(own_s[kept], work[kept], main_hz)
     receives = np.ones(len(started), bool) if job.receives is None else job.receives
-    training_s = float((own_s + seconds(work, server_hz))[kept].max(initial=0.0))
+    training_s = float((own_s + duration_s(work, server_hz))[kept].max(initial=0.0))
     least_s = float(least_training(own_s[kept], work[kept], main_hz))
     last_s = float(down_s[receives].max(initial=0.0))
     status = "dropped" if (kept != started).any() else "heuristic" if even else "optimal"

@@ -10,7 +10,7 @@ import numpy as np
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
-from hsfl.models.cost_table import CostTable, measure
+from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.network import devices, history
 from hsfl.network.channel import (
     RATE_NAMES,
@@ -67,7 +67,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
     if model is None:
         return world_of(config, model_cost(config, input_shape, num_classes))
     states = OPTIMIZER_STATES[config.train.optimizer]
-    return world_of(config, measure(model, input_shape, config.train.batch_size, optimizer_states=states))
+    return world_of(config, measure_cost(model, input_shape, config.train.batch_size, optimizer_states=states))
 
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
@@ -76,7 +76,7 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     fleet = make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
-        recorded = history.read(network.history, fleet.num_clients)
+        recorded = history.read_history(network.history, fleet.num_clients)
     links = make_links(network, fleet.num_clients, config.fleet_seed, recorded)
     if recorded is not None:
         _check_history(recorded, links, str(network.history))
@@ -113,7 +113,7 @@ def measured_cost(
 
     options = own.options if own is not None else None
     made = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout, options=options)
-    return measure(made, input_shape, batch_size, optimizer_states=states)
+    return measure_cost(made, input_shape, batch_size, optimizer_states=states)
 
 
 def count_batches(
@@ -139,7 +139,7 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
     if config.min_cut > cost.num_units:
         raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")
     if config.file is not None:
-        fleet = devices.read(config.file, cost, config.storage, config.min_cut)
+        fleet = devices.fleet_of_file(config.file, cost, config.storage, config.min_cut)
         if fleet.num_clients != config.num_clients:
             raise InputError(
                 f"fleet.num_clients is {config.num_clients} but {config.file} has {fleet.num_clients} devices; "
@@ -147,7 +147,7 @@ def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
             )
         fleet = devices.with_heterogeneity(fleet, config.heterogeneity)
     else:
-        fleet = devices.draw(
+        fleet = devices.draw_fleet(
             config.num_clients,
             stream(seed, "fleet"),
             config.heterogeneity,

@@ -14,7 +14,7 @@ from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.compared_runs import Run
 from hsfl.report.curves import Estimate
-from hsfl.report.tables import escaped, markdown_table, rich_table, say, say_ratio
+from hsfl.report.tables import escaped, interval_text, markdown_table, ratio_text, rich_table
 from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric
 
@@ -159,8 +159,8 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
         [
             comparison.name(result.label),
             str(len(result.seeds)),
-            *(say(getattr(result, name), *_scale(metric)) for name in columns),
-            *(say(result.others.get(each.name, none), *_scale(each)) for each in others),
+            *(interval_text(getattr(result, name), *_scale(metric)) for name in columns),
+            *(interval_text(result.others.get(each.name, none), *_scale(each)) for each in others),
         ]
         for result in comparison.results
     ]
@@ -196,10 +196,10 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
     rows = [
         [
             comparison.name(result.label),
-            *(say(result.rounds), say(result.sim_time_s)),
+            *(interval_text(result.rounds), interval_text(result.sim_time_s)),
             *([say_time(result)] if target is not None else []),
-            say(result.drops),
-            *([say(result.left_out)] if some_left_out else []),
+            interval_text(result.drops),
+            *([interval_text(result.left_out)] if some_left_out else []),
         ]
         for result in comparison.results
     ]
@@ -215,8 +215,8 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     rows = []
     for result in comparison.results:
         means = [Estimate(result.bytes[link].mean, None, None, 1) if link in result.bytes else None for link in links]
-        cells = ["0" if mean is None else say(mean, 1 / power) for mean in means]  # intervals are in the JSON
-        rows.append([comparison.name(result.label), *cells, say(result.total_bytes, 1 / power)])
+        cells = ["0" if mean is None else interval_text(mean, 1 / power) for mean in means]  # intervals are in the JSON
+        rows.append([comparison.name(result.label), *cells, interval_text(result.total_bytes, 1 / power)])
     return (
         f"{SENT} in a run, {unit}",
         ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"],
@@ -234,8 +234,8 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     rows = [
         [
             *(comparison.name(pair.other), str(len(pair.seeds))),
-            *(say(getattr(pair, column), scale, digits, sign=True) for column in columns),
-            *([say_ratio(pair.speedup, len(pair.seeds))] if target is not None else []),
+            *(interval_text(getattr(pair, column), scale, digits, sign=True) for column in columns),
+            *([ratio_text(pair.speedup, len(pair.seeds))] if target is not None else []),
         ]
         for pair in comparison.pairs
     ]
@@ -248,4 +248,4 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
 def say_time(result: LabelResult) -> str:
     """The time to the target, and how many seeds reached it unless all did."""
     of = "" if result.reached == len(result.seeds) else f" ({result.reached} of {len(result.seeds)})"
-    return say(result.time_to_target_s) + of if result.reached else "never"
+    return interval_text(result.time_to_target_s) + of if result.reached else "never"

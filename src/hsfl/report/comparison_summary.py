@@ -29,7 +29,7 @@ def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
         raise InputError(f"target is {target}; give a number of the {metric.title}")
 
 
-def compare(
+def summarise_runs(
     runs: Sequence[Run], target: float | None = None, reference: str | None = None, paired: bool = True
 ) -> Comparison:
     """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
@@ -59,7 +59,7 @@ def read_comparison(
     out: str | Path, target: float | None = None, labels: Sequence[str] | None = None, reference: str | None = None
 ) -> Comparison:
     """The comparison in a folder."""
-    return compare(read_runs(out, labels), target, reference)
+    return summarise_runs(read_runs(out, labels), target, reference)
 
 
 def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:

@@ -55,7 +55,7 @@ def matplotlib() -> Any:
     return matplotlib
 
 
-def save(figure: "Figure", path: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+def save_figure(figure: "Figure", path: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Write `path`.pdf, .png and .svg (or the formats given), without dates, so that the same figure is the same file."""
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = []
@@ -68,7 +68,7 @@ def save(figure: "Figure", path: str | Path, formats: Iterable[str] = FORMATS) -
     return written
 
 
-def file_name(text: str) -> str:
+def figure_file_name(text: str) -> str:
     """Words as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-") or "figure"
 

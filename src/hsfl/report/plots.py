@@ -18,11 +18,11 @@ from hsfl.report.figure_style import (
     INK,
     STYLE,
     coincidence_notes,
-    file_name,
+    figure_file_name,
     lies_on,
     matplotlib,
     plain,
-    save,
+    save_figure,
     shared_dashes,
 )
 from hsfl.report.gantt import gantt_figure
@@ -48,16 +48,16 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
     own = [metric.name for metric in comparison.runs[0].metrics if metric.name not in QUANTITIES]
     for quantity in (*QUANTITIES, *own):
         if any(record.value(quantity) is not None for run in comparison.runs for record in run.records):
-            written += save(learning_figure(comparison, quantity), out / quantity)
+            written += save_figure(learning_figure(comparison, quantity), out / quantity)
     taken: list[str] = []
     for label in comparison.labels:
         first = comparison.runs_of(label)[0]
         for record in (each for each in first.records if each.round == gantt_round and each.crowd is None):
-            name = f"gantt-{file_name(label)}"
+            name = f"gantt-{figure_file_name(label)}"
             taken.append(name)
             again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""  # labels that differ in signs alone
             path = out / f"{name}{again}-round-{gantt_round}"
-            written += save(gantt_figure(record, first.name, first.pools_data, first.client_names), path)
+            written += save_figure(gantt_figure(record, first.name, first.pools_data, first.client_names), path)
     return written
 
 

@@ -11,11 +11,11 @@ from hsfl.report.figure_style import (
     FAINT,
     STYLE,
     coincidence_notes,
-    file_name,
+    figure_file_name,
     lies_on,
     matplotlib,
     plain,
-    save,
+    save_figure,
     shared_dashes,
 )
 from hsfl.report.plots import LINE_POINTS, curve_look, label_styles
@@ -81,7 +81,7 @@ def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array
 
 def write_sweep_figures(sweep: Sweep, metrics: Sequence[str], out: Path) -> list[Path]:
     """Draw every metric against the first field; returns the files."""
-    return [path for name in metrics for path in save(sweep_figure(sweep, name), out / file_name(name))]
+    return [path for name in metrics for path in save_figure(sweep_figure(sweep, name), out / figure_file_name(name))]
 
 
 def sweep_figure(sweep: Sweep, metric: str) -> "Figure":

@@ -19,7 +19,7 @@ from hsfl.framework_table import Style
 from hsfl.report.compared_runs import ACCURACIES, Run, display_name, read_run
 from hsfl.report.comparison import target_words
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.tables import markdown_table, rich_table, say
+from hsfl.report.tables import interval_text, markdown_table, rich_table
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
@@ -237,7 +237,7 @@ class Sweep:
             [
                 *(say_setting(*pair) for pair in zip(self.fields, values)),
                 self.names[label],
-                *(say(self.estimate(point, label, name), find_metric(name).scale) for name in metrics),
+                *(interval_text(self.estimate(point, label, name), find_metric(name).scale) for name in metrics),
             ]
             for point, values in enumerate(self.values)
             for label in self.labels

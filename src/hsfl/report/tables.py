@@ -10,7 +10,7 @@ from hsfl.report.curves import Estimate
 ENDLESS_S = 1e15  # 30 million years: where a rate is next to nothing, seconds are no number that anybody reads
 
 
-def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> str:
+def interval_text(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> str:
     """A mean with half of its interval, such as `61.20 ± 0.81`; a dash if unknown.
 
     scale: what the numbers are multiplied by. digits: after the point; by default three digits that count.
@@ -26,7 +26,7 @@ def say(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bo
     return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 
-def say_ratio(value: Estimate, num_seeds: int) -> str:
+def ratio_text(value: Estimate, num_seeds: int) -> str:
     """`1.52 [1.31, 1.76]`, and how many of the seeds count where not all do; a dash if unknown."""
     if value.mean is None:
         return "-"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError
-from hsfl.files import SCRATCH, check_ordinary, checked, write_atomic
+from hsfl.files import SCRATCH, check_ordinary, checked_record, write_atomic
 from hsfl.frameworks.framework import State
 from hsfl.models.state import UnitState
 from hsfl.runs.folder import check_same_run
@@ -89,8 +89,8 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
     try:
         tensors, notes = load_tensors(path)
         note = f"{path} note config"
-        stored = parse_stored(checked(notes["config"], dict[str, Any], note), note)
-        standing: RunStanding = checked(notes["progress"], RunStanding, f"{path} note progress")
+        stored = parse_stored(checked_record(notes["config"], dict[str, Any], note), note)
+        standing: RunStanding = checked_record(notes["progress"], RunStanding, f"{path} note progress")
         check_same_run(stored, config, path)
         units = {name: _filled(units, tensors, name) for name, units in like.units.items()}
     except (SafetensorError, OSError, KeyError, TypeError) as error:

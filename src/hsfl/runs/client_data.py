@@ -14,7 +14,7 @@ from hsfl.data.from_python import digest, fitted
 from hsfl.data.partition import Holdings, check_classes, is_redrawn, partition
 from hsfl.data.readers import text
 from hsfl.data.readers.reader import FileSettings
-from hsfl.data.registry import FACTS, READERS, Dataset, Facts, OwnReader, find_data_dir, load
+from hsfl.data.registry import FACTS, READERS, Dataset, Facts, OwnReader, find_data_dir, load_dataset
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
@@ -60,7 +60,7 @@ def holder_note(config: RunConfig, dataset: Dataset) -> str | None:
 def _device_names(config: RunConfig) -> list[str]:
     """The names of the fleet file's devices; empty where there is no such file."""
     path = config.fleet.file
-    return [] if path is None else [device.name for device in fleet_file.read(path).devices]
+    return [] if path is None else [device.name for device in fleet_file.read_fleet_file(path).devices]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     if not is_given(data):
         if data.sha256 is not None:
             raise InputError(f"data.sha256 is for data given from Python but data.name is {data.name!r}; leave it out")
-        return given or load(
+        return given or load_dataset(
             data.name,
             data.dir,
             limit=data.limit,
@@ -138,10 +138,10 @@ def expected_task(config: RunConfig, given: Dataset | None = None) -> LearningTa
     reader = READERS.get(config.data.name.partition(":")[0])
     if isinstance(reader, OwnReader):
         return find_task(reader.task)
-    return find_task(text.TASK if reader in (text.read, text.read_pydoc) else None)
+    return find_task(text.TASK if reader in (text.read_text, text.read_pydoc) else None)
 
 
-def divide(config: RunConfig, dataset: Dataset) -> Holdings:
+def divide_samples(config: RunConfig, dataset: Dataset) -> Holdings:
     """The indices of each client's training samples, [K]."""
     data = config.data
     if data.client_file is not None and data.partition != "given":
@@ -195,14 +195,14 @@ def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
 def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     """Shape, classes and each client's samples, as a run of this config will have them."""
     dataset = read_data(config, given)
-    counts = config.network.sample_scale * divide(config, dataset).sizes
+    counts = config.network.sample_scale * divide_samples(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
     words = _words(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
     notes, names = data_notes(config, dataset), client_names(config, dataset)
     return Survey(tuple(shape), dataset.num_classes, counts, notes, words, names)
 
 
-def expect(
+def expected_samples(
     config: RunConfig,
     given: Dataset | None = None,
     *,

@@ -20,7 +20,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
 from hsfl.runs.provenance import check_plugins
 from hsfl.runs.records import CheckedClients, ClientsRecord
-from hsfl.training.evaluation import Quality, evaluate
+from hsfl.training.evaluation import Quality, evaluate_model
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}
 
@@ -82,7 +82,7 @@ def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = N
             "original data back"
         )
     test, goal = make_images(config, dataset, "test"), find_goal(config, dataset)
-    return evaluate(stored.model, test, dataset.num_classes, goal=goal), dataset.classes
+    return evaluate_model(stored.model, test, dataset.num_classes, goal=goal), dataset.classes
 
 
 def export_folder(

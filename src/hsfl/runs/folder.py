@@ -29,7 +29,7 @@ from hsfl.config.reading import INPUTS, KEPT, from_folder
 from hsfl.errors import InputError
 from hsfl.files import (
     DAMAGED,
-    checked,
+    checked_record,
     clear_scratch,
     is_scratch,
     read_content,
@@ -275,7 +275,7 @@ class RunFolder:
         for number, line in enumerate(self._lines(), 1):
             where = f"{self.rounds_path} line {number}"
             try:
-                record: RoundRecord = checked(line.rstrip(b"\n"), CheckedRound, where)
+                record: RoundRecord = checked_record(line.rstrip(b"\n"), CheckedRound, where)
             except InputError:
                 if line.endswith(b"\n"):
                     raise

@@ -23,7 +23,7 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.engines.engine import Engine
-from hsfl.engines.start import start
+from hsfl.engines.start import start_engine
 from hsfl.files import write_json
 from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
@@ -40,7 +40,7 @@ from hsfl.runs.progress import Observer
 from hsfl.runs.records import CutsRecord, RoundRecord, advance
 from hsfl.runs.resume import Parts, Position, begin, goes_on, settled
 from hsfl.runs.round_tables import write_tables
-from hsfl.runs.write_records import Summary, TensorBoard, make_record, summarise
+from hsfl.runs.write_records import Summary, TensorBoard, make_round_record, summarise
 from hsfl.training.aggregate import Diverged, PartialSum
 from hsfl.training.evaluation import Quality, mean_quality
 from hsfl.training.link import LinkBytes
@@ -129,7 +129,7 @@ def _model(parts: Parts, here: Position) -> UnitState:
         return exported(parts.framework, here.state)
 
 
-def finish(parts: Parts, here: Position, status: str) -> Summary:
+def finish_run(parts: Parts, here: Position, status: str) -> Summary:
     """Write the last checkpoint and model, the tables and the summary. status: how the run ended."""
     save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
     _save_model(parts, here, parts.folder.last_model_path)
@@ -178,7 +178,7 @@ class Interruptible:
             self._armed = False
 
 
-def run(
+def train_run(
     config: RunConfig,
     out: str | Path,
     resume: bool | None = False,
@@ -200,7 +200,7 @@ def run(
     with folder.locked():
         going_on = goes_on(folder, config, resume, observer)
         folder.clear_scratch()
-        with closing(start(config, observer.warns)) as engine:  # its workers begin while the data are read
+        with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
@@ -248,7 +248,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
             status = "diverged"
         finally:
             observer.run_ends()
-        return finish(parts, here, status)
+        return finish_run(parts, here, status)
 
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
@@ -291,7 +291,7 @@ def _round(
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
     wall_s = time.perf_counter() - began
-    record = make_record(
+    record = make_round_record(
         framework, task, round_index, here.now_s, line, says, result, quality, wall_s,
         why=why(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
     )  # fmt: skip

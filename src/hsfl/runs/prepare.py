@@ -34,7 +34,7 @@ from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
-from hsfl.runs.client_data import client_names, data_notes, divide, read_data
+from hsfl.runs.client_data import client_names, data_notes, divide_samples, read_data
 from hsfl.runs.records import CutsRecord
 from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task
@@ -83,7 +83,7 @@ def prepare(
     dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
     augment.check(config.data.augment, train.shape)
-    indices = divide(config, dataset)
+    indices = divide_samples(config, dataset)
     if model is not None:
         check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)

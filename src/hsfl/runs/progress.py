@@ -37,7 +37,7 @@ class Observer:
 MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
 
 
-def describe(record: RoundRecord, rounds: int) -> str:
+def round_line(record: RoundRecord, rounds: int) -> str:
     """A round in one line."""
     words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
     words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
@@ -99,7 +99,7 @@ class Lines(Warnings):
         if self.budget_s is not None:
             rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
         left = f"  {duration(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
-        self.console.print(describe(record, self.rounds) + left, soft_wrap=True)
+        self.console.print(round_line(record, self.rounds) + left, soft_wrap=True)
 
 
 class Bars(Lines):
@@ -130,7 +130,7 @@ class Bars(Lines):
         self.bars.update(self.round_bar, completed=self.num_samples, note="testing")
 
     def round_ends(self, record: RoundRecord) -> None:
-        self.bars.console.print(describe(record, self.rounds), soft_wrap=True)
+        self.bars.console.print(round_line(record, self.rounds), soft_wrap=True)
         self.bars.update(self.run_bar, completed=record.round)
 
     def run_ends(self) -> None:

@@ -58,7 +58,7 @@ class Position:
 def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
     """The config after its plugins are loaded. Where the run may go on, they are checked against those of the
     folder."""
-    plugins.load_all(config.plugins)
+    plugins.load_plugins_of(config.plugins)
     if resume is not False:
         check_plugins(folder.path, config)
     method(config.framework)

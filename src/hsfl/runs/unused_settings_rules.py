@@ -82,7 +82,7 @@ def ignores_storage(c: RunConfig) -> bool:
 
 
 def gives_no_memory(c: RunConfig) -> bool:
-    in_file = c.fleet.file is not None and fleet_file.read(c.fleet.file).gives_memory
+    in_file = c.fleet.file is not None and fleet_file.read_fleet_file(c.fleet.file).gives_memory
     return c.fleet.storage_bits is None and not in_file
 
 

@@ -51,7 +51,7 @@ def round_crowd(line: Timeline, cuts: Sequence[int]) -> RoundCrowd:
     }
 
 
-def told(says: dict[str, Any], num_clients: int) -> dict[str, Any]:
+def with_quantiles(says: dict[str, Any], num_clients: int) -> dict[str, Any]:
     """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
     short = {name: value for name, value in says.items() if name != "resources"}
     for name, value in short.items():
@@ -134,7 +134,7 @@ def clients_record(bench: Bench, cuts: Sequence[int], notes: Sequence[str] = ())
     )
 
 
-def make_record(
+def make_round_record(
     framework: Framework,
     task: Task,
     round_index: int,
@@ -175,7 +175,7 @@ def make_record(
         straggler=line.straggler if line.straggler >= 0 else None,
         waiting_s=[] if many else all_rounded(line.waiting_s, DIGITS),
         phases={} if many else phase_times(line),
-        allocation=cast(Says, told(says, len(line.kept)) if many else says),
+        allocation=cast(Says, with_quantiles(says, len(line.kept)) if many else says),
         bytes=asdict(result.bytes),
         why=why,
         metrics=dict(quality.metrics) if quality else {},

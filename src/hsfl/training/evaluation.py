@@ -88,7 +88,7 @@ def quality(tallies: Sequence[Tally], goal: Goal = CLASSIFY) -> Quality:
     return Quality(loss, sum(hits) / num_samples, sum(known) / len(known), recall, metrics)
 
 
-def evaluate(
+def evaluate_model(
     model: Callable[[Tensor], Tensor],
     images: Images,
     num_outputs: int,

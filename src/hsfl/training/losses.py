@@ -51,7 +51,7 @@ class Goal:
         loss = self.loss or self.row.loss
         if isinstance(loss, str):
             return FUNCTIONS[loss](output, target)
-        return checked(self.task, loss(output, target))
+        return checked_loss(self.task, loss(output, target))
 
     def total(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss summed over the samples of a batch."""
@@ -79,7 +79,7 @@ class Goal:
 CLASSIFY = Goal()
 
 
-def checked(task: str, loss: object) -> Tensor:
+def checked_loss(task: str, loss: object) -> Tensor:
     """What a plugin's loss gave, or an error that says what it should give."""
     if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.is_floating_point():
         what = (

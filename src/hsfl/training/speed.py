@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import TrainConfig
-from hsfl.models.cost_table import measure
+from hsfl.models.cost_table import measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.step import Part, StepKey, whole_step
@@ -60,7 +60,7 @@ def training_speed(
 
     input_shape: of one sample. now: the clock, in seconds.
     """
-    cost = measure(model, input_shape, train.batch_size)
+    cost = measure_cost(model, input_shape, train.batch_size)
     part = Part(model, Layout.of(model), 0, model.num_units, train)
     part.begin(read_state(model), train.lr)
     x, y = _any_batch(model, (train.batch_size, *input_shape), num_classes)

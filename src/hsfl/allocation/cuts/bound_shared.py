@@ -106,7 +106,7 @@ def _resize(
 
 
 @compiled
-def buy(
+def buy_band(
     stage: Stage, row: int, pi: Array, T: float, rho: float, lam: float, enough: float, share: Array, curve: Array,
     spare: Array, rent: Array, spent: Array,
 ) -> float:  # fmt: skip
@@ -162,7 +162,7 @@ def buy_all(
             if alone_s[row] >= T:
                 continue  # not even with all of the band
             if needs_subchannel(stage, row):
-                pays = buy(stage, row, pi, T, rho, lam, least, shares[row], curve, spare, rent, spent)
+                pays = buy_band(stage, row, pi, T, rho, lam, least, shares[row], curve, spare, rent, spent)
             else:
                 spent[0], spent[1], shares[row] = stage.cycles[row] / (T - stage.fixed_s[row]), 0.0, 0.0
                 pays = (1.0 - lam) * spent[0] / stage.hz

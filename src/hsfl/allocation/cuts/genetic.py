@@ -86,7 +86,7 @@ class _Report(Callback):
         self.on_progress("generation", algorithm.n_iter, float(algorithm.opt.get("F").min()))
 
 
-def run(
+def run_genetic(
     fitness: Fitness,
     num_rows: Array,
     first: Array,

@@ -110,13 +110,13 @@ def priced_fleet_cuts(request: CutRequest) -> CutChoice:
     crowd, subs = fleet.crowd, fleet.crowd.num_subchannels
     rules = [CutRule(find_prices(crowd, dear)) for dear in DEAR]
     rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
-    seconds = [round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
+    seconds = [priced_round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
     best = int(np.argmin(seconds))
     cuts, mean_s = rules[best].cuts(fleet.loads, fleet.cell, subs), seconds[best]
     return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds())
 
 
-def round_s(crowd: Crowd, cuts: Array) -> float:
+def priced_round_s(crowd: Crowd, cuts: Array) -> float:
     """The seconds of a round in this model, where each row has its cut of cuts [rows]."""
     rows = np.arange(len(cuts))
     columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)

@@ -44,7 +44,7 @@ Array = np.ndarray
 @cache
 def _compile() -> None:
     """Compile the functions of `samples` (or load them) before any clock runs."""
-    tiny = packed.pack([random_scenario(np.random.default_rng(0), 2, 2)])
+    tiny = packed.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
     packed.warm_owners(tiny, cuts[0], owners)
     packed.evaluate_all(tiny, cuts, owners)
@@ -57,7 +57,7 @@ class Fitness:
     """
 
     def __init__(self, scenarios: Sequence[Scenario], threads: int = 1, limit_s: float = 5.0) -> None:
-        self.samples = packed.pack(scenarios)
+        self.samples = packed.pack_samples(scenarios)
         _compile()
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]

@@ -40,7 +40,7 @@ class Samples(NamedTuple):
     subchannel_hz: float
 
 
-def pack(scenarios: Sequence[Scenario]) -> Samples:
+def pack_samples(scenarios: Sequence[Scenario]) -> Samples:
     """Scenarios that differ in gains and speeds only, as one record.
 
     Arrays are copied, because numba would compile everything again for read-only arrays.
@@ -127,7 +127,7 @@ def local_search_from(stage: Stage, owner: Array) -> tuple[Array, float, float, 
 
 
 @compiled
-def evaluate(x: Samples, cuts: Array, owners: Array, round_s: Array) -> None:
+def evaluate_candidates(x: Samples, cuts: Array, owners: Array, round_s: Array) -> None:
     """Fill round_s [P, S], the seconds of candidates cuts [P, K] by local search in both stages.
 
     owners [2, S, I] are where the search starts; they stay as they are.
@@ -152,12 +152,12 @@ def evaluate_all(x: Samples, cuts: Array, owners: Array, threads: int = 1) -> Ar
     """
     round_s = np.empty((len(cuts), len(x.speed)))
     if threads == 1 or len(cuts) < 2:
-        evaluate(x, cuts, owners, round_s)
+        evaluate_candidates(x, cuts, owners, round_s)
         return round_s
     edges = np.linspace(0, len(cuts), threads + 1).astype(int)
 
     def work(a: int, b: int) -> None:
-        evaluate(x, cuts[a:b], owners, round_s[a:b])
+        evaluate_candidates(x, cuts[a:b], owners, round_s[a:b])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))

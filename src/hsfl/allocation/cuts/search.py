@@ -239,12 +239,14 @@ def _kicked(rows: Array, most: float, cuts: Array, rng: np.random.Generator) -> 
 
 def genetic(request: CutRequest) -> CutChoice:
     """The paper's way: pymoo's genetic algorithm, which asks the same judge."""
-    from hsfl.allocation.cuts.genetic import GeneticSettings, run  # here, because pymoo takes seconds to load
+    from hsfl.allocation.cuts.genetic import GeneticSettings, run_genetic  # here, because pymoo takes seconds to load
 
     judge, settings, rows = request.judge(), request.settings, request.rows
     ends = GeneticSettings(settings.seed, settings.patience, settings.significant, settings.max_generations)
     first = place_of(rows, judge.population())
-    run(lambda places: judge(row_at(rows, places)), rows.sum(axis=1), first, ends, judge.clock, request.on_progress)
+    run_genetic(
+        lambda places: judge(row_at(rows, places)), rows.sum(axis=1), first, ends, judge.clock, request.on_progress
+    )
     return judge.choice()
 
 

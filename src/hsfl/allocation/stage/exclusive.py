@@ -126,7 +126,7 @@ FIRST_WALK = 1000  # assignments; every walk that ends too early is four times a
 MOST_FAILURES = 200  # of dealing anew in a row
 
 
-def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
+def solve_exclusive(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
     """The best assignment, with a proof that no other is better by more than the goal allows."""
     owner, T, rho, lam = local_search(stage, first_owner(stage), 0.0, 0.0)
     best = StageAnswer(shares_of(owner, len(stage.cycles)), T, rho, lam, alone_s(stage))

@@ -97,7 +97,7 @@ def usage(
 
 
 @compiled
-def needs(stage: Stage, c: Array) -> tuple[float, float, bool, bool, bool]:
+def client_needs(stage: Stage, c: Array) -> tuple[float, float, bool, bool, bool]:
     """What the clients need: (idle, busy, some need cycles, some need power, some need both).
 
     busy is the largest c of the clients that need cycles or power, idle the largest c of the others.
@@ -247,7 +247,7 @@ def solve_later(
     because T - c_k has no digits where T is near c_k. `start`, a guess of T, and `rho` shorten the iteration; pass 0 where
     there is no guess.
     """
-    idle, busy, cycles, power, both = needs(stage, c)
+    idle, busy, cycles, power, both = client_needs(stage, c)
     unit = stage.hz / stage.power_w
     if math.isinf(max(idle, busy)) or not (cycles or power):
         return busy, 0.0, idle, unit, 0.5

@@ -109,7 +109,7 @@ def budgets(K: int, subs: int) -> csr_array:
     return csr_array(coo_array((np.ones(len(columns)), (rows, columns)), shape=(subs + 2, K * subs + 2 * K + 1)))
 
 
-def solve(
+def solve_planes(
     stage: Stage, share: Array, T_s: float, rho: float, lower_bound_s: float, goal: StopWhen, clock: TimeLimit
 ) -> tuple[Array, float, float]:
     """Improve shares [K, I] and the lower bound until the goal, the end of the time, or no progress.
@@ -257,7 +257,7 @@ def stiffness(stage: Stage, share: Array, T: float, point: Array) -> Array:
     return e
 
 
-def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
+def solve_shared(stage: Stage, goal: StopWhen, clock: TimeLimit, share: Array | None = None) -> StageAnswer:
     """Shares to a proven gap: by descent, and by planes where descent ends or creeps before the goal.
 
     share: [K, I] to begin with, where good ones are known.
@@ -265,7 +265,7 @@ def solve_stage(stage: Stage, goal: StopWhen, clock: TimeLimit, share: Array | N
     best = descend(stage, goal, clock, share)
     if goal.reached(best.T_s, best.lower_bound_s) or clock.over():
         return best
-    share, T, bound_s = solve(stage, best.share, best.T_s, best.rho, best.lower_bound_s, goal, clock)
+    share, T, bound_s = solve_planes(stage, best.share, best.T_s, best.rho, best.lower_bound_s, goal, clock)
     T, rho, lam = solve_shares(stage, share, T, 0.0)
     return StageAnswer(share, T, rho, lam, bound_s)
 

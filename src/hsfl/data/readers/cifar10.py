@@ -69,7 +69,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         return STAND_INS[module, name]
 
 
-def read(request: Request) -> Arrays:
+def read_cifar10(request: Request) -> Arrays:
     """CIFAR-10, in cifar-10-batches-py or the data directory itself."""
     places = [request.data_dir / FOLDER, request.data_dir]
     folder = next((place for place in places if (place / TRAIN_FILES[0]).is_file()), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.arrays import Side, checked
+from hsfl.data.arrays import Side, checked_arrays
 from hsfl.data.readers.reader import Arrays, Request, reading
 from hsfl.errors import InputError, known
 from hsfl.tasks import find_task
@@ -52,7 +52,7 @@ class Table:
         return values
 
 
-def read(request: Request) -> Arrays:
+def read_csv(request: Request) -> Arrays:
     """Classes are the target's values; the test rows are those of `data.test_file`, else a part that is held out."""
     files = request.files
     table = _table(request.file(request.path))
@@ -87,7 +87,7 @@ def read(request: Request) -> Arrays:
             raise InputError(f"data.test_fraction is {files.test_fraction} beside data.test_file; leave one out")
         test = _side(_table(request.file(files.test_file)), features, targets, by_class)
     classes = _in_order(train.y) if by_class else targets
-    return checked(
+    return checked_arrays(
         f"{table.path}: ",
         train,
         test,

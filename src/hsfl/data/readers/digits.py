@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from hsfl.data.readers.reader import Arrays, Request, divided, held_out, resized
+from hsfl.data.readers.reader import Arrays, Request, divided, held_out_groups, resized_array
 from hsfl.errors import DataMissing
 
 MAX_VALUE = 16  # of a pixel as scikit-learn has it
 IMAGE_SIZE = 32
 
 
-def read(request: Request) -> Arrays:
+def read_digits(request: Request) -> Arrays:
     """Digits, a fifth of each class held out for testing."""
     try:
         from sklearn.datasets import load_digits
@@ -18,5 +18,5 @@ def read(request: Request) -> Arrays:
     digits = load_digits()
     small = np.rint(digits.images * (255 / MAX_VALUE)).astype(np.uint8)[:, None]  # [n, 1, 8, 8]
     labels = digits.target.astype(np.int64)
-    is_test = held_out(labels, np.arange(len(labels)), "digits")
-    return divided(resized(small, request.image_size or IMAGE_SIZE), labels, is_test, tuple("0123456789"))
+    is_test = held_out_groups(labels, np.arange(len(labels)), "digits")
+    return divided(resized_array(small, request.image_size or IMAGE_SIZE), labels, is_test, tuple("0123456789"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.readers.reader import Arrays, Request, check_labels, decode, divided, empty, held_out, reading
+from hsfl.data.readers.reader import Arrays, Request, check_labels, decode, divided, empty, held_out_groups, reading
 from hsfl.errors import DataMissing, InputError
 from hsfl.files import check_unpacked
 
@@ -27,7 +27,7 @@ IMAGE_SIZE = 64
 MOST_BYTES = 4 * 2**30  # of the arrays in the file
 
 
-def read(request: Request) -> Arrays:
+def read_ham10000(request: Request) -> Arrays:
     """HAM10000 in whichever layout is there."""
     places = [request.data_dir / "ham10000", request.data_dir / "HAM10000", request.data_dir]
     for place in places:
@@ -66,7 +66,7 @@ def _unpacked(path: Path, stamp: tuple[int, int], size: int, split: str) -> Arra
         with reading(path / str(image_id[index]), WAY_OUT):
             x[index] = decode(raw[start:stop], "RGB", (size, size))
     if split == "image":
-        is_test = held_out(labels, np.arange(len(labels)), "ham10000")
+        is_test = held_out_groups(labels, np.arange(len(labels)), "ham10000")
     elif set(lesion_id[is_test]) & set(lesion_id[~is_test]):
         raise InputError(f"{path} has lesions both in train and test, so is_test leaks; {WAY_OUT}")
     return divided(x, labels, is_test, tuple(str(name) for name in classes))
@@ -97,7 +97,7 @@ def _read_original(metadata: Path, request: Request) -> Arrays:
         with reading(files[image_id], WAY_OUT):
             x[index] = decode(files[image_id], "RGB", (size, size))
     groups = lesions if request.split == "lesion" else np.arange(len(labels))
-    return divided(x, labels, held_out(labels, groups, "ham10000"), CLASSES)
+    return divided(x, labels, held_out_groups(labels, groups, "ham10000"), CLASSES)
 
 
 def _read_metadata(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hsfl.data.readers.reader import Arrays, Request, Size, decode, divided, empty, held_out, reading
+from hsfl.data.readers.reader import Arrays, Request, Size, decode, divided, empty, held_out_groups, reading
 from hsfl.errors import InputError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -14,7 +14,7 @@ COLOUR_MODES = {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
 WAY_OUT = "replace or remove it"
 
 
-def read(request: Request) -> Arrays:
+def read_image_folder(request: Request) -> Arrays:
     """Grey if every image is grey; all of one size: image_size, else the size of the first image."""
     root = request.folder()
     parts = [root / "train", root / "test"] if (root / "train").is_dir() and (root / "test").is_dir() else [root]
@@ -25,7 +25,7 @@ def read(request: Request) -> Arrays:
     (x, y), *rest = [(_decoded(paths, mode, size, part), labels) for (paths, labels), part in zip(listed, parts)]
     if rest:
         return Arrays(x, y, *rest[0], classes)
-    return divided(x, y, held_out(y, np.arange(len(y)), "folder"), classes)
+    return divided(x, y, held_out_groups(y, np.arange(len(y)), "folder"), classes)
 
 
 def _class_names(part: Path) -> tuple[str, ...]:

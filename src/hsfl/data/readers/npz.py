@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.arrays import Side, checked
+from hsfl.data.arrays import Side, checked_arrays
 from hsfl.data.readers.reader import Arrays, Request, reading
 from hsfl.errors import InputError
 from hsfl.files import check_unpacked
@@ -22,7 +22,7 @@ EXTRA = ("classes", "clients")
 WAY_OUT = "write it with np.savez(PATH, train_x=..., train_y=..., test_x=..., test_y=...), plain arrays without objects"
 
 
-def read(request: Request) -> Arrays:
+def read_npz(request: Request) -> Arrays:
     """The arrays of an .npz file, everything checked; where it has no test samples, a part is held out."""
     path = request.file(request.path)
     stored = _stored(path)
@@ -40,7 +40,7 @@ def read(request: Request) -> Arrays:
         raise InputError(f"data.test_fraction is {files.test_fraction} but {path} has {test.x_name}; leave it out")
     if listed is not None and "clients" in stored:
         raise InputError(f"data.client_file is {files.client_file!r} but {path} has clients; leave one of them out")
-    return checked(
+    return checked_arrays(
         f"{path}: ",
         train,
         test,

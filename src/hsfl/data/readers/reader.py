@@ -154,7 +154,7 @@ def check_labels(path: Path, labels: np.ndarray, num_images: int, num_classes: i
         raise InputError(f"{path} has label {worst} but labels are 0..{num_classes - 1}; {way_out}")
 
 
-def held_out(labels: np.ndarray, groups: np.ndarray, name: str) -> np.ndarray:
+def held_out_groups(labels: np.ndarray, groups: np.ndarray, name: str) -> np.ndarray:
     """Which samples are for testing, [n] bool: whole groups, about a fifth of each class, the same in every run.
 
     A group (a lesion) belongs to the class of its first image. Every class of two groups or more is on both sides.
@@ -203,7 +203,7 @@ def empty(num_images: int, mode: str, size: Size, what: str | Path) -> np.ndarra
     return np.empty(shape, np.uint8)
 
 
-def resized(x: np.ndarray, image_size: int) -> np.ndarray:
+def resized_array(x: np.ndarray, image_size: int) -> np.ndarray:
     """uint8 [n, C, H, W] to [n, C, image_size, image_size]."""
     if x.shape[2:] == (image_size, image_size):
         return x

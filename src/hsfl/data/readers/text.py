@@ -35,7 +35,7 @@ class Text:
     content: str
 
 
-def read(request: Request) -> Arrays:
+def read_text(request: Request) -> Arrays:
     """The text files of a folder, or one file. Files and folders whose names begin with a dot are left aside."""
     given = Path(request.path).expanduser()
     found = given if given.exists() else request.data_dir / given

@@ -10,20 +10,20 @@ from grpc import aio
 from hsfl.deploy.model_kit import Kit
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.bundle import without_folder
-from hsfl.deploy.wire.messages import Message, expect, pack
+from hsfl.deploy.wire.messages import Message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
+    both_results,
     collect,
     most_state_bytes,
     most_sum_bytes,
-    read_state,
     read_sum,
     send,
     state_bytes,
     sum_bytes,
-    together,
+    unpack_state,
 )
 from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
-from hsfl.deploy.wire.transport import Peer, read
+from hsfl.deploy.wire.transport import Peer, read_message
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
@@ -64,7 +64,7 @@ class EdgeLink:
 
     async def _ask(self, method: str, message: Any, answer: type[Message], timeout_s: float = CALL_S) -> Message:
         try:
-            return expect(await self.peer.ask(method, pack(message), timeout_s), answer)[0]
+            return expect_message(await self.peer.ask(method, pack_message(message), timeout_s), answer)[0]
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
@@ -87,9 +87,9 @@ class EdgeLink:
         """Give the edge server units that it lacks."""
         try:
             call = self.peer.stream("TakeUnits", LOAD_S)
-            await call.write(pack(TakeUnits(round, units.start, units.stop)))
+            await call.write(pack_message(TakeUnits(round, units.start, units.stop)))
             await send(call, state_bytes(units))
-            expect(await read(call), Done)
+            expect_message(await read_message(call), Done)
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
@@ -97,9 +97,9 @@ class EdgeLink:
         """Units of a round that the edge server holds. like: a state of the units that are wanted."""
         try:
             call = self.peer.stream("GiveUnits", LOAD_S)
-            await call.write(pack(GiveUnits(round, like.start, like.stop)))
+            await call.write(pack_message(GiveUnits(round, like.start, like.stop)))
             await call.done_writing()
-            return read_state(await collect(lambda: read(call), most_state_bytes(like)), like)
+            return unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
@@ -114,14 +114,16 @@ class EdgeLink:
         """
         try:
             call = self.peer.stream("Swap", LOAD_S)
-            await call.write(pack(message))
+            await call.write(pack_message(message))
             edge_sum = None
             if main_sum is not None:
                 limit = most_sum_bytes(main_sum.total)
-                content, _ = await together(collect(lambda: read(call), limit), send(call, sum_bytes(main_sum)))
+                content, _ = await both_results(
+                    collect(lambda: read_message(call), limit), send(call, sum_bytes(main_sum))
+                )
                 edge_sum = read_sum(content, main_sum)
             after = await finish(edge_sum)
-            expect(await read(call), Done)
+            expect_message(await read_message(call), Done)
             return after
         except aio.AioRpcError as error:
             raise _lost(error) from None

@@ -25,7 +25,7 @@ from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, End, Ended, Enter, Entered, Hello, Leave, Ready, RoundOver, Welcome
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
-from hsfl.deploy.wire.messages import expect, expect_any, pack
+from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.transport import hear, must_hear
 from hsfl.errors import InputError
 
@@ -62,7 +62,7 @@ class Desk:
         self.log.event("client dropped", "warning", client=name, round=open_round.round + 1, reason=reason, why=words)
         self.metrics.dropped(reason)
         self.drops[name] = self.drops.get(name, 0) + 1
-        self.roster.send(seat, pack(RoundOver(open_round.round, open_round.attempt, False, words[:1000])))
+        self.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, False, words[:1000])))
 
 
 class Attending:
@@ -73,7 +73,7 @@ class Attending:
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
-        hello, _ = expect(await must_hear(context), Hello)
+        hello, _ = expect_message(await must_hear(context), Hello)
         caller().must_be(hello.name)
         seat = self.desk.roster.seat(hello.name)
         self.desk.roster.joining.add(hello.name)
@@ -91,9 +91,9 @@ class Attending:
         kit, evaluates = self.desk.kit, self.desk.settings.evaluate == "clients"
         self.desk.log.event("client joins", client=name, seat=seat)
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
-        await context.write(pack(welcome))
+        await context.write(pack_message(welcome))
         content = await hear(context)
-        answer = Leave("its connection ended") if content is None else expect_any(content, Ready, Leave)[0]
+        answer = Leave("its connection ended") if content is None else expect_any_message(content, Ready, Leave)[0]
         if isinstance(answer, Leave):
             self.desk.log.event("client left before it was ready", client=name, why=answer.why)
             return None
@@ -138,7 +138,7 @@ class Attending:
         """Wait until a client says that it leaves, or its connection breaks; then its connection ends."""
         try:
             if (content := await hear(context)) is not None:
-                expect(content, Leave)
+                expect_message(content, Leave)
                 member.goes = True
                 self.desk.drop(member.seat, "disconnected", "it left")
         except WireError as error:
@@ -157,7 +157,7 @@ class Attending:
                 tail.restart()
         # The round may have ended, or the client been dropped, while a step held the lock.
         if open_round is self.desk.open_round and tail.dropped is None:
-            self.desk.roster.send(member.seat, pack(open_round.order(member.seat)))
+            self.desk.roster.send(member.seat, pack_message(open_round.order(member.seat)))
 
 
 NO_FAULT = ("stale", "replaced", "ended")  # reasons for which nobody is dropped
@@ -172,21 +172,21 @@ class Stepping:
 
     async def train(self, messages: Any, context: Any) -> None:
         """Answer a client's batches of a round."""
-        enter, _ = expect(await must_hear(context), Enter)
+        enter, _ = expect_message(await must_hear(context), Enter)
         open_round, tail = self._tail(enter)
         stream = object()
         async with tail.lock:
-            await context.write(pack(Entered(tail.enter(stream))))
+            await context.write(pack_message(Entered(tail.enter(stream))))
         try:
             while (content := await hear(context)) is not None:
-                message, tensors = expect_any(content, Batch, End)
+                message, tensors = expect_any_message(content, Batch, End)
                 if isinstance(message, End):
                     async with tail.lock:
                         self._check_open(open_round, tail)
                         tail.check_stream(stream)
                         await self.desk.compute.run(partial(tail.finish, message))
                     open_round.changed.set()
-                    await context.write(pack(Ended()))
+                    await context.write(pack_message(Ended()))
                     return
                 await context.write(await self._step(open_round, tail, message, tensors, stream))
         except WireError as error:

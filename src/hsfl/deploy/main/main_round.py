@@ -20,7 +20,7 @@ from hsfl.deploy.cut_planner import RoundPlan
 from hsfl.deploy.model_kit import Kit
 from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Seat
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, most_after
@@ -118,7 +118,7 @@ class Tail:
 
     def answer(self, loss: Tensor, gradient: Tensor, waited_s: float, took_s: float, up_bytes: int) -> bytes:
         """Count the step and keep its answer, until the next batch shows that it arrived."""
-        self.last = pack(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
+        self.last = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
         self.step += 1
         self.server_s += took_s
         self.waited_s += waited_s

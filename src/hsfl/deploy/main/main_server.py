@@ -21,7 +21,7 @@ from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.status import status_handler
 from hsfl.deploy.wire.client_messages import RoundOver
 from hsfl.deploy.wire.link_probe import probe
-from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Swap
 from hsfl.deploy.wire.transport import Backoff, Served, Stopped, unless_stopped
 from hsfl.errors import InputError
@@ -177,7 +177,7 @@ class Main:
         await self.desk.edge.open(open_round.round, open_round.attempt, seats)
         open_round.edge_stop = max((seat.cut for seat in seats), default=0)
         for seat in seats:
-            self.desk.roster.send(seat.seat, pack(open_round.order(seat.seat)))
+            self.desk.roster.send(seat.seat, pack_message(open_round.order(seat.seat)))
 
     async def _gather(self, open_round: MainRound) -> None:
         """Wait until every client is complete or dropped; at the round's deadline, drop those that are not complete."""
@@ -287,6 +287,6 @@ class Main:
             for seat, tail in open_round.tails.items():
                 if tail.dropped is None:
                     self.desk.roster.send(
-                        seat, pack(RoundOver(open_round.round, open_round.attempt, False, why[:1000]))
+                        seat, pack_message(RoundOver(open_round.round, open_round.attempt, False, why[:1000]))
                     )
                 self.parts.give_back(tail.cut, tail.part)

@@ -15,7 +15,7 @@ from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, Ended, Enter, Evaluated, Tallied
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
-from hsfl.deploy.wire.messages import expect, expect_any, pack
+from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.server_messages import Seat
 from hsfl.deploy.wire.transport import must_hear
 from hsfl.models.state import UnitState, load_state
@@ -42,7 +42,7 @@ class Evaluating:
         desk.evaluation = evaluation
         try:
             for seat in seats.values():
-                if not desk.roster.send(seat.seat, pack(evaluation.order(seat))):
+                if not desk.roster.send(seat.seat, pack_message(evaluation.order(seat))):
                     evaluation.leave(seat.seat)
             await asyncio.wait_for(evaluation.over.wait(), desk.kit.config.train.tau_s or TAU_S)
         except TimeoutError:
@@ -58,14 +58,14 @@ class Evaluating:
 
     async def evaluate(self, messages: Any, context: Any) -> None:
         """Count a client's test samples."""
-        enter, _ = expect(await must_hear(context), Enter)
+        enter, _ = expect_message(await must_hear(context), Enter)
         evaluation, seat = self._entered(enter)
         try:
             tally = await self._tally(seat, context)
             if evaluation is not self.desk.evaluation:
                 raise WireError("stale", "the evaluation is over")
             evaluation.finish(seat.seat, tally)
-            await context.write(pack(Ended()))
+            await context.write(pack_message(Ended()))
         finally:
             evaluation.leave(seat.seat)
 
@@ -83,7 +83,7 @@ class Evaluating:
         full, step = kit.config.train.batch_size, 0
         total = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
         while True:
-            message, tensors = expect_any(await must_hear(context), Batch, Tallied, Evaluated)
+            message, tensors = expect_any_message(await must_hear(context), Batch, Tallied, Evaluated)
             if isinstance(message, Evaluated):
                 if message.steps != step:
                     raise WireError("order", f"the end after {message.steps} batches, where {step} came")

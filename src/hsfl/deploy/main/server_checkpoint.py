@@ -13,13 +13,13 @@ from hsfl.deploy.main.handlers import Desk
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.remote_evaluation import Evaluating
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.run_record import make_record, save_model, write_end
+from hsfl.deploy.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.unit_store import Store
 from hsfl.deploy.wire.client_messages import RoundOver, Stop
-from hsfl.deploy.wire.messages import pack
+from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.transport import Backoff
-from hsfl.files import checked
+from hsfl.files import checked_record
 from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
@@ -27,7 +27,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import RoundRecord, RunStanding, advance
 from hsfl.runs.write_records import Summary
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, evaluate
+from hsfl.training.evaluation import Quality, evaluate_model
 from hsfl.training.link import LinkBytes
 
 OVER_S = 5.0  # for clients to go when there are no more rounds
@@ -49,7 +49,7 @@ class Keeping:
         if not rounds:
             return
         self.state, notes = self.store.load(rounds[-1], self.desk.kit)
-        self.standing = checked(notes["progress"], RunStanding, "the checkpoint's progress")
+        self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
         self.round = self.standing.rounds_done
         self.folder.keep_rounds(self.round)
         self.desk.log.event("goes on from the last completed round", round=self.round)
@@ -64,7 +64,7 @@ class Keeping:
             whole, quality = await self._evaluated(open_round, after)
         measured = {seat: self._measured(open_round, seat) for seat in kept}
         before_s = self._modelled_s()
-        record = make_record(
+        record = measured_round_record(
             self.desk.kit, open_round.round, before_s, open_round.plan, open_round.tails, kept, measured, self._sent(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Keeping:
         self.desk.open_round = None
         for seat, tail in open_round.tails.items():
             if seat in measured:
-                self.desk.roster.send(seat, pack(RoundOver(open_round.round, open_round.attempt, True, "")))
+                self.desk.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, True, "")))
                 head = self.desk.kit.empty(0, tail.cut).num_bytes
                 self.desk.planner.learn(
                     open_round.round,
@@ -161,7 +161,7 @@ class Keeping:
 
     def _assess(self, whole: UnitState, test: Images) -> Quality:
         load_state(whole, self.desk.kit.model)
-        return evaluate(self.desk.kit.model.eval(), test, self.desk.kit.num_classes)
+        return evaluate_model(self.desk.kit.model.eval(), test, self.desk.kit.num_classes)
 
     async def finish(self, status: str) -> Summary:
         """Write the last model and the summary, and tell clients if all rounds are done. status: as in the summary."""
@@ -174,7 +174,7 @@ class Keeping:
         if status == "finished":
             for seat in list(self.desk.roster.members):
                 self.desk.roster.members[seat].goes = True
-                self.desk.roster.send(seat, pack(Stop("all rounds are done")))
+                self.desk.roster.send(seat, pack_message(Stop("all rounds are done")))
             deadline_s = time.monotonic() + OVER_S
             while self.desk.roster.members and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.05)

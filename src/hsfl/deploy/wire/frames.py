@@ -83,7 +83,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def pack(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = None) -> bytes:
+def pack_frame(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = None) -> bytes:
     """The bytes of a message. kind: its number, of `messages.KINDS`. fields: a record that JSON can hold."""
     tensors = {name: tensor.detach().cpu() for name, tensor in (tensors or {}).items()}
     headers = [_header(name, dense(tensor)) for name, tensor in tensors.items()]
@@ -103,7 +103,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return np.ascontiguousarray(tensor.numpy()).data.cast("B") if tensor.numel() else memoryview(b"")
 
 
-def unpack(message: bytes) -> Frame:
+def unpack_frame(message: bytes) -> Frame:
     """A message, checked; whatever is wrong with it is a WireError."""
     if len(message) < PREFIX.size:
         raise WireError("protocol", f"a message of {len(message)} bytes is shorter than its first {PREFIX.size}")

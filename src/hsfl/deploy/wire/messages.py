@@ -54,31 +54,33 @@ RECORDS = {number: record for record, number in KINDS.items()}
 Message = TypeVar("Message")
 
 
-def pack(message: Any, tensors: dict[str, Tensor] | None = None) -> bytes:
+def pack_message(message: Any, tensors: dict[str, Tensor] | None = None) -> bytes:
     """The message's bytes."""
-    return frames.pack(KINDS[type(message)], message, tensors)
+    return frames.pack_frame(KINDS[type(message)], message, tensors)
 
 
-def unpack(content: bytes) -> tuple[Any, dict[str, Tensor]]:
+def unpack_message(content: bytes) -> tuple[Any, dict[str, Tensor]]:
     """A message of any kind, checked, and its tensors."""
-    frame: Frame = frames.unpack(content)
+    frame: Frame = frames.unpack_frame(content)
     record = RECORDS.get(frame.kind)
     if record is None:
         raise WireError("protocol", f"a message of kind {frame.kind}, which this version does not know")
     return frames.checked_fields(frame.fields, record, record.__name__), frame.tensors
 
 
-def expect(content: bytes, kind: type[Message], tensors: tuple[str, ...] = ()) -> tuple[Message, dict[str, Tensor]]:
+def expect_message(
+    content: bytes, kind: type[Message], tensors: tuple[str, ...] = ()
+) -> tuple[Message, dict[str, Tensor]]:
     """A message that must be of this kind, with exactly these tensors."""
-    message, received = expect_any(content, kind)
+    message, received = expect_any_message(content, kind)
     if tuple(sorted(received)) != tuple(sorted(tensors)):
         raise WireError("protocol", f"{kind.__name__} has tensors {sorted(received)}, not {sorted(tensors)}")
     return message, received
 
 
-def expect_any(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor]]:
+def expect_any_message(content: bytes, *kinds: type[Any]) -> tuple[Any, dict[str, Tensor]]:
     """A message that must be of one of these kinds."""
-    message, received = unpack(content)
+    message, received = unpack_message(content)
     if not isinstance(message, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise WireError("order", f"a message {type(message).__name__} where {wanted} is expected")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hsfl.deploy.wire.client_messages import Chunk
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import expect, pack
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.models.state import Layout, UnitState
 from hsfl.training.aggregate import PartialSum
 
@@ -38,7 +38,7 @@ def state_bytes(state: UnitState) -> bytes:
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.named().items()})
 
 
-def read_state(content: bytes, like: UnitState) -> UnitState:
+def unpack_state(content: bytes, like: UnitState) -> UnitState:
     """The units of a safetensors file, which must be exactly those of `like`, all numbers finite."""
     fresh = UnitState.empty(like.layout, like.start, like.stop, like.floats.dtype, like.floats.device)
     _fill(_loaded(content), fresh.named())
@@ -104,7 +104,7 @@ def chunks(content: bytes) -> Iterator[bytes]:
     whole = np.frombuffer(content, np.uint8)
     for at in range(0, max(len(content), 1), CHUNK_BYTES):
         piece = torch.from_numpy(whole[at : at + CHUNK_BYTES].copy())
-        yield pack(Chunk(at, len(content)), {"bytes": piece})
+        yield pack_message(Chunk(at, len(content)), {"bytes": piece})
 
 
 class Collector:
@@ -116,7 +116,7 @@ class Collector:
 
     def add(self, message: bytes) -> bool:
         """Take a chunk; returns whether the file is whole."""
-        chunk, tensors = expect(message, Chunk, tensors=("bytes",))
+        chunk, tensors = expect_message(message, Chunk, tensors=("bytes",))
         piece = tensors["bytes"]
         if self.total < 0:
             self.total = chunk.total
@@ -148,7 +148,7 @@ async def send(stream: Any, content: bytes) -> None:
         await stream.write(chunk)
 
 
-async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
+async def both_results(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
     """Both results. If one fails, the other is given up, and its failure is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -173,7 +173,7 @@ class Peer:
         await self.channel.close()
 
 
-async def read(call: Any) -> bytes:
+async def read_message(call: Any) -> bytes:
     """The next message that a server sends on a stream. A stream that has ended is an error with the server's code, or
     UNAVAILABLE where the server gave none."""
     message = await call.read()

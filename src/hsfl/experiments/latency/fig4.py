@@ -9,7 +9,14 @@ from hsfl.config import RunConfig
 from hsfl.errors import known
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
-from hsfl.experiments.latency.latency_report import LatencyRow, change, lowest, make, say_change, series_s
+from hsfl.experiments.latency.latency_report import (
+    LatencyRow,
+    change,
+    lowest,
+    make_latency_figure,
+    say_change,
+    series_s,
+)
 from hsfl.experiments.latency.latency_study import PAPER, SIX, Axis, LatencyStudy
 
 # The paper draws its axes without numbers that we know of; each of ours holds the paper's setting (10 MHz, 100e10, 100 W).
@@ -22,7 +29,7 @@ POLICIES = (*SIX, PAPER)
 SENSITIVE = 0.1  # of the latency, from one value of an axis to the next; the paper gives no number
 
 
-def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
+def fig4_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and values of a scale; --seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     axes = (BANDWIDTH, CYCLES, POWER)
@@ -33,17 +40,19 @@ def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     return LatencyStudy(latency_study.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
 
 
-def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
+def fig4_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
     """One config for each fleet and value."""
-    return [point.config for point in latency_study.points(study(scale, num_seeds))]
+    return [point.config for point in latency_study.points(fig4_study(scale, num_seeds))]
 
 
-def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+def reproduce_fig4(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
-    return make("fig4", "Fig. 4: latency of a single round", study(scale, num_seeds), find_trends, out, say)
+    return make_latency_figure(
+        "fig4", "Fig. 4: latency of a single round", fig4_study(scale, num_seeds), fig4_trends, out, say
+    )
 
 
-def find_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
+def fig4_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on bandwidth, cycles and power beside what the rows say."""
     bandwidth, cycles, power = (series_s(rows, axis) for axis in wanted.axes)
     step = steps(cycles)

@@ -12,7 +12,16 @@ from hsfl.config import RunConfig
 from hsfl.errors import known
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
-from hsfl.experiments.latency.latency_report import NAMES, LatencyRow, at, change, lowest, make, say_change, series_s
+from hsfl.experiments.latency.latency_report import (
+    NAMES,
+    LatencyRow,
+    change,
+    lowest,
+    make_latency_figure,
+    rows_at,
+    say_change,
+    series_s,
+)
 from hsfl.experiments.latency.latency_study import SIX, Axis, LatencyStudy
 
 LEVELS = Axis(
@@ -21,7 +30,7 @@ LEVELS = Axis(
 POLICIES = (*SIX, "even", "splitfed", "cpsl")
 
 
-def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
+def fig5_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and levels of a scale; num_seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     if scale == "smoke":
@@ -31,17 +40,19 @@ def study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     return LatencyStudy(latency_study.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
 
 
-def configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
+def fig5_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
     """One config for each fleet and level."""
-    return [point.config for point in latency_study.points(study(scale, num_seeds))]
+    return [point.config for point in latency_study.points(fig5_study(scale, num_seeds))]
 
 
-def run(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
+def reproduce_fig5(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
-    return make("fig5", "Fig. 5: latency against heterogeneity", study(scale, num_seeds), find_trends, out, say)
+    return make_latency_figure(
+        "fig5", "Fig. 5: latency against heterogeneity", fig5_study(scale, num_seeds), fig5_trends, out, say
+    )
 
 
-def find_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
+def fig5_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on heterogeneity beside what the rows say."""
     (axis,) = wanted.axes
     series = series_s(rows, axis)
@@ -64,5 +75,5 @@ def find_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]
 def advantage(wanted: LatencyStudy, rows: Sequence[LatencyRow], value: float) -> float:
     """How much longer the paper's five baselines take on average, as a fraction."""
     (axis,) = wanted.axes
-    ratios = [row.ratio for name in SIX[1:] for row in at(rows, axis, value, name)]
+    ratios = [row.ratio for name in SIX[1:] for row in rows_at(rows, axis, value, name)]
     return float(np.exp(np.mean(np.log(ratios)))) - 1

@@ -26,7 +26,7 @@ from hsfl.experiments.latency.latency_study import (
 )
 from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save
+from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +90,7 @@ class LatencyRow:
     plan_ratio: float
 
 
-def read_rows(study: LatencyStudy, folder: Path) -> list[LatencyRow]:
+def read_latency_rows(study: LatencyStudy, folder: Path) -> list[LatencyRow]:
     """The rows of all points of a study, from its folder."""
     rows = []
     for axis in study.axes:
@@ -125,14 +125,14 @@ def write_rows(rows: Sequence[LatencyRow], path: Path) -> Path:
     return write_csv(path, CSV_FIELDS, ([getattr(row, name) for name in CSV_FIELDS] for row in rows))
 
 
-def at(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> list[LatencyRow]:
+def rows_at(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> list[LatencyRow]:
     """The rows of one policy at one value of an axis, one for each fleet."""
     return [row for row in rows if (row.field, row.value, row.policy) == (axis.field, value, policy)]
 
 
 def mean_s(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> Estimate:
     """The mean round of a policy in seconds, over fleets, on channels that the plan never saw."""
-    return estimate(row.fresh_mean_s for row in at(rows, axis, value, policy))
+    return estimate(row.fresh_mean_s for row in rows_at(rows, axis, value, policy))
 
 
 def series_s(rows: Sequence[LatencyRow], axis: Axis, policy: str = "proposed") -> np.ndarray:
@@ -221,7 +221,7 @@ def figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) -> "Figur
 
 def longer(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> Estimate:
     """Per cent above the proposed round: the mean of ratios fleet by fleet."""
-    ratio = estimate((row.ratio for row in at(rows, axis, value, policy)), ratio=True)
+    ratio = estimate((row.ratio for row in rows_at(rows, axis, value, policy)), ratio=True)
     mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))
     return Estimate(mean, low, high, ratio.num)
 
@@ -247,7 +247,7 @@ def _curve(axes: "Axes", axis: Axis, name: str, found: Sequence[Estimate]) -> No
     )
 
 
-def make(
+def make_latency_figure(
     name: str,
     title: str,
     wanted: LatencyStudy,
@@ -257,16 +257,16 @@ def make(
 ) -> Outcome:
     """Solve what is missing of a study, then write its CSV, figure and Markdown, all called `name`."""
     run_points(wanted, out, say)
-    rows = read_rows(wanted, out)
+    rows = read_latency_rows(wanted, out)
     trends = find_trends(wanted, rows)
     files = [
         write_rows(rows, out / f"{name}.csv"),
-        *save(figure(wanted, rows, short_note(wanted)), out / name),
+        *save_figure(figure(wanted, rows, short_note(wanted)), out / name),
     ]
     text = (
         f"### {title}\n\n![{title}]({name}.png)\n\n"
         + trend_table(trends)
-        + f"\n{settings_note(wanted)} {machine()}\n\n"
+        + f"\n{latency_settings_note(wanted)} {machine()}\n\n"
         + "Seconds of a round, mean over fleets ± half of the 95 % interval, on fresh channels:\n\n"
         + value_tables(wanted, rows)
         + "\nIn pairs, fleet by fleet:\n\n"
@@ -322,7 +322,7 @@ def short_note(wanted: LatencyStudy) -> str:
     )
 
 
-def settings_note(wanted: LatencyStudy) -> str:
+def latency_settings_note(wanted: LatencyStudy) -> str:
     """A paragraph with the settings, the machine and the versions behind the numbers."""
     fleet, network = wanted.base.fleet, wanted.base.network
     words = (

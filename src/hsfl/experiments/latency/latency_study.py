@@ -128,13 +128,13 @@ def _cost(base: RunConfig) -> CostTable:
 def solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float:
     """Solve a point and write its file; returns the seconds that this took."""
     began = time.perf_counter()
-    answer = solve(point, cost)
+    answer = solve_latency_point(point, cost)
     seconds = time.perf_counter() - began
     write_json(folder / "points" / point.file, answer | {"seconds": seconds})
     return seconds
 
 
-def solve(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
+def solve_latency_point(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     """Rounds of every policy on the plan's own samples [S] and on fresh channels [C]; one plan serves all that use it."""
     from hsfl.allocation.cuts.radio import RadioRounds
     from hsfl.allocation.cuts.search import search_cuts

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 
-def choose(
+def choose_column_cuts(
     names: Sequence[str], config: RunConfig, world: World, num_samples: Array
 ) -> tuple[dict[str, list[int]], float]:
     """The cuts of these columns [K], each for its own allocation, on the plan's samples; and the proven gap of HSFL's."""

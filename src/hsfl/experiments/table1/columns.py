@@ -142,7 +142,7 @@ def columns_named(text: str) -> tuple[str, ...]:
             labels.append(part)
     for label in labels:
         name = split_label(label)[0]
-        plugins.find(name)
+        plugins.find_installed(name)
         known("column", name, dict.fromkeys([*COLUMNS, *METHODS]), plugins.WAY_OUT)
         if label not in COLUMNS:
             COLUMNS[label]  # what is wrong with its settings is told now

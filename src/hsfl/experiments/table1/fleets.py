@@ -23,7 +23,7 @@ from hsfl.data.registry import FACTS
 from hsfl.errors import InputError
 from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
 from hsfl.experiments.table1.column_clock import rounds_s
-from hsfl.experiments.table1.column_cuts import choose
+from hsfl.experiments.table1.column_cuts import choose_column_cuts
 from hsfl.experiments.table1.columns import COLUMNS, base_config
 from hsfl.experiments.table1.learned_settings import clock_settings
 from hsfl.files import read_record, write_csv, write_json
@@ -138,7 +138,7 @@ def _solve_and_write(
     point: Point, costs: Mapping[str, CostTable], folder: Path, known: Mapping[tuple[Any, ...], tuple[float, Cuts]]
 ) -> Answer:
     gap, cuts = known.get((*point.key, point.settings), (float("nan"), {}))
-    answer = solve(point, costs[point.config.data.name], cuts, gap)
+    answer = solve_fleet(point, costs[point.config.data.name], cuts, gap)
     write_json(folder / point.file, asdict(answer))
     return answer
 
@@ -149,7 +149,7 @@ def cost_of(config: RunConfig) -> CostTable:
     return model_cost(config, config.model.input or shape, num_classes, PAPER_BATCH)
 
 
-def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: float = float("nan")) -> Answer:
+def solve_fleet(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: float = float("nan")) -> Answer:
     """Cuts and rounds of every column on one fleet; `known` cuts are not searched."""
     began, config = time.perf_counter(), point.config
     world = world_of(config, cost)
@@ -163,7 +163,7 @@ def solve(point: Point, cost: CostTable, known: Cuts | None = None, known_gap: f
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:
-        found, found_gap = choose(missing, config, world, num_samples)
+        found, found_gap = choose_column_cuts(missing, config, world, num_samples)
         chosen |= found
         gap = found_gap if np.isfinite(found_gap) else gap
     rounds = {name: rounds_s(COLUMNS[name], config, world, chosen[name], num_samples) for name in point.columns}

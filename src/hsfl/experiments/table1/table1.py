@@ -13,8 +13,8 @@ from hsfl.experiments.common import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1 import tau_row
 from hsfl.experiments.table1.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
 from hsfl.experiments.table1.fleets import write_cuts
-from hsfl.experiments.table1.table1_report import find_trends, learning_over_fleets, markdown
-from hsfl.experiments.table1.table1_study import ColumnTiming, Study, TableCell, cells, make_study, timings
+from hsfl.experiments.table1.table1_report import learning_over_fleets, table1_markdown, table1_trends
+from hsfl.experiments.table1.table1_study import ColumnTiming, Study, TableCell, column_timings, make_study, table_cells
 from hsfl.experiments.table1.traces import (
     ONE_BY_ONE,
     MakeObserver,
@@ -25,13 +25,13 @@ from hsfl.experiments.table1.traces import (
 )
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
-from hsfl.report.figure_style import save
+from hsfl.report.figure_style import save_figure
 from hsfl.runs.progress import Observer
 
 SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds
 
 
-def run(
+def reproduce_table1(
     out: Path,
     scale: str,
     num_seeds: int | None,
@@ -50,10 +50,10 @@ def run(
     same = check_twins(out, scale, study, data_dir, shipped, say, make_observer)
     rows = []
     if TAU_DATA in datasets and scale != "smoke":
-        rows = tau_row.run(
+        rows = tau_row.reproduce_tau_row(
             out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer, together=together
         )
-    return draw(out, scale, study, rows, same)
+    return draw_table1(out, scale, study, rows, same)
 
 
 def twins_of(study: Study) -> list[str]:
@@ -84,21 +84,21 @@ def check_twins(
     return [Trend(claim, said, apart <= SAME_LOSS)]
 
 
-def draw(
+def draw_table1(
     out: Path, scale: str, study: Study, tau_rows: Sequence[tau_row.TauRow] = (), checks: Sequence[Trend] = ()
 ) -> Outcome:
     """CSV, figures and tables."""
-    found, times = list(cells(study)), list(timings(study))
+    found, times = list(table_cells(study)), list(column_timings(study))
     files = [
         _write(out / "table1.csv", TableCell, found),
         _write(out / "times.csv", ColumnTiming, times),
         write_cuts(out / f"cuts-{scale}.csv", study.answers),
     ]
     for data in study.data_sets:
-        files += save(learning_over_fleets(study, data), out / f"table1-{data}")
-    trends = [*find_trends(found), *checks]
+        files += save_figure(learning_over_fleets(study, data), out / f"table1-{data}")
+    trends = [*table1_trends(found), *checks]
     figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in study.data_sets)
-    text = markdown(study, found, times, trends, tau_rows, scale) + figures
+    text = table1_markdown(study, found, times, trends, tau_rows, scale) + figures
     return Outcome("table1", write_text(out / "table1.md", text), files, trends)
 
 

@@ -57,7 +57,7 @@ def name_of(data: str) -> str:
 # ---- verdicts
 
 
-def find_trends(cells: Sequence[TableCell]) -> list[Trend]:
+def table1_trends(cells: Sequence[TableCell]) -> list[Trend]:
     """The paper's order of HSFL and each other framework, data set by data set, at the whole budget; and what own cuts alone do, of which
     the paper says nothing. All verdicts are corrected together."""
     claims = _claims(cells)
@@ -133,7 +133,7 @@ def verdict_note(num_verdicts: int, num_fleets: int, num_seeds: int) -> str:
 # ---- Markdown
 
 
-def markdown(
+def table1_markdown(
     study: Study,
     cells: Sequence[TableCell],
     timings: Sequence[ColumnTiming],

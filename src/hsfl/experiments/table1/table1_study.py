@@ -97,7 +97,7 @@ def make_study(
     together: Together,
 ) -> Study:
     """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
-    claim(out, settings(scale))
+    claim(out, study_settings(scale))
     claim_plugins(out, {name: names_of(COLUMNS[name].config(base_config("mnist", scale, 0))) for name in columns})
     wanted = [
         (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
@@ -122,13 +122,13 @@ def _trace(
     return find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
 
 
-def settings(scale: str) -> dict[str, object]:
+def study_settings(scale: str) -> dict[str, object]:
     """The settings that all results of a folder have in common; columns, data sets and seeds may be added later."""
     bases = {data: base_config(data, scale, 0).model_dump(mode="json") for data in SIZES[scale]}
     return {"scale": scale, "fleets": len(fleets_of(scale)), "configs": bases}
 
 
-def cells(study: Study) -> Iterator[TableCell]:
+def table_cells(study: Study) -> Iterator[TableCell]:
     """Every column of every fleet and seed at every fraction of the budget."""
     for answer in study.answers:
         whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(answer.data))
@@ -143,7 +143,7 @@ def cells(study: Study) -> Iterator[TableCell]:
                 )  # fmt: skip
 
 
-def timings(study: Study) -> Iterator[ColumnTiming]:
+def column_timings(study: Study) -> Iterator[ColumnTiming]:
     """Every column of every fleet and seed, with its mean round and its seconds to each target."""
     for answer in study.answers:
         for column in study.columns:

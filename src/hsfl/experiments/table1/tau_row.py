@@ -41,7 +41,7 @@ from hsfl.runs.progress import Observer
 from hsfl.runs.records import RunStanding
 from hsfl.runs.studies.compare_runs import has_ended, run_or_resume
 from hsfl.runs.studies.run_many import Piece, run_all
-from hsfl.runs.write_records import clients_record, make_record
+from hsfl.runs.write_records import clients_record, make_round_record
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 
@@ -94,12 +94,12 @@ class OwnTraining:
         return replace(self.row, accuracy=paid[-1].test_accuracy, balanced_accuracy=paid[-1].balanced_accuracy)
 
 
-def run(
+def reproduce_tau_row(
     out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
     make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
 ) -> list[TauRow]:  # fmt: skip
     """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
-    known = read_rows(shipped / tau_file(scale)) if shipped is not None else {}
+    known = read_tau_rows(shipped / tau_file(scale)) if shipped is not None else {}
     found: list[TauRow | OwnTraining] = []
     for seed in seeds:
         missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
@@ -232,7 +232,7 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
             estimation_s = clock.estimation_s(index, everyone)
         num_samples = sum(task.trained_samples(everyone, index).values())
         result = RoundResult(row.train_loss, num_samples, LinkBytes())  # its bytes were not counted
-        record = make_record(
+        record = make_round_record(
             framework,
             task,
             index,
@@ -251,7 +251,7 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
     save_checkpoint(folder.checkpoint_path, framework.init(), RunStanding(num_shared, None, None), config)
 
 
-def read_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:
+def read_tau_rows(path: Path) -> dict[tuple[str, int, str], TauRow]:
     """The rows of a CSV file by data set, seed and column; nothing where there is no such file."""
     if not path.exists():
         return {}

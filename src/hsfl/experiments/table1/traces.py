@@ -85,7 +85,7 @@ class Trace:
         return [getattr(each, quantity) for each in self.rounds]
 
 
-def file_name(data: str, name: str, scale: str, seed: int) -> str:
+def trace_file_name(data: str, name: str, scale: str, seed: int) -> str:
     """The name of the file of a trace."""
     return f"{data}-{path_name(name)}-{scale}-seed-{seed}.csv"
 
@@ -105,7 +105,7 @@ def find_trace(
     say(f"{words}: training {config.train.rounds} rounds")
     folder = run_path(out / "runs" / data, name, seed)
     run_or_resume(config, folder, make_observer(words))
-    return write_trace(out / "traces" / file_name(data, name, scale, seed), folder, data, name)
+    return write_trace(out / "traces" / trace_file_name(data, name, scale, seed), folder, data, name)
 
 
 def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
@@ -119,7 +119,7 @@ def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
 def _paths(data: str, name: str, scale: str, seed: int, out: Path, shipped: Path | None) -> list[Path]:
     """Where the trace may lie: in `out`, or in `shipped`."""
     folders = [out / "traces"] if shipped is None else [out / "traces", shipped]
-    return [folder / file_name(data, name, scale, seed) for folder in folders]
+    return [folder / trace_file_name(data, name, scale, seed) for folder in folders]
 
 
 def train_ahead(

@@ -37,7 +37,7 @@ class Code:
 
 
 @cache
-def compiled(code: Code) -> Function:
+def compiled_function(code: Code) -> Function:
     """The function that the text defines."""
     space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "NoneType": type(None)}
     for name, module, inner in code.names:
@@ -63,7 +63,7 @@ class GraphUnit(nn.Module):
         self.__compile()
 
     def __compile(self) -> None:
-        self.__functions = tuple(map(compiled, self.__codes))
+        self.__functions = tuple(map(compiled_function, self.__codes))
         self.__parts: dict[str, tuple[nn.Module, str]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class GraphUnit(nn.Module):
 MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # attributes that a copy makes anew
 
 
-def tensor_of(unit: GraphUnit, name: str) -> Tensor:
+def unit_tensor(unit: GraphUnit, name: str) -> Tensor:
     """The tensor of a unit by its dotted name. Words are looked up among parts and tensors alone, since they may be
     anything."""
     parts = GraphUnit.parts(unit)
@@ -152,7 +152,7 @@ class Message:
         return (sum(prod(sizes) for _, sizes, *_ in self.pieces),)
 
 
-def pack(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torch.dtype) -> Tensor:
+def pack_pieces(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torch.dtype) -> Tensor:
     """One tensor `[batch, numbers]` that holds the pieces."""
     flat = [
         tensor.movedim(dim, 0).reshape(tensor.shape[dim], prod(sizes)).to(dtype)
@@ -161,7 +161,7 @@ def pack(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torch.dtype
     return torch.cat(flat, dim=1)
 
 
-def unpack(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
+def unpack_pieces(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
     """The pieces again, each with its own shape, type and order in memory."""
     parts = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
     return [
@@ -271,7 +271,7 @@ class _Stretch:
             in_order = order == tuple(range(len(order)))
             self.known[nodes[0]] = self.x if in_order else self.graph.call_function(laid_out, (self.x, order))
             return
-        parts = self.graph.call_function(unpack, (self.x, message.pieces))
+        parts = self.graph.call_function(unpack_pieces, (self.x, message.pieces))
         for i, node in enumerate(nodes):
             self.known[node] = self.graph.call_function(getitem, (parts, i))
 
@@ -293,7 +293,7 @@ class _Stretch:
         values = [self._node(node) for node in (*self.stop.values, *(inputs[i] for i in self.stop.sides))]
         if message.is_plain:
             return values[0]
-        return self.graph.call_function(pack, (values, message.pieces, message.dtype))
+        return self.graph.call_function(pack_pieces, (values, message.pieces, message.dtype))
 
     def _node(self, node: fx.Node) -> fx.Node:
         """The node of our graph that has the value of a node of the whole graph."""
@@ -342,7 +342,7 @@ class _Stretch:
         return self._tensor(attribute)
 
     def _tensor(self, name: str) -> fx.Node:
-        return self.graph.call_function(tensor_of, (self.owner, name))
+        return self.graph.call_function(unit_tensor, (self.owner, name))
 
     def _size(self, expression: Any) -> Any:
         """a * batch + b, from the batch in front of what arrived."""

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
-from hsfl.models.split.codegen import GraphUnit, Message, pack, plant
+from hsfl.models.split.codegen import GraphUnit, Message, pack_pieces, plant
 from hsfl.models.units import SplitModel, norm_rates
 
 Again = Callable[[nn.Module], SplitModel]
@@ -61,7 +61,7 @@ class ModuleSplit(SplitModel):
         inputs = (*inputs, *(named[name] for name in rest if named))
         if len(inputs) != len(self.message.pieces):
             raise InputError(f"the model takes {len(self.message.pieces)} tensors, not {len(inputs)}")
-        return inputs[0] if self.message.is_plain else pack(inputs, self.message.pieces, self.message.dtype)
+        return inputs[0] if self.message.is_plain else pack_pieces(inputs, self.message.pieces, self.message.dtype)
 
     def whole(self) -> nn.Module:
         """The module that was split. Where the model is a copy, which does not know the module, or the module takes

@@ -28,7 +28,7 @@ MOST_TRIED = 300  # a condition is tried for all batch sizes below this
 HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
-def export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
+def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
     """The module's program in one mode; the module is left as it was. names: of the inputs, where they are given by name."""
     _check_hooks(module)
     before = {part: dict(vars(part)) for part in module.modules()}  # modes, and what a forward pass keeps of a batch

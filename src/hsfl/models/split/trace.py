@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from hsfl.errors import InputError
-from hsfl.models.split.torch_export import IN_ORDER, export
+from hsfl.models.split.torch_export import IN_ORDER, export_module
 
 GRAD, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -133,7 +133,7 @@ def trace(
 ) -> ModuleGraph:
     """The graph of a module in one mode; the module is left as it was. output: which of several outputs to take. names: of the
     inputs, where the module is to get them by name."""
-    program = export(module, inputs, names, training)
+    program = export_module(module, inputs, names, training)
     graph = program.graph
     write_out_regions(program, type(module).__name__)
     _drop_checks(graph)

@@ -25,12 +25,19 @@ from hsfl.files import write_atomic
 from hsfl.formats import QUANTILES
 from hsfl.report.compared_runs import PlanRecord, Run, display_name
 from hsfl.report.comparison import SENT
-from hsfl.report.comparison_summary import compare, gained
+from hsfl.report.comparison_summary import gained, summarise_runs
 from hsfl.report.curves import QUANTITIES, Band
-from hsfl.report.page.page_rounds import MAX_CLIENTS, client_counts, gantt_strides, round_columns, short, shorts
+from hsfl.report.page.page_rounds import (
+    MAX_CLIENTS,
+    client_counts,
+    gantt_strides,
+    round_columns,
+    short_number,
+    short_numbers,
+)
 from hsfl.report.page.page_sources import PageRun, Sources, read_sources
 from hsfl.report.page.page_sweep import slots, sweep_part
-from hsfl.report.page.page_words import describe, plan_sentence, settings_rows, sharing, subset_notes
+from hsfl.report.page.page_words import describe_config, plan_sentence, settings_rows, sharing, subset_notes
 from hsfl.report.plots import foreign_styles, label_band
 from hsfl.report.sweep_results import FILE as SWEEP_FILE
 from hsfl.runs.records import ClientsRecord, best_round
@@ -54,7 +61,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
         }
         configs |= {folder: parse_stored(sweep.config, f"{folder}/{SWEEP_FILE}") for folder, sweep in sources.sweeps}
     return {
-        "title": title(sources),
+        "title": page_title(sources),
         "target": sources.target,
         "metrics": _metrics(runs),
         "runs": [_run_part(one, every) for one, every in zip(sources.runs, strides)],
@@ -83,7 +90,7 @@ def _metrics(runs: list[Run]) -> list[dict[str, Any]]:
     return [_metric_part(found[name]) for name in ordered]
 
 
-def title(sources: Sources) -> str:
+def page_title(sources: Sources) -> str:
     """The page's title: what was run, planned or swept."""
     names = list({one.run.label: one.run.name for one in sources.runs}.values())
     if not names and sources.sweeps:
@@ -120,7 +127,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
     main = None if one.clients is None else one.clients.main_flops_per_s
     redrawn = one.clients is not None and one.clients.redrawn
     on_machines = any(record.measured is not None for record in records)
-    words = describe(config, run.look, main, redrawn, on_machines)
+    words = describe_config(config, run.look, main, redrawn, on_machines)
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),
@@ -151,7 +158,7 @@ def _run_part(one: PageRun, every: int | None) -> dict[str, Any]:
         "drops": run.drops,
         "left_out": run.left_out,
         "bytes": run.bytes,
-        "recall": shorts([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
+        "recall": short_numbers([np.nan if r is None else r for r in evaluated[-1].recall or []]) if evaluated else [],
         "clients": None if one.clients is None or one.clients.crowd is not None else _client_part(one.clients),
         "crowd": None if one.clients is None else one.clients.crowd,
         "quantiles": QUANTILES,
@@ -199,7 +206,9 @@ def _points(band: Band) -> dict[str, list[Any]] | None:
     if not len(band.x):
         return None
     at = np.unique(np.linspace(0, len(band.x) - 1, min(len(band.x), MAX_POINTS)).round().astype(int))
-    points = {name: [short(float(v), 6) for v in getattr(band, name)[at]] for name in ("x", "mean", "low", "high")}
+    points = {
+        name: [short_number(float(v), 6) for v in getattr(band, name)[at]] for name in ("x", "mean", "low", "high")
+    }
     return points if np.isfinite(band.low).any() else {name: points[name] for name in ("x", "mean")}
 
 
@@ -208,7 +217,7 @@ def _tables(sources: Sources) -> dict[str, Any] | None:
     if len(sources.runs) < 2:
         return None
     tasks = _tasks(sources)
-    compared = compare([one.run for one in sources.runs], sources.target, paired=len(tasks) == 1)
+    compared = summarise_runs([one.run for one in sources.runs], sources.target, paired=len(tasks) == 1)
     notes = [*compared.notes]
     if len(tasks) > 1:
         notes.append(

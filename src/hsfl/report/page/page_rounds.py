@@ -59,7 +59,7 @@ MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have non
 FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the phase before follows that phase
 
 
-def short(value: float | None, digits: int = 4) -> float | None:
+def short_number(value: float | None, digits: int = 4) -> float | None:
     """The number rounded to so many significant digits; a whole number has no point."""
     if value is None or not np.isfinite(value):
         return None
@@ -67,9 +67,9 @@ def short(value: float | None, digits: int = 4) -> float | None:
     return int(near) if near == int(near) else near
 
 
-def shorts(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
+def short_numbers(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
     """Every value rounded to so many significant digits, as `short` does."""
-    return [short(float(value), digits) for value in values]
+    return [short_number(float(value), digits) for value in values]
 
 
 def round_columns(
@@ -90,12 +90,16 @@ def round_columns(
         every is not None and (r % every == 0 or r == last) and record.crowd is None for r, record in enumerate(records)
     ]
     exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
-    columns: dict[str, list[Any]] = {name: [short(getattr(record, name), 7) for record in records] for name in exact}
+    columns: dict[str, list[Any]] = {
+        name: [short_number(getattr(record, name), 7) for record in records] for name in exact
+    }
     for name in dict.fromkeys(name for record in records for name in record.metrics):
-        columns[name] = [None if (value := record.value(name)) is None else short(value, 7) for record in records]
+        columns[name] = [
+            None if (value := record.value(name)) is None else short_number(value, 7) for record in records
+        ]
     columns["round"] = [record.round for record in records]
     columns["straggler"] = [straggler(record) for record in records]
-    columns["together"] = [together(record) for record in records]
+    columns["together"] = [nobody_waits(record) for record in records]
     columns["dropped"] = [record.dropped for record in records]
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
     columns["kept"] = [record.num_kept for record in records]
@@ -106,10 +110,11 @@ def round_columns(
     rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
     columns["rows"] = rows
     columns["why"] = [
-        None if row is None and record.crowd is None else why(record, names) for record, row in zip(records, rows)
+        None if row is None and record.crowd is None else why_sentence(record, names)
+        for record, row in zip(records, rows)
     ]
-    columns["waits"] = [None if row is None else waits(record, row) for record, row in zip(records, rows)]
-    columns["phases"] = [None if row is None else phases(record, row) for record, row in zip(records, rows)]
+    columns["waits"] = [None if row is None else waiting_columns(record, row) for record, row in zip(records, rows)]
+    columns["phases"] = [None if row is None else phase_columns(record, row) for record, row in zip(records, rows)]
     if any(record.measured is not None for record in records):
         columns["measured"] = [measured_rows(record, MAX_CLIENTS) for record in records]
     return columns
@@ -121,17 +126,17 @@ def _short_crowd(crowd: RoundCrowd) -> dict[str, Any]:
     return {
         "num_started": crowd["num_started"],
         "cuts": crowd["cuts"],
-        "quantiles": {name: shorts(values) for name, values in quantiles.items()},
-        "straggler": {name: short(value) for name, value in crowd["straggler_s"].items()},
+        "quantiles": {name: short_numbers(values) for name, values in quantiles.items()},
+        "straggler": {name: short_number(value) for name, value in crowd["straggler_s"].items()},
     }
 
 
-def waits(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
+def waiting_columns(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
     """Seconds of waiting as recorded: differences of rounded bars would not have four right digits."""
-    return shorts([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
+    return short_numbers([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
 
 
-def together(record: RoundRecord) -> bool:
+def nobody_waits(record: RoundRecord) -> bool:
     """Whether nobody waits for anybody: what differs is rounding."""
     waiting_s = [record.waiting_s[k] for k in record.started] if record.crowd is None else record.crowd["waiting_s"]
     level = all(each_s <= FOLLOWS * record.round_s for each_s in waiting_s)
@@ -140,10 +145,10 @@ def together(record: RoundRecord) -> bool:
 
 def straggler(record: RoundRecord) -> int | None:
     """The straggler of a round; None where all clients end together."""
-    return None if together(record) else record.straggler
+    return None if nobody_waits(record) else record.straggler
 
 
-def why(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
+def why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
     """What held the straggler up, in words; None where that was not recorded. names: [K] of the clients, where they have names."""
     if record.why is None or (k := record.straggler) is None:
         return None
@@ -168,7 +173,7 @@ def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     return sorted(order[:MAX_CLIENTS])
 
 
-def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
+def phase_columns(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
     """The start and the length in seconds of each phase of these clients, by phase.
 
     A start of None says that the phase follows the phase before it. One number in the place of a list is for all clients.
@@ -189,7 +194,7 @@ def phases(record: RoundRecord, clients: Sequence[int]) -> dict[str, list[Any]]:
 
 def _one_or_all(values: Array, matters: Array | None = None) -> Any:
     """One number if all clients that matter have the same number, else the list of all numbers."""
-    rounded = shorts(values, 6)
+    rounded = short_numbers(values, 6)
     told = {value for k, value in enumerate(rounded) if matters is None or matters[k]}
     return told.pop() if len(told) == 1 else rounded
 
@@ -199,8 +204,8 @@ def allocation(told: Says) -> dict[str, Any] | None:
     if "server_hz" not in told and "cell_hz" not in told:
         return None
     says: dict[str, Any] = dict(told)
-    part: dict[str, Any] = {name: shorts(says[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in says}
-    part |= {name: short(says.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
+    part: dict[str, Any] = {name: short_numbers(says[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in says}
+    part |= {name: short_number(says.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
     return part | {"status": str(says.get("status", "")), "owner": says.get("owner")}
 
 
@@ -242,4 +247,4 @@ def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
         waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding
     counts = {"kept": kept, "dropped": dropped, "left_out": left_out, "straggler": late}
     named: dict[str, list[Any]] = {name: value[:MAX_CLIENTS].tolist() for name, value in counts.items()}
-    return named | {"waiting_s": shorts(waiting_s[:MAX_CLIENTS])}
+    return named | {"waiting_s": short_numbers(waiting_s[:MAX_CLIENTS])}

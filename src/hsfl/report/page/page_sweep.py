@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import built_in
-from hsfl.report.page.page_rounds import shorts
+from hsfl.report.page.page_rounds import short_numbers
 from hsfl.report.sweep_figure import Panel, axis_of, curve_of, panels_of
 from hsfl.report.sweep_results import Sweep, default_metrics, find_metric, say_setting
 
@@ -49,7 +49,7 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
 
     def curves(panel: Panel, metric: str) -> list[dict[str, Any]]:
         found = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
-        return [dict(zip(("mean", "low", "high"), map(shorts, curve))) for curve in found]
+        return [dict(zip(("mean", "low", "high"), map(short_numbers, curve))) for curve in found]
 
     metrics = sweep.metrics
     first = [name for name in default_metrics(sweep.plan_only, sweep.target, sweep.metric) if name in metrics]
@@ -84,4 +84,4 @@ def _cell(sweep: Sweep, point: int, label: str, metric: str) -> list[float | Non
     """A cell of the table: the mean, and half of its interval."""
     found, scale = sweep.estimate(point, label, metric), find_metric(metric).scale
     half = None if found.mean is None or found.high is None else found.high - found.mean
-    return shorts([np.nan if value is None else scale * value for value in (found.mean, half)])
+    return short_numbers([np.nan if value is None else scale * value for value in (found.mean, half)])

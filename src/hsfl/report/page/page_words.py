@@ -19,7 +19,7 @@ HELD_BY = {  # a client's longest phase, as people say it
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
 
-def describe(
+def describe_config(
     config: RunConfig,
     look: Look | None = None,
     main_flops_per_s: float | None = None,
@@ -204,11 +204,14 @@ def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
         first = next(iter(values.values()))
         same = all(value == first for value in values.values())
         row: dict[str, Any] = {"name": name, "usual": same and name in usual and first == usual[name]}
-        rows.append(row | ({"value": say(first)} if same else {"values": {k: say(v) for k, v in values.items()}}))
+        rows.append(
+            row
+            | ({"value": setting_text(first)} if same else {"values": {k: setting_text(v) for k, v in values.items()}})
+        )
     return rows
 
 
-def say(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """The value of a setting as people read it."""
     if value is None:
         return "none"
@@ -217,6 +220,6 @@ def say(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        shown = ", ".join(map(say, value[:MOST_VALUES]))
+        shown = ", ".join(map(setting_text, value[:MOST_VALUES]))
         return shown if len(value) <= MOST_VALUES else f"{shown}, ... ({len(value):,} in all)"
     return str(value)

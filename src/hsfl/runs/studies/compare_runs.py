@@ -20,7 +20,7 @@ from hsfl.planning.world import make_world
 from hsfl.runs.client_data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
-from hsfl.runs.loop import make_clock, run
+from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import Bench, input_shape, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
@@ -30,7 +30,7 @@ from hsfl.runs.studies.run_many import Piece, Show, run_all
 from hsfl.runs.studies.shared_training import learning, rounds_within_budget, take_over
 
 
-def compare(
+def run_contenders(
     base: RunConfig,
     labels: Sequence[str],
     out: Path,
@@ -223,5 +223,5 @@ def run_or_resume(
     check_plugins(path, config)
     if _has_ended(folder):
         return
-    if run(config, path, None, observer, dataset, model, cuts).status == "interrupted":
+    if train_run(config, path, None, observer, dataset, model, cuts).status == "interrupted":
         raise KeyboardInterrupt

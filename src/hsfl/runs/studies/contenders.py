@@ -16,7 +16,7 @@ def contender(base: RunConfig, label: str) -> RunConfig:
     name, *changes = split_label(label)
     if not all(changes):
         raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
-    plugins.find(name)
+    plugins.find_installed(name)
     method(name)
     config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
     if config.framework != name:

@@ -53,7 +53,7 @@ def _call(function: Callable[[T], R], item: T) -> R:
     try:
         return function(item)
     except (Exception, SystemExit) as error:
-        if isinstance(error, InputError) or (words := plugins.explain(error)) is None:
+        if isinstance(error, InputError) or (words := plugins.explain_failure(error)) is None:
             raise
         raise InputError(words) from error
 
@@ -63,7 +63,7 @@ def _begin(specs: list[str], lifeline: Connection) -> None:
     worker from their files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    plugins.load_all(specs)
+    plugins.load_plugins_of(specs)
 
 
 def _end_with(lifeline: Connection) -> None:

@@ -29,7 +29,7 @@ from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.records import Averaged, CutsRecord, RoundRecord
 from hsfl.runs.round_tables import write_tables
-from hsfl.runs.write_records import clients_record, make_record, summarise
+from hsfl.runs.write_records import clients_record, make_round_record, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, num_seen
@@ -134,7 +134,7 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
             averaged, estimation_s = _averaged_quality(row.averaged), clock.estimation_s(index, chosen)
             num_bytes.merge(estimation_bytes(bench, framework, kept))
         result = RoundResult(row.train_loss, row.num_samples, num_bytes)
-        record = make_record(
+        record = make_round_record(
             framework, bench.task, index, now_s, line, says, result, quality, row.wall_s,
             why=why(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip

@@ -31,7 +31,7 @@ TIMING = "timing.json"  # of a run that was timed and not trained
 ENDED = ("finished", "budget", "diverged")  # a run that diverged would do so again
 
 
-def sweep(
+def run_sweep(
     base: RunConfig,
     grid: Grid,
     labels: Sequence[str],
