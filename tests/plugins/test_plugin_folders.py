@@ -55,7 +55,7 @@ def test_an_installed_package_is_not_imported_for_a_folder(
 ) -> None:
     """A comparison or a sweep of a run's settings changes some of them; only the changed names are looked up."""
     asked: list[str] = []
-    monkeypatch.setattr("hsfl.config.reading.find", asked.append)
+    monkeypatch.setattr("hsfl.config.reading.find_installed", asked.append)
     monkeypatch.setattr("hsfl.plugins.find_installed", asked.append)
     section, _, name = field.rpartition(".")
     write(here / "config.json", json.dumps({section: {name: "mine"}} if section else {name: "mine"}))
@@ -70,7 +70,7 @@ def test_an_installed_package_is_not_imported_for_a_folder(
 def test_an_installed_package_is_not_imported_for_a_plan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan.json is a file of a folder, too: the policy that it names is not looked up among installed plugins."""
     asked: list[str] = []
-    monkeypatch.setattr("hsfl.config.reading.find", asked.append)
+    monkeypatch.setattr("hsfl.config.reading.find_installed", asked.append)
     write(here / "plan.json", json.dumps({"policy": "mine", "cuts": [2, 2, 2]}))
     with pytest.raises(InputError, match="policy 'mine' is unknown"):
         as_planned(tiny(), read_plan(here / "plan.json"))

@@ -117,10 +117,10 @@ def test_export_reads_no_data_and_evaluate_makes_no_world(finished, tmp_path, mo
         raise AssertionError("not needed")
 
     monkeypatch.setattr("hsfl.runs.prepare.make_world", never)
-    monkeypatch.setattr("hsfl.planning.world.measure", never)
+    monkeypatch.setattr("hsfl.planning.world.measure_cost", never)
     monkeypatch.setattr("hsfl.runs.client_data.partition", never)
     assert evaluate_folder(finished)[0].accuracy == RunFolder(finished).rounds()[-1].test_accuracy
-    monkeypatch.setattr("hsfl.runs.client_data.load", never)
+    monkeypatch.setattr("hsfl.runs.client_data.load_dataset", never)
     path = export_folder(finished, "safetensors", tmp_path / "a")
     assert path.read_bytes() == (finished / "model.safetensors").read_bytes()
     assert export_folder(finished, "torchscript", tmp_path / "b").exists()
