@@ -8,7 +8,8 @@ import pytest
 from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.radio import radio_request
 from hsfl.allocation.cuts.search import CutSettings, rcls
-from hsfl.allocation.exact import exact, prices
+from hsfl.allocation.drop_at_tau import client_prices
+from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
@@ -84,7 +85,7 @@ def test_the_cheapest_samples_are_kept_first():
         cuts = rcls(scenario.rows, rng)
         stage = training_stage(scenario, cuts)
         tau_s = 0.7 * solve_exclusive(stage, StopWhen(1e-4), TimeLimit(10.0)).T_s
-        per_sample = prices(stage, tau_s) / scenario.num_batches
+        per_sample = client_prices(stage, tau_s) / scenario.num_batches
         kept: list[int] = []
         for k in sorted(range(4), key=lambda k: per_sample[k]):
             together = sorted([*kept, k])

@@ -1,11 +1,9 @@
-"""The answer of `hsfl allocate`: an allocation with its proof, checked against the constraints that it must keep.
+"""The answer of `hsfl allocate`: an allocation with its proof, valued by the latency equations and checked against the constraints.
 
-Legend: K clients, I subchannels.
+Legend: K clients, I subchannels; C1 to C5 are the paper's constraints on cuts, cycles and powers.
 
-What needs no solver: an even allocation, and a bound from each client alone with everything. Nothing here converges.
-
-Legend: K clients, I subchannels. Where a solver fails on numbers beyond its digits, the even allocation is the answer and
-this bound is its bound.
+Two things need no solver, and nothing in them has to converge: the even allocation, and the lower bound of each client alone with
+everything. Where a solver fails on numbers beyond its digits, this allocation is the answer and this bound is its bound.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,6 +21,7 @@ Array = np.ndarray
 POWER_NAMES = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 ROUNDING = 1e-9  # a lower bound that exceeds a round by this fraction or less still agrees with the round
 PHASE_NAMES = ("client_s", "smashed_s", "server_s", "gradient_s", "model_up_s", "model_down_s")
+INSIDE = 1.0 - 1e-15  # a sum of rounded parts must not pass the budget
 
 
 class SolveStatus(StrEnum):
@@ -111,6 +110,9 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+# --- An allocation valued by the latency equations
+
+
 class _Costs(NamedTuple):
     """The columns of a `CostTable`; nothing is checked, since the scenario was."""
 
@@ -123,7 +125,7 @@ class _Costs(NamedTuple):
     model_bits: Array
 
 
-def rates(scenario: Scenario, allocation: Allocation) -> Rates:
+def _rates(scenario: Scenario, allocation: Allocation) -> Rates:
     """The rates of the four links by Eq. (7), from the powers alone (and the shares, where bands are shared)."""
     s, a = scenario, allocation
 
@@ -151,7 +153,7 @@ def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
         float(s.batch_size),  # whole arrays times a whole number may overflow
         s.cpu_hz * s.client_flops_per_cycle,
         allocation.server_hz * s.server_flops_per_cycle,
-        rates(s, allocation),
+        _rates(s, allocation),
     )
 
 
@@ -186,6 +188,9 @@ def within_gap(reached: float, gap: float) -> bool:
     return reached <= gap * (1 + 1e-6) + 1e-9
 
 
+# --- The constraints
+
+
 def violation(scenario: Scenario, allocation: Allocation) -> float:
     """The largest relative breach of C1 to C5 and of the ownership of subchannels; 0 where every constraint holds."""
     return max(0.0, *breaches(scenario, allocation).values())
@@ -195,29 +200,31 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
     """The relative breach of each constraint, by the constraint in words. A constraint that holds has at most 0."""
     s, a = scenario, allocation
     powers = {name: getattr(a, name) for name in POWER_NAMES}
-    given = {"server_hz": a.server_hz, **powers}
+    amounts = {"server_hz": a.server_hz, **powers}
     training, distribution = shares_of_answer(a)
-    found = {"C1, cuts from min_cut to max_cut": _either(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())}
-    fine = _usable(np.concatenate([part.ravel() for part in given.values()]))
-    for name, part in given.items():
-        found[f"{name} is finite and not negative"] = _either(not fine and not _usable(part))
-    found |= {
+    breach_of = {
+        "C1, cuts from min_cut to max_cut": _all_or_nothing(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())
+    }
+    fine = _usable(np.concatenate([values.ravel() for values in amounts.values()]))
+    for name, values in amounts.items():
+        breach_of[f"{name} is finite and not negative"] = _all_or_nothing(not fine and not _usable(values))
+    breach_of |= {
         "C2 and C3, the sum of server_hz within main_hz": a.server_hz.sum() / s.main_hz - 1,
-        "C4, main_up_power_w of each client within max_power_w": _most(a.main_up_power_w, s.max_power_w),
-        "C4, edge_up_power_w of each client within max_power_w": _most(a.edge_up_power_w, s.max_power_w),
+        "C4, main_up_power_w of each client within max_power_w": _largest_excess(a.main_up_power_w, s.max_power_w),
+        "C4, edge_up_power_w of each client within max_power_w": _largest_excess(a.edge_up_power_w, s.max_power_w),
         "C5, the sum of main_down_power_w within main_power_w": a.main_down_power_w.sum() / s.main_power_w - 1,
         "C5, the sum of edge_down_power_w within edge_power_w": a.edge_down_power_w.sum() / s.edge_power_w - 1,
     }
     for name, share in (("share", training), ("edge_down_share", distribution)):
-        found[f"{name} of a subchannel within 1"] = (share.sum(axis=0) - 1).max()
-        found[f"{name} is not negative"] = -share.min()
+        breach_of[f"{name} of a subchannel within 1"] = (share.sum(axis=0) - 1).max()
+        breach_of[f"{name} is not negative"] = -share.min()
     for name, power in powers.items():
         owned = distribution if name == "edge_down_power_w" else training
-        found[f"{name} on owned subchannels alone"] = _either(np.where(owned > 0, 0.0, power).any())
-    return {name: float(by) for name, by in found.items()}
+        breach_of[f"{name} on owned subchannels alone"] = _all_or_nothing(np.where(owned > 0, 0.0, power).any())
+    return {name: float(breach) for name, breach in breach_of.items()}
 
 
-def _most(power_w: Array, limit_w: Array) -> float:
+def _largest_excess(power_w: Array, limit_w: Array) -> float:
     """The largest relative excess of a client's power [K, I] over its limit [K]."""
     return float((power_w.sum(axis=1) / limit_w - 1).max())
 
@@ -227,9 +234,12 @@ def _usable(numbers: Array) -> bool:
     return bool(numbers.min(initial=0.0) >= 0.0 and numbers.max(initial=0.0) < np.inf)
 
 
-def _either(broken: Any) -> float:
+def _all_or_nothing(broken: Any) -> float:
     """The breach of a constraint that holds or does not: infinite or 0."""
     return np.inf if broken else 0.0
+
+
+# --- Owners and shares of subchannels
 
 
 def owner_of(share: Array) -> Array:
@@ -258,7 +268,7 @@ def shares_of_answer(a: Allocation) -> tuple[Array, Array]:
     return (clients == a.owner).astype(float), (clients == a.edge_down_owner).astype(float)
 
 
-INSIDE = 1.0 - 1e-15  # a sum of rounded parts must not pass the budget
+# --- Without a solver
 
 
 def even_allocation(scenario: Scenario, draft: Allocation) -> Allocation:
@@ -276,23 +286,25 @@ def even_allocation(scenario: Scenario, draft: Allocation) -> Allocation:
 def _divide(s: Scenario, draft: Allocation, kept: Array) -> Allocation:
     """The draft with everything divided evenly among the clients kept [K] bool; the model goes to all clients."""
     share, edge_share = _even_share(s, kept), _even_share(s, np.ones(len(kept), bool))
-    parts, edge_parts = (each / np.maximum(each.sum(axis=1, keepdims=True), 1e-300) for each in (share, edge_share))
-    own_w = s.max_power_w[:, None] * INSIDE * parts
+    fraction, edge_fraction = (
+        stage_share / np.maximum(stage_share.sum(axis=1, keepdims=True), 1e-300) for stage_share in (share, edge_share)
+    )
+    uplink_w = s.max_power_w[:, None] * INSIDE * fraction
     return replace(
         draft,
         kept=kept,
         server_hz=np.where(kept, s.main_hz / max(kept.sum(), 1) * INSIDE, 0.0),
         **who_has(s.sharing, share, edge_share),
-        main_up_power_w=own_w,
-        main_down_power_w=s.main_power_w / max(kept.sum(), 1) * INSIDE * parts,
-        edge_up_power_w=own_w,
-        edge_down_power_w=s.edge_power_w / len(kept) * INSIDE * edge_parts,
+        main_up_power_w=uplink_w,
+        main_down_power_w=s.main_power_w / max(kept.sum(), 1) * INSIDE * fraction,
+        edge_up_power_w=uplink_w,
+        edge_down_power_w=s.edge_power_w / len(kept) * INSIDE * edge_fraction,
     )
 
 
-def _even_share(s: Scenario, on: Array) -> Array:
-    """Even shares [K, I] of the clients on [K] bool: whole subchannels by turns, or the same share of every subchannel."""
-    share, members = np.zeros(s.main_gain.shape), np.flatnonzero(on)
+def _even_share(s: Scenario, receiving: Array) -> Array:
+    """Even shares [K, I] of the clients in `receiving` [K] bool: whole subchannels by turns, or the same share of every subchannel."""
+    share, members = np.zeros(s.main_gain.shape), np.flatnonzero(receiving)
     if len(members) and s.sharing == "exclusive":
         columns = np.arange(s.num_subchannels)
         share[members[columns % len(members)], columns] = 1.0

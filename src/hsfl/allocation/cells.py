@@ -1,18 +1,16 @@
 """A round of several cells: every cell has its own radio, all cells share the main server's cycles.
 
-Legend: N cells, K clients of a cell, I subchannels of a cell. A round is the maximum over all cells of training, plus the maximum
-over all cells of distribution. Distribution uses nothing in common. Training is solved in turns:
+Legend: N cells, K clients of a cell, I subchannels of a cell, T the seconds of training. A round is the maximum over all cells of
+training, plus the maximum over all cells of distribution. Distribution uses nothing in common. Training is solved in turns:
 
 1. each cell by itself, with its part of the cycles: shares, and a lower bound on the cell's T for this part;
-2. all cells with these shares: the common T and the parts that keep it, by bisection (`division`).
+2. all cells with these shares: the common T and the parts that keep it, by bisection (`divide_cycles`).
 
 *The bound.* Whatever the division, some cell gets at most its part of ours, since parts sum to the same cycles. That cell needs at
 least its lower bound, so the least of the cells' bounds bounds the joint problem; a cell that needs no cycles bounds it by itself.
 At the common T all cells end together, so the least of their bounds is as near as the cells' own proofs are.
 
-The stages of many cells, solved side by side by threads: compiled code lets them run at once.
-
-Legend: N cells, K clients of a cell, I subchannels of a cell.
+The stages of the cells are solved side by side by threads (`CellStages`): compiled code lets threads run at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +25,8 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, alone_bound_s, holds, with_gap, within_gap
 from hsfl.allocation.divide_cycles import Cell, divide_cycles
-from hsfl.allocation.exact import DECIDED, assemble, distribution_alone, exact, prices, stage_solver, warm_up
+from hsfl.allocation.drop_at_tau import DECIDED, keep_within_tau_in_cell
+from hsfl.allocation.exact import assemble, distribution_alone, exact, stage_solver, warm_up
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import shared_bands
@@ -43,7 +42,7 @@ ROUGH = 0.05  # the gap at which it is known well enough which cell takes longes
 
 
 class CellStages:
-    """Solves a stage of each cell by one solver. The time that is left is divided among the cells that have not begun."""
+    """Solves a stage of each cell by one solver, side by side in threads. Cells that have not begun divide the time that is left."""
 
     def __init__(self, solve: StageSolver, threads: int) -> None:
         self.solve, self.threads = solve, threads
@@ -62,7 +61,7 @@ class CellStages:
     def answers(
         self, stages: Sequence[Stage], shares: Sequence[Array | None], goal: StopWhen, clock: TimeLimit
     ) -> list[StageAnswer]:
-        """Each stage to the goal, [N]. shares: to begin with, [K, I] each, where a turn before found some."""
+        """Each stage to the goal, [N]. shares: to begin with, [K, I] each, where an earlier turn gave them."""
         turn = _Turn(clock, len(stages), self.threads)
         return self.map(partial(self._answer, goal=goal, turn=turn), stages, shares)
 
@@ -72,26 +71,31 @@ class CellStages:
         The cell that takes longest is solved to the goal, and every other cell until it ends no later; where one cannot, it is the
         next to be solved.
         """
-        found = self.answers(stages, [None] * len(stages), replace(goal, gap=max(goal.gap, ROUGH)), clock.part(0.5))
+        answers = self.answers(stages, [None] * len(stages), replace(goal, gap=max(goal.gap, ROUGH)), clock.part(0.5))
         solved = set[int]()
         while True:
-            last = max(range(len(stages)), key=lambda index: found[index].T_s)
-            bound_s = max(answer.lower_bound_s for answer in found)
-            if goal.reached(found[last].T_s, bound_s) or clock.over() or last in solved:
-                return found
+            last = max(range(len(stages)), key=lambda index: answers[index].T_s)
+            bound_s = max(answer.lower_bound_s for answer in answers)
+            if goal.reached(answers[last].T_s, bound_s) or clock.over() or last in solved:
+                return answers
             solved.add(last)
-            self._improve(stages, found, [last], goal, clock.part(0.5))
-            T_s = found[last].T_s
-            later = [index for index, answer in enumerate(found) if answer.T_s > T_s]
-            self._improve(stages, found, later, replace(goal, tau_s=T_s), clock)
+            self._improve(stages, answers, [last], goal, clock.part(0.5))
+            T_s = answers[last].T_s
+            later = [index for index, answer in enumerate(answers) if answer.T_s > T_s]
+            self._improve(stages, answers, later, replace(goal, tau_s=T_s), clock)
 
     def _improve(
-        self, stages: Sequence[Stage], found: list[StageAnswer], cells: Sequence[int], goal: StopWhen, clock: TimeLimit
+        self,
+        stages: Sequence[Stage],
+        answers: list[StageAnswer],
+        cells: Sequence[int],
+        goal: StopWhen,
+        clock: TimeLimit,
     ) -> None:
-        """Solve some cells further, from the answers that were found."""
-        shares = [found[index].share for index in cells]
+        """Solve some cells further, from the answers so far."""
+        shares = [answers[index].share for index in cells]
         for index, answer in zip(cells, self.answers([stages[index] for index in cells], shares, goal, clock)):
-            found[index] = _better(found[index], answer)
+            answers[index] = _better(answers[index], answer)
 
     def _answer(self, stage: Stage, share: Array | None, goal: StopWhen, turn: "_Turn") -> StageAnswer:
         solve = self.solve
@@ -109,14 +113,15 @@ class _Turn:
     def next_s(self) -> float:
         """The seconds that the next cell may take: an equal part of what is left, of all threads."""
         with self._lock:
-            part, self.num_left = min(1.0, self.threads / self.num_left), self.num_left - 1
-        return max(LEAST_S, part * self.clock.left_s())
+            fraction, self.num_left = min(1.0, self.threads / self.num_left), self.num_left - 1
+        return max(LEAST_S, fraction * self.clock.left_s())
 
 
-def _better(before: StageAnswer, now: StageAnswer) -> StageAnswer:
+def _better(earlier: StageAnswer, later: StageAnswer) -> StageAnswer:
     """The quicker of two answers of a stage, with the better of their bounds."""
     return replace(
-        min(now, before, key=lambda answer: answer.T_s), lower_bound_s=max(before.lower_bound_s, now.lower_bound_s)
+        min(later, earlier, key=lambda answer: answer.T_s),
+        lower_bound_s=max(earlier.lower_bound_s, later.lower_bound_s),
     )
 
 
@@ -138,10 +143,17 @@ class CellsAnswer:
     training_bound_s: float = 0.0  # the part of lower_bound_s that is proven for training alone
 
     @classmethod
-    def of_one(cls, one: Allocation, main_hz: float) -> "CellsAnswer":
+    def of_one(cls, allocation: Allocation, main_hz: float) -> "CellsAnswer":
         """The answer where there is one cell, which has all cycles."""
-        proven = (one.status, one.round_s, one.lower_bound_s, one.gap, one.seconds, one.training_bound_s)
-        return cls((one,), np.array([float(main_hz)]), *proven)
+        proven = (
+            allocation.status,
+            allocation.round_s,
+            allocation.lower_bound_s,
+            allocation.gap,
+            allocation.seconds,
+            allocation.training_bound_s,
+        )
+        return cls((allocation,), np.array([float(main_hz)]), *proven)
 
 
 @dataclass(frozen=True)
@@ -163,141 +175,130 @@ def solve_cells(
     the part of the cycles that it has at the common T: the cheapest price per sample first.
     """
     _check(scenarios)
-    cuts = [scenario.check_cuts(own) for scenario, own in zip(scenarios, cuts, strict=True)]
+    cuts = [scenario.check_cuts(cell_cuts) for scenario, cell_cuts in zip(scenarios, cuts, strict=True)]
     if len(scenarios) == 1:
         return CellsAnswer.of_one(exact(scenarios[0], cuts[0], gap, time_limit_s), scenarios[0].main_hz)
     _compile()
     for scenario in scenarios:
         warm_up(scenario)
-    stages = [training_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
+    stages = [training_stage(scenario, cell_cuts) for scenario, cell_cuts in zip(scenarios, cuts)]
     solve, main_hz, tau_s = stage_solver(scenarios[0]), float(scenarios[0].main_hz), scenarios[0].tau_s
     clock, kept = TimeLimit(time_limit_s), [np.ones(scenario.num_clients, bool) for scenario in scenarios]
     with CellStages(solve, threads) as cells:
-        first = train_cells(stages, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.6))
+        training = _train_cells(stages, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.6))
         if (
-            tau_s is not None and first.lower_bound_s <= tau_s < first.T_s
+            tau_s is not None and training.lower_bound_s <= tau_s < training.T_s
         ):  # whether all can keep tau_s is not known yet
             goal = StopWhen(min(gap, DECIDED), tau_s=tau_s)
-            again = train_cells(stages, main_hz, cells, goal, clock.part(0.5))
-            proven_s = max(first.lower_bound_s, again.lower_bound_s)
-            first = replace(min(first, again, key=lambda each: each.T_s), lower_bound_s=proven_s)
-        if tau_s is not None and first.T_s > tau_s:
-            parts = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, first.cell_hz)]
+            decided = _train_cells(stages, main_hz, cells, goal, clock.part(0.5))
+            proven_s = max(training.lower_bound_s, decided.lower_bound_s)
+            training = replace(min(training, decided, key=lambda answer: answer.T_s), lower_bound_s=proven_s)
+        if tau_s is not None and training.T_s > tau_s:
+            cell_stages = [stage._replace(hz=max(float(hz), 1.0)) for stage, hz in zip(stages, training.cell_hz)]
             limit_s = clock.part(0.5).limit_s
-            kept = cells.map(partial(keep_first, solve=solve, limit_s=limit_s / len(stages)), scenarios, parts)
-            first = _train_kept(stages, kept, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.9))
-        spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
-        second = cells.longest_first(_distribution(scenarios, cuts), StopWhen(gap, spare_s), clock)
-        answers = cells.map(
+            kept = cells.map(
+                partial(keep_within_tau_in_cell, solve=solve, limit_s=limit_s / len(stages)), scenarios, cell_stages
+            )
+            training = _train_kept(stages, kept, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.9))
+        spare_s = max(0.0, gap * training.T_s - (training.T_s - training.lower_bound_s))
+        distributions = cells.longest_first(_distribution_stages(scenarios, cuts), StopWhen(gap, spare_s), clock)
+        allocations = cells.map(
             partial(_assemble, gap=gap, clock=clock),
-            scenarios, cuts, kept, stages, first.cell_hz, first.shares, second,
+            scenarios, cuts, kept, stages, training.cell_hz, training.shares, distributions,
         )  # fmt: skip
-    bound_s = first.lower_bound_s + max(each.lower_bound_s for each in second)
-    answer = _joined(scenarios, answers, first.cell_hz, bound_s, gap, clock.seconds())
-    proven = answer.lower_bound_s == min(bound_s, answer.round_s)
-    return replace(answer, training_bound_s=first.lower_bound_s) if proven else answer
+    bound_s = training.lower_bound_s + max(answer.lower_bound_s for answer in distributions)
+    joined = _joined(scenarios, allocations, training.cell_hz, bound_s, gap, clock.seconds())
+    proven = joined.lower_bound_s == min(bound_s, joined.round_s)
+    return replace(joined, training_bound_s=training.lower_bound_s) if proven else joined
 
 
 def distribute_cells(
     scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float, threads: int = 2
 ) -> CellsAnswer:
     """The model's distribution alone, to all clients of the cells: nobody trains."""
-    cuts = [scenario.check_cuts(own) for scenario, own in zip(scenarios, cuts, strict=True)]
+    cuts = [scenario.check_cuts(cell_cuts) for scenario, cell_cuts in zip(scenarios, cuts, strict=True)]
     for scenario in scenarios:
         warm_up(scenario)
     clock = TimeLimit(time_limit_s)
     with CellStages(stage_solver(scenarios[0]), threads) as cells:
-        second = cells.longest_first(_distribution(scenarios, cuts), StopWhen(gap), clock)
-        answers = cells.map(partial(distribution_alone, gap=gap, clock=clock), scenarios, cuts, second)
-    bound_s = max(each.lower_bound_s for each in second)
-    return _joined(scenarios, answers, np.zeros(len(scenarios)), bound_s, gap, clock.seconds())
+        distributions = cells.longest_first(_distribution_stages(scenarios, cuts), StopWhen(gap), clock)
+        allocations = cells.map(partial(distribution_alone, gap=gap, clock=clock), scenarios, cuts, distributions)
+    bound_s = max(answer.lower_bound_s for answer in distributions)
+    return _joined(scenarios, allocations, np.zeros(len(scenarios)), bound_s, gap, clock.seconds())
 
 
-def _distribution(scenarios: Sequence[Scenario], cuts: Sequence[Array]) -> list[Stage]:
-    return [distribution_stage(scenario, own) for scenario, own in zip(scenarios, cuts)]
+def _distribution_stages(scenarios: Sequence[Scenario], cuts: Sequence[Array]) -> list[Stage]:
+    return [distribution_stage(scenario, cell_cuts) for scenario, cell_cuts in zip(scenarios, cuts)]
 
 
-def train_cells(
+def _train_cells(
     stages: Sequence[Stage], main_hz: float, cells: CellStages, goal: StopWhen, clock: TimeLimit
 ) -> Training:
     """Shares and division by turns, until the goal is reached, the time is over, or nothing changes."""
-    works = np.array([bool(stage.cycles.any()) for stage in stages])
-    work = np.array([float(stage.cycles.sum()) for stage in stages])
-    cell_hz = main_hz * work / work.sum() if works.any() else np.full(len(stages), main_hz / len(stages))
+    needs_cycles = np.array([bool(stage.cycles.any()) for stage in stages])
+    cycles = np.array([float(stage.cycles.sum()) for stage in stages])
+    cell_hz = main_hz * cycles / cycles.sum() if needs_cycles.any() else np.full(len(stages), main_hz / len(stages))
     shares: Sequence[Array | None] = [None] * len(stages)
-    best, bound_s, own_gap = None, 0.0, goal.gap
+    best, bound_s, cell_gap = None, 0.0, goal.gap
     for turn in range(PASSES):
-        parts = [stage._replace(hz=float(hz) if on else main_hz) for stage, hz, on in zip(stages, cell_hz, works)]
-        answers = cells.answers(parts, shares, StopWhen(own_gap), clock.part(0.5) if turn == 0 else clock)
-        shares = found = [answer.share for answer in answers]
-        bound_s = max(bound_s, _least_bound_s(answers, works))
+        cell_stages = [
+            stage._replace(hz=float(hz) if needs else main_hz)
+            for stage, hz, needs in zip(stages, cell_hz, needs_cycles)
+        ]
+        answers = cells.answers(cell_stages, shares, StopWhen(cell_gap), clock.part(0.5) if turn == 0 else clock)
+        shares = new_shares = [answer.share for answer in answers]
+        bound_s = max(bound_s, _least_bound_s(answers, needs_cycles))
         longest_s = max(answer.T_s for answer in answers)
-        T_s, cell_hz = divide_cycles(list(map(Cell.of, parts, found)), main_hz, bound_s, longest_s)
+        T_s, cell_hz = divide_cycles(list(map(Cell.of, cell_stages, new_shares)), main_hz, bound_s, longest_s)
         if best is None or T_s < best.T_s:
-            best = Training(T_s, bound_s, cell_hz, tuple(found))
+            best = Training(T_s, bound_s, cell_hz, tuple(new_shares))
         best = replace(best, lower_bound_s=bound_s)  # a bound above T is found out where answers are joined
-        if goal.reached(best.T_s, bound_s) or clock.over() or not works.any():
+        if goal.reached(best.T_s, bound_s) or clock.over() or not needs_cycles.any():
             break
-        own_gap = 0.5 * goal.gap if turn == 0 else max(0.7 * own_gap, 0.05 * goal.gap)
+        cell_gap = 0.5 * goal.gap if turn == 0 else max(0.7 * cell_gap, 0.05 * goal.gap)
     assert best is not None
     return best
 
 
-def _least_bound_s(answers: Sequence[StageAnswer], works: Array) -> float:
+def _least_bound_s(answers: Sequence[StageAnswer], needs_cycles: Array) -> float:
     """The bound of the joint problem that the cells' own bounds prove. works: [N] bool, which cells need cycles."""
     bounds_s = np.array([answer.lower_bound_s for answer in answers])
-    return INSIDE * max(float(bounds_s[works].min(initial=np.inf)) if works.any() else 0.0, *bounds_s[~works], 0.0)
-
-
-def keep_first(scenario: Scenario, stage: Stage, solve: StageSolver, limit_s: float) -> Array:
-    """Which clients of a cell keep tau_s with the cell's part of the cycles, [K] bool: the most that can, by price per sample.
-
-    The number of clients is found by bisection, since fewer clients of the same order are never slower.
-    """
-    tau_s = float(scenario.tau_s)  # type: ignore[arg-type]
-    price = prices(stage, tau_s) / (scenario.num_batches * scenario.batch_size)
-    order = np.argsort(price, kind="stable")[: int(np.isfinite(price).sum())]
-
-    def fits(count: int) -> bool:
-        some = only(stage, np.sort(order[:count]))
-        return solve_in_own_units(solve, some, StopWhen(DECIDED, tau_s=tau_s), TimeLimit(limit_s / 8)).T_s <= tau_s
-
-    few, many = 0, len(order) + 1
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if fits(middle) else (few, middle)
-    return np.isin(np.arange(scenario.num_clients), order[:few])
+    return INSIDE * max(
+        float(bounds_s[needs_cycles].min(initial=np.inf)) if needs_cycles.any() else 0.0, *bounds_s[~needs_cycles], 0.0
+    )
 
 
 def _train_kept(
     stages: Sequence[Stage], kept: Sequence[Array], main_hz: float, cells: CellStages, goal: StopWhen, clock: TimeLimit
 ) -> Training:
-    """`train_cells` of the clients kept; a cell that keeps nobody has no cycles and no shares."""
-    on = [index for index, own in enumerate(kept) if own.any()]
+    """`_train_cells` of the clients kept; a cell that keeps nobody has no cycles and no shares."""
+    occupied = [index for index, cell_kept in enumerate(kept) if cell_kept.any()]
     cell_hz, shares = np.zeros(len(stages)), [np.zeros((0, stage.start_w.shape[1])) for stage in stages]
-    if not on:
+    if not occupied:
         return Training(0.0, 0.0, cell_hz, tuple(shares))
-    first = train_cells([only(stages[i], kept[i]) for i in on], main_hz, cells, goal, clock)
-    cell_hz[on] = first.cell_hz
-    for i, share in zip(on, first.shares):
+    training = _train_cells([only(stages[i], kept[i]) for i in occupied], main_hz, cells, goal, clock)
+    cell_hz[occupied] = training.cell_hz
+    for i, share in zip(occupied, training.shares):
         shares[i] = share
-    return replace(first, cell_hz=cell_hz, shares=tuple(shares))
+    return replace(training, cell_hz=cell_hz, shares=tuple(shares))
 
 
 def _assemble(
-    scenario: Scenario, cuts: Array, kept: Array, stage: Stage, hz: float, share: Array, second: StageAnswer,
+    scenario: Scenario, cuts: Array, kept: Array, stage: Stage, hz: float, share: Array, distribution: StageAnswer,
     gap: float, clock: TimeLimit,
 ) -> Allocation:  # fmt: skip
     """The allocation of one cell with its cycles and shares. Its own bound is left out: the joint bound counts."""
-    part = replace(scenario, main_hz=max(float(hz), 1e-9 * scenario.main_hz))
-    first = StageAnswer(share, 0.0, 0.0, 0.5)
+    cell_scenario = replace(scenario, main_hz=max(float(hz), 1e-9 * scenario.main_hz))
+    training = StageAnswer(share, 0.0, 0.0, 0.5)
     if kept.any():
 
-        def spend_all(own: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
-            return StageAnswer(share, *solve_shares(own, share, 0.0, 0.0))
+        def spend_all(scaled: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnswer:
+            return StageAnswer(share, *solve_shares(scaled, share, 0.0, 0.0))
 
-        first = solve_in_own_units(spend_all, only(stage, kept)._replace(hz=part.main_hz), StopWhen(gap), clock)
-    return assemble(part, cuts, kept, first, replace(second, lower_bound_s=0.0), gap, clock)
+        training = solve_in_own_units(
+            spend_all, only(stage, kept)._replace(hz=cell_scenario.main_hz), StopWhen(gap), clock
+        )
+    return assemble(cell_scenario, cuts, kept, training, replace(distribution, lower_bound_s=0.0), gap, clock)
 
 
 def _joined(

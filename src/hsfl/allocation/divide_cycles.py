@@ -23,10 +23,10 @@ STEPS = 200  # of the bisection, at most
 
 
 @compiled
-def cycles_needed(stage: Stage, curves: Array, counts: Array, c: Array, T: float, rho: float) -> tuple[float, float]:
+def _cycles_needed(stage: Stage, curves: Array, counts: Array, c: Array, T: float, rho: float) -> tuple[float, float]:
     """(the least cycles per second with which the cell keeps T for fixed shares, the price of a watt there).
 
-    Infinite where T cannot be kept. curves [K, 4, I], counts [K] and own seconds c [K]: of `frequency.client_curves`. At the least
+    Infinite where T cannot be kept. curves [K, 4, I], counts [K] and own seconds c [K]: of `fixed_shares.client_curves`. At the least
     cycles the cell spends all its power, so the price solves Q(T, rho) = 1: Newton's method on ln Q over ln rho, else halving.
     rho: a guess; 0 where there is none.
     """
@@ -73,15 +73,15 @@ class Cell:
         """The cell of a stage for shares [K, I]."""
         clients, subs = share.shape
         units = own_units(stage)
-        own = in_units(stage, units)
+        scaled = in_units(stage, units)
         curves, counts, own_s = np.empty((clients, CURVE_ROWS, subs)), np.zeros(clients, np.int64), np.empty(clients)
-        client_curves(curves, counts, own_s, own, share)
-        return cls(own, units, curves, counts, own_s)
+        client_curves(curves, counts, own_s, scaled, share)
+        return cls(scaled, units, curves, counts, own_s)
 
     def needs_hz(self, T_s: float) -> float:
         """The least cycles per second with which the cell keeps T_s; infinite where it cannot."""
         T = T_s / self.units.second_s
-        hz, rho = cycles_needed(self.stage, self.curves, self.counts, self.own_s, T, self.rho)
+        hz, rho = _cycles_needed(self.stage, self.curves, self.counts, self.own_s, T, self.rho)
         if math.isfinite(hz):
             self.rho = rho
         return hz * self.units.hz
@@ -93,36 +93,36 @@ def divide_cycles(cells: Sequence[Cell], main_hz: float, low_s: float, high_s: f
     low_s, high_s: where to look first; the range is widened where T lies outside. What no cell needs at T goes to the cell that
     cannot be faster, so that no other division helps any cell that ends last.
     """
-    wants = _Wants(cells, main_hz)
+    demand = _Demand(cells, main_hz)
     for _ in range(STEPS):
-        if wants.kept(high_s):
+        if demand.is_met(high_s):
             break
         low_s, high_s = high_s, 2.0 * high_s
-    while low_s > 0.0 and wants.kept(low_s):
+    while low_s > 0.0 and demand.is_met(low_s):
         low_s, high_s = (0.5 * low_s if low_s > 1e-300 else 0.0), low_s
     for _ in range(STEPS):
         if high_s - low_s <= CLOSE * high_s:
             break
         middle_s = 0.5 * (low_s + high_s)
-        low_s, high_s = (low_s, middle_s) if wants.kept(middle_s) else (middle_s, high_s)
-    each_hz = wants.at(high_s)
-    spare_hz = main_hz - float(each_hz.sum())
+        low_s, high_s = (low_s, middle_s) if demand.is_met(middle_s) else (middle_s, high_s)
+    cell_hz = demand.at(high_s)
+    spare_hz = main_hz - float(cell_hz.sum())
     if spare_hz > 0.0:
-        each_hz[int(wants.at(low_s).argmax())] += spare_hz  # this cell cannot keep a shorter T
-    return high_s, each_hz
+        cell_hz[int(demand.at(low_s).argmax())] += spare_hz  # this cell cannot keep a shorter T
+    return high_s, cell_hz
 
 
-class _Wants:
-    """What the cells want at a deadline, in cycles per second."""
+class _Demand:
+    """What the cells need at a deadline, in cycles per second."""
 
     def __init__(self, cells: Sequence[Cell], main_hz: float) -> None:
         self.cells, self.main_hz = cells, main_hz
 
     def at(self, T_s: float) -> Array:
-        """What each cell wants, [N]."""
+        """What each cell needs, [N]."""
         return np.array([cell.needs_hz(T_s) for cell in self.cells])
 
-    def kept(self, T_s: float) -> bool:
+    def is_met(self, T_s: float) -> bool:
         """Whether there is enough for all cells."""
         total_hz = 0.0
         for cell in self.cells:

@@ -1,12 +1,9 @@
-"""One round, allocated: both stages are solved, clients are dropped where tau_s asks for it, and the answer is valued anew.
+"""One round, allocated to a proven gap: `exact` is the default solver.
 
-Legend: K clients, I subchannels.
-
-Which clients take part when not all of them can finish within tau_s.
-
-Legend: K clients, I subchannels. Where the least T of all clients is above tau_s, every allocation of all clients ties at tau_s. So
-clients are added, the cheapest price per sample first, while the set can still finish in time. Then the T of this set is
-minimised.
+Legend: K clients, I subchannels, T the seconds of a stage. A round is training (with the model's upload) and then the model's
+distribution. The two stages use nothing in common, so each is solved by itself (`stage/`), and their lower bounds add up. Where
+training cannot end by tau_s, clients are dropped (`drop_at_tau`). The answer is valued anew by the latency equations and checked
+against every constraint.
 """
 
 from dataclasses import replace
@@ -26,55 +23,18 @@ from hsfl.allocation.answer import (
     with_gap,
     within_gap,
 )
+from hsfl.allocation.drop_at_tau import DECIDED, client_prices, keep_within_tau
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import exclusive, shared_bands
 from hsfl.allocation.stage.fixed_shares import spend
-from hsfl.allocation.stage.lagrangian import buy, excess, workspace
+from hsfl.allocation.stage.lagrangian import excess
 from hsfl.allocation.stage.scaling import solve_in_own_units
-from hsfl.allocation.stage.stage import Stage, distribution_stage, only, training_stage
+from hsfl.allocation.stage.stage import distribution_stage, only, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.allocation.stage.subset_dp import complete, few, price_table, uplink_table, walk_assignments, who_needs
 
 Array = np.ndarray
-DECIDED = 1e-6  # the gap of the answer to "can this set finish?"; where the gap leaves the answer open, it is no
-
-
-def prices(stage: Stage, T_s: float) -> Array:
-    """What each client needs of cycles, power and band to finish at T_s, as one number [K]; infinite where it cannot.
-
-    Cycles and power have the price 1/2 each, as in `prices`, and so has the whole band.
-    """
-    K, subs = stage.start_w.shape
-    even = np.full(subs, 1.0 / (2.0 * subs))
-    work = workspace(subs)
-    need = np.empty(K)
-    for k in range(K):
-        sets, chosen, allowed = np.zeros((subs + 1, subs)), np.zeros(subs), np.ones(subs)
-        rho = stage.hz / stage.power_w
-        need[k] = buy(stage, k, even, T_s, rho, 0.5, subs, sets, chosen, work, allowed)
-    return need
-
-
-def keep_within_tau(scenario: Scenario, stage: Stage, solve: StageSolver, clock: TimeLimit) -> Array:
-    """Which clients take part, [K] bool: greedy by price per sample. A client that no longer fits is passed over.
-
-    solve: decides whether a set of clients can finish training by the scenario's tau_s.
-    """
-    tau_s = float(scenario.tau_s)  # type: ignore[arg-type]
-    need = prices(stage, tau_s)
-    samples = scenario.num_batches * scenario.batch_size
-    kept = np.zeros(scenario.num_clients, bool)
-    for k in np.argsort(need / samples, kind="stable"):
-        if not np.isfinite(need[k]):
-            continue
-        kept[k] = True
-        limit_s = (clock.limit_s - clock.seconds()) / (2 * scenario.num_clients)
-        answer = solve(only(stage, kept), StopWhen(DECIDED, tau_s=tau_s), TimeLimit(max(limit_s, 1e-3)))
-        kept[k] = answer.T_s <= tau_s
-    return kept
-
-
 DEFAULT_GAP = 1e-3
 DEFAULT_TIME_LIMIT_S = 10.0
 
@@ -84,7 +44,7 @@ def exact(
 ) -> Allocation:
     """The default solver: allocate one round with cuts [K] to a relative gap, or to the time limit.
 
-    Shared bands are a convex problem (`bandwidth`); exclusive subchannels are searched with a proof (`exclusive`).
+    Shared bands are a convex problem (`stage.shared_bands`); exclusive subchannels are searched with a proof (`stage.exclusive`).
     """
     return solve_round(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
 
@@ -103,7 +63,7 @@ def solve_round(
     far shorter stage, gets the part of the gap that training does not need.
     """
     cuts = scenario.check_cuts(cuts)
-    solve = in_own_units(solve)
+    solve = _in_own_units(solve)
     training, distribution = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
     warm_up(scenario)
     clock = TimeLimit(time_limit_s)
@@ -116,7 +76,7 @@ def solve_round(
             key=lambda a: a.T_s,
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
-        kept = keep_within_tau(scenario, training, in_own_units(keeper) if keeper else solve, clock)
+        kept = keep_within_tau(scenario, training, _in_own_units(keeper) if keeper else solve, clock)
         first = solve(only(training, kept), StopWhen(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
@@ -130,7 +90,7 @@ def distribute(scenario: Scenario, cuts: Array, solve: StageSolver, gap: float, 
     cuts = scenario.check_cuts(cuts)
     warm_up(scenario)
     clock = TimeLimit(time_limit_s)
-    second = in_own_units(solve)(distribution_stage(scenario, cuts), StopWhen(gap), clock)
+    second = _in_own_units(solve)(distribution_stage(scenario, cuts), StopWhen(gap), clock)
     return distribution_alone(scenario, cuts, second, gap, clock)
 
 
@@ -143,8 +103,8 @@ def distribution_alone(
     return assemble(scenario, cuts, nobody, nothing, second, gap, clock)
 
 
-def in_own_units(solve: StageSolver) -> StageSolver:
-    """The same stage solver, but it works in the units of each stage (`units`), and its answers say what is spent."""
+def _in_own_units(solve: StageSolver) -> StageSolver:
+    """The same stage solver, but it works in the units of each stage (`stage.scaling`), and its answers say what is spent."""
     return partial(solve_in_own_units, solve)
 
 
@@ -173,7 +133,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
         elif sharing == "exclusive":
             exclusive.improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)
     if drops:
-        prices(training, 1e9)
+        client_prices(training, 1e9)
 
 
 def stage_solver(scenario: Scenario) -> StageSolver:
@@ -219,12 +179,12 @@ def assemble(
         seconds=0.0,
     )
     bound_s = first.lower_bound_s + second.lower_bound_s
-    answer = finish_answer(scenario, draft, bound_s, gap, clock.seconds())
+    answer = _finish_answer(scenario, draft, bound_s, gap, clock.seconds())
     proven = answer.lower_bound_s == min(bound_s, answer.round_s)
     return replace(answer, training_bound_s=first.lower_bound_s) if proven else answer
 
 
-def finish_answer(
+def _finish_answer(
     scenario: Scenario, draft: Allocation, lower_bound_s: float, gap: float, seconds: float
 ) -> Allocation:
     """The draft with phases, round_s, gap and status from the latency equations.

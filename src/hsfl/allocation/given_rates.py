@@ -1,23 +1,21 @@
-"""Links whose rates are given: only the main server's cycles and the cuts can be chosen. One round, solved exactly.
+"""Links whose rates are given (measured links): only the main server's cycles and the cuts can be chosen.
 
-Legend: K clients, C cuts, and leading axes of any kind (samples, candidates). As rates are fixed, client k with cut l needs
-own[k, l] seconds without the server, work[k, l] cycles of the server, and down[k, l] seconds to receive its model.
+Legend: K clients, C cuts, S samples, P candidates, and leading axes of any kind; T the seconds of training. As rates are fixed,
+client k with cut l needs own[k, l] seconds without the server, work[k, l] cycles of the server, and down[k, l] seconds to receive
+its model.
 
-Where cuts are given, T is least when sum_k work / (T - own) = main_hz. The reciprocal of that sum is concave in T (a harmonic
-mean of linear functions), so Newton's method on it from the left never passes the root.
-Where cuts are free and no download may take more than M seconds, each client takes the cut that needs the fewest cycles per
-second at T. These cuts have a least T of their own, which is not longer. Where they no longer save anything, T is optimal,
-since the least need falls in T. M is one of the K C values of down; training only shrinks as M grows, which excludes most
-of these values.
+*One round, exactly.* Where cuts are given, T is least when sum_k work / (T - own) = main_hz. The reciprocal of that sum is concave in T
+(a harmonic mean of linear functions), so Newton's method on it from the left never passes the root. Where cuts are free and no
+download may take more than M seconds, each client takes the cut that needs the fewest cycles per second at T. These cuts have a
+least T of their own, which is not longer. Where they no longer save anything, T is optimal, since the least need falls in T. M is
+one of the K C values of down; training only shrinks as M grows, which excludes most of these values. Where not all clients can end
+training by tau_s, `keep_within_tau_measured` says who takes part.
 
-Cuts for links whose rates are given, by sample average: speeds (and rates, where they were recorded) vary.
-
-Legend: K clients, C cuts, S samples, P candidates. Minimise over cuts the mean over samples of the optimal round. The
-methods are those of `cut_methods`.
-
-`optimistic` bounds, for every client and cut at once, the mean round after that single change: one Newton step for the
-training of each sample, which never passes the root. So descent tries only changes that may help, and misses none.
-The bound over all cuts is the mean over samples of the best round with cuts of its own in each (`measured.best_round`).
+*Cuts for many rounds*, by sample average: speeds (and rates, where they were recorded) vary. Minimise over cuts the mean over
+samples of the optimal round, by the methods of `cuts.search`. `optimistic` bounds, for every client and cut at once, the mean round
+after that single change: one Newton step for the training of each sample, which never passes the root. So descent tries only
+changes that may help, and misses none. The bound over all cuts is the mean over samples of the best round with cuts of its own in
+each (`best_measured_round`).
 """
 
 from dataclasses import dataclass, replace
@@ -45,6 +43,12 @@ STEPS = 100  # of Newton's method; ten are enough
 HALVINGS = 12  # of the interval for T, before passes that must each shorten T
 ROUNDING = 1e-13  # a sum of cycles this near to the budget meets it
 INSIDE = 1.0 - 4e-16  # a sum of rounded parts must not pass the budget
+BOUND_GAP = 1e-5  # of each sample's best round
+BLOCK = 2_000_000  # numbers at a time
+PATIENCE = 10  # after so many vain changes since one that helped, what every change promises is computed anew
+
+
+# --- One round
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def _newton(own_s: Array, work_cycles: Array, main_hz: float) -> tuple[Array, Ar
 def keep_within_tau_measured(
     own_s: Array, work_cycles: Array, num_samples: Array, main_hz: float, tau_s: float, even: bool
 ) -> Array:
-    """Which clients take part where not all can end training by tau_s, [K] bool.
+    """Which clients take part where not all can end training by tau_s, [K] bool; the others are dropped.
 
     The price of a client is what it needs at tau_s in cycles per second. Clients are added, the cheapest price per sample
     first, while all that are kept end in time; a client that no longer fits is passed over. num_samples [K]: data samples
@@ -144,10 +148,10 @@ def best_measured_round(
         middle = (start + end - 1) // 2
         middle_s = training(middle)
         stretches += [(start, middle, middle_s), (middle + 1, end, least_training_s)]
-    own, work = own_s[rows, best_cuts], work_cycles[rows, best_cuts]
-    hz = optimal_cycles(own, work, main_hz)
-    server_s = np.divide(work, hz, out=np.zeros(len(rows)), where=work > 0)
-    round_s = float((own + server_s).max() + down_s[rows, best_cuts].max())
+    best_own_s, best_cycles = own_s[rows, best_cuts], work_cycles[rows, best_cuts]
+    hz = optimal_cycles(best_own_s, best_cycles, main_hz)
+    server_s = np.divide(best_cycles, hz, out=np.zeros(len(rows)), where=best_cycles > 0)
+    round_s = float((best_own_s + server_s).max() + down_s[rows, best_cuts].max())
     return MeasuredAnswer(best_cuts, hz, round_s, with_gap(min(bound_s, best_s), round_s)[0])
 
 
@@ -174,9 +178,7 @@ def _free_cuts(own_s: Array, work_cycles: Array, feasible: Array, main_hz: float
     return cuts, training_s
 
 
-BOUND_GAP = 1e-5  # of each sample's best round
-BLOCK = 2_000_000  # numbers at a time
-PATIENCE = 10  # after so many vain changes since one that helped, what every change promises is computed anew
+# --- Cuts for many rounds
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,13 @@ class MeasuredRounds(SampledRounds):
 
     def at(self, cuts: Array) -> tuple[Array, Array, Array]:
         """What cuts [..., K] take: own seconds [..., S, K], cycles [..., 1, K], download seconds [..., S, K]."""
-        rows, each = np.arange(self.num_clients), np.asarray(cuts)[..., None, :]
+        clients, chosen = np.arange(self.num_clients), np.asarray(cuts)[..., None, :]
         samples = np.arange(len(self.own_s))[:, None]
-        return self.own_s[samples, rows, each], self.work_cycles[rows, each], self.down_s[samples, rows, each]
+        return (
+            self.own_s[samples, clients, chosen],
+            self.work_cycles[clients, chosen],
+            self.down_s[samples, clients, chosen],
+        )
 
     def round_s(self, cuts: Array) -> Array:
         """The optimal round of every sample in seconds, cuts [..., K] -> [..., S]."""
@@ -212,8 +218,8 @@ class MeasuredRounds(SampledRounds):
     def mean_s(self, cuts: Array) -> Array:
         """The mean over samples of the optimal round, in seconds, candidates [P, K] -> [P]; in blocks, to save memory."""
         size = max(1, BLOCK // (len(self.own_s) * self.num_clients))
-        parts = [self.round_s(cuts[i : i + size]).mean(axis=-1) for i in range(0, len(cuts), size)]
-        return np.concatenate(parts)
+        blocks = [self.round_s(cuts[i : i + size]).mean(axis=-1) for i in range(0, len(cuts), size)]
+        return np.concatenate(blocks)
 
     def judge(self, request: CutRequest) -> "MeasuredJudge":
         return MeasuredJudge(self, request)
@@ -233,15 +239,15 @@ class MeasuredJudge(Judge):
         self.clock, self.request = TimeLimit(request.settings.time_limit_s), request
         self.rounds = rounds = replace(rounds, rows=request.rows)
         self.tried, self.best, self.best_s = 0, scls(rounds.rows), np.inf
-        solved = []
+        answers = []
         for own_s, down_s in zip(rounds.own_s, rounds.down_s):
-            solved.append(
+            answers.append(
                 best_measured_round(own_s, rounds.work_cycles, down_s, rounds.rows, rounds.main_hz, BOUND_GAP)
             )
-            request.on_progress("samples", len(solved), solved[-1].round_s)
-        self.lower_bound_s = float(np.mean([each.lower_bound_s for each in solved]))
+            request.on_progress("samples", len(answers), answers[-1].round_s)
+        self.lower_bound_s = float(np.mean([answer.lower_bound_s for answer in answers]))
         starts = [] if request.start is None else [request.start]
-        self(np.array([*starts, *(each.cuts for each in solved)]))
+        self(np.array([*starts, *(answer.cuts for answer in answers)]))
 
     @property
     def evaluations(self) -> int:
@@ -279,7 +285,7 @@ class MeasuredJudge(Judge):
             saved_s = value_s - optimistic(self.rounds, cuts)
             saved_s[np.arange(len(cuts)), cuts] = 0.0
             improved = False
-            for trial in _together(cuts, saved_s):
+            for trial in _joint_changes(cuts, saved_s):
                 new_s = self.value_s(trial)
                 if new_s < value_s * (1 - 1e-9):
                     cuts, value_s, improved = trial, new_s, True
@@ -307,7 +313,7 @@ class MeasuredJudge(Judge):
         return cuts, value_s, improved
 
 
-def _together(cuts: Array, saved_s: Array) -> list[Array]:
+def _joint_changes(cuts: Array, saved_s: Array) -> list[Array]:
     """Candidates that change many cuts: for all clients with a promising cut, for the most promising half, and so on."""
     best = saved_s.argmax(axis=1)
     gain_s = saved_s[np.arange(len(cuts)), best]

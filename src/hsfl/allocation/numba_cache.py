@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @cache
 def cache_dir() -> str:
-    """Where compiled code is kept: in NUMBA_CACHE_DIR, beside the source, or in the user's cache; empty where nothing is kept."""
+    """Where compiled code is kept: in NUMBA_CACHE_DIR, beside the source, or in the user's cache; empty where nothing can be written."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(_HERE.rglob("*.py")):
         content = source.read_bytes()
@@ -109,8 +109,8 @@ def compiled(function: Function) -> Function:
     directory, before = cache_dir(), _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = directory
     try:
-        made = numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True)
-        return cast(Function, _checked_cache(made) if directory else made)
+        jitted = numba.njit(function, cache=bool(directory), error_model="numpy", nogil=True)
+        return cast(Function, _checked_cache(jitted) if directory else jitted)
     except RuntimeError:  # numba found no place to write after all
         return cast(Function, numba.njit(function, error_model="numpy", nogil=True))
     finally:

@@ -2,9 +2,8 @@
 
 Legend: K clients, I subchannels.
 
-A user's own policy that allocates a whole round: its answer is completed, checked against every constraint, and valued.
-
-Legend: K clients, I subchannels.
+A policy of a plugin may also allocate a whole round by a function of its own. The function's answer is completed, checked against
+every constraint, and valued by the latency equations.
 """
 
 import copy
@@ -46,117 +45,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Allocate = Callable[..., Mapping[str, Any] | Allocation]
-NAMES = ("server_hz", "owner", "share", "edge_down_owner", "edge_down_share", *POWER_NAMES)
+GIVEN_NAMES = ("server_hz", "owner", "share", "edge_down_owner", "edge_down_share", *POWER_NAMES)
 TOLERANCE = 1e-9  # of constraints, relative; the solver's own answers keep it, too
-
-
-def allocate_own(name: str, allocate: Allocate, scenario: Scenario, cuts: Array) -> Allocation:
-    """Allocate one round with cuts [K] by the function `allocate` of the policy `name`.
-
-    The function gives `server_hz` [K] and `owner` [I] (`share` [K, I] where bands are shared). It may leave out the rest: then the
-    model's download is on the same subchannels, uplinks have full power, the servers' power is divided evenly among
-    clients, and both are water-filled. The answer proves nothing: its bound is 0.
-    """
-    said = allocate(copy.deepcopy(scenario), cuts.copy())  # what the function writes there must not change the round
-    given = _given(name, said)
-    for need in ("server_hz", "share" if "share" in given else "owner"):
-        if need not in given:
-            raise InputError(f"policy {name!r} gives no {need}; it needs server_hz [K] and owner [I] (or share [K, I])")
-    clients, subs = scenario.num_clients, scenario.num_subchannels
-    server_hz = _array(name, "server_hz", given["server_hz"], (clients,))
-    training = _share(name, scenario, given, "")
-    distribution = _share(name, scenario, given, "edge_down_") if _has(given, "edge_down_") else training
-    powers: dict[str, Any] = _even_powers(scenario, cuts, training, distribution)
-    powers |= {power: _array(name, power, given[power], (clients, subs)) for power in POWER_NAMES if power in given}
-    draft = Allocation(
-        SolveStatus.HEURISTIC, cuts, np.ones(clients, bool), server_hz,
-        **who_has(scenario.sharing, training, distribution), **powers, phases={}, round_s=0.0, lower_bound_s=0.0, gap=1.0, seconds=0.0,
-    )  # fmt: skip
-    return _valued(name, scenario, draft)
-
-
-def models_alone(whole: Scenario) -> Scenario:
-    """The round without training: models travel up, and then down."""
-    no = np.zeros(whole.num_cuts)
-    return replace(whole, tau_s=None, client_flops=no, server_flops=no, smashed_bits=no, gradient_bits=no)
-
-
-def _given(name: str, said: Any) -> dict[str, Any]:
-    """The values that the policy gave, by the names of `Allocation`; an error where it gave no such values."""
-    if isinstance(said, Allocation):
-        said = {field.name: getattr(said, field.name) for field in fields(said) if field.name in NAMES}
-    if not isinstance(said, Mapping):
-        raise InputError(f"policy {name!r} gives a {type(said).__name__}; give a dict with server_hz and owner")
-    for key in said:
-        known(f"policy {name!r} gives", str(key), NAMES)
-    return {key: value for key, value in said.items() if value is not None}
-
-
-def _has(given: Mapping[str, Any], prefix: str) -> bool:
-    """Whether the policy said who has which subchannel, in the stage with this prefix."""
-    return f"{prefix}owner" in given or f"{prefix}share" in given
-
-
-def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
-    """A value that the policy gave, as an array of this shape, or an error."""
-    try:
-        if np.iscomplexobj(value):
-            raise TypeError
-        array = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise InputError(f"policy {name!r} gives {what} that is no array of numbers; give shape {shape}") from None
-    if array.shape != shape:
-        raise InputError(f"policy {name!r} gives {what} of shape {array.shape}; give shape {shape}")
-    return array
-
-
-def _share(name: str, scenario: Scenario, given: Mapping[str, Any], prefix: str) -> Array:
-    """The shares [K, I] of the stage with this prefix, as the policy gave them or from its owners [I]."""
-    clients, subs = scenario.num_clients, scenario.num_subchannels
-    if f"{prefix}share" in given:
-        share = _array(name, f"{prefix}share", given[f"{prefix}share"], (clients, subs))
-        if scenario.sharing == "exclusive" and not np.isin(share, (0.0, 1.0)).all():
-            raise InputError(
-                f'policy {name!r} gives parts of subchannels but sharing is "exclusive"; give {prefix}owner [{subs}]'
-            )
-        return share
-    owner = _array(name, f"{prefix}owner", given[f"{prefix}owner"], (subs,))
-    if not (np.isin(owner, np.arange(-1, clients))).all():
-        wrong = owner[~np.isin(owner, np.arange(-1, clients))][0]
-        raise InputError(
-            f"policy {name!r} gives {prefix}owner {wrong:g}; give a client, 0 to {clients - 1}, or -1 for nobody"
-        )
-    return shares_of(owner.astype(np.int64), clients)
-
-
-def _even_powers(scenario: Scenario, cuts: Array, training: Array, distribution: Array) -> dict[str, Any]:
-    """Powers [K, I] by name: full for uplinks, even for downlinks, water-filled on the shares of both stages."""
-    first, second = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
-    powers = {power: np.zeros(training.shape) for power in POWER_NAMES}
-    uplink_powers(first, training, powers["main_up_power_w"], powers["edge_up_power_w"])
-    for stage, share, power in ((first, training, "main_down_power_w"), (second, distribution, "edge_down_power_w")):
-        each = np.full(len(cuts), stage.power_w / len(cuts) * INSIDE)
-        pour_rows(stage, share, each, powers[power])
-    return powers
-
-
-def _valued(name: str, scenario: Scenario, draft: Allocation) -> Allocation:
-    """The answer with its seconds by the latency equations; an error where it breaks a constraint or never ends."""
-    for constraint, by in breaches(scenario, draft).items():
-        if not by <= TOLERANCE:
-            how = f" by {by:.2%}" if np.isfinite(by) else ""
-            raise InputError(f"policy {name!r} breaks a constraint{how}: {constraint}; give less")
-    phases, round_s = evaluate_allocation(scenario, draft)
-    if not np.isfinite(round_s):
-        endless = [what for what, seconds in phases.items() if not np.isfinite(seconds).all()]
-        k = int(np.argmin(np.isfinite(phases[endless[0]]))) if endless else 0
-        raise InputError(
-            f"policy {name!r} leaves client {k} without {endless[0].removesuffix('_s') if endless else 'anything'}: its "
-            "round never ends; give everyone cycles, a subchannel and power"
-        )
-    return replace(draft, phases=phases, round_s=round_s)
-
-
 PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
 
 
@@ -165,8 +55,8 @@ class Policy(PolicyRow):
 
     def choose(self, request: CutRequest) -> CutChoice:
         """Choose cuts, once for all rounds: by the policy's rule, else by prices in a large fleet, else by the method of the settings."""
-        large = isinstance(request.rounds, LargeFleet)
-        if large and self.chooses_cuts:
+        is_large = isinstance(request.rounds, LargeFleet)
+        if is_large and self.chooses_cuts:
             raise InputError(
                 f"policy {self.name} tries cuts one by one, which takes too long for {len(request.rows)} clients in cells or "
                 "crowds; choose proposed, rcls or scls"
@@ -175,7 +65,7 @@ class Policy(PolicyRow):
             assert isinstance(request.rounds, RadioRounds), "with_radio"
             samples = request.rounds.samples
             return CutChoice(_checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples)))))
-        return priced_fleet_cuts(request) if large else RULES_FOR_CUTS[self.cuts](request)
+        return priced_fleet_cuts(request) if is_large else RULES_FOR_CUTS[self.cuts](request)
 
     def allocate(
         self, scenario: Scenario, cuts: Array, gap: float = DEFAULT_GAP, time_limit_s: float = DEFAULT_TIME_LIMIT_S
@@ -195,7 +85,7 @@ class Policy(PolicyRow):
             return exact(scenario, cuts, gap, time_limit_s)
         if self.allocator is not None:
             _compile()
-            return allocate_own(self.name, self.allocator, scenario, cuts)
+            return _allocate_by_plugin(self.name, self.allocator, scenario, cuts)
         return solve_round(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
 
     def distribute(self, scenario: Scenario, cuts: Array, gap: float, time_limit_s: float) -> Allocation:
@@ -206,7 +96,7 @@ class Policy(PolicyRow):
         if self.allocator is None:
             return distribute(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
         _compile()
-        given = allocate_own(self.name, self.allocator, models_alone(scenario), cuts)
+        given = _allocate_by_plugin(self.name, self.allocator, _models_alone(scenario), cuts)
         return replace(given, kept=np.zeros(len(cuts), bool), round_s=float(given.phases["model_down_s"].max()))
 
     def _by_rules(self, scenario: Scenario) -> StageSolver:
@@ -236,7 +126,7 @@ class Policy(PolicyRow):
         clients = len(stage.cycles)
         if scenario.sharing == "bandwidth":
             return np.full(stage.start_w.shape, 1.0 / clients)
-        return shares_of(greedy_owner(stage) if self.subchannels == "greedy" else even_owner(stage), clients)
+        return shares_of(_greedy_owner(stage) if self.subchannels == "greedy" else _even_owner(stage), clients)
 
     def _spend(self, stage: Stage, ruled: Stage, share: Array, T_s: float, rho: float) -> Spent:
         """Cycles and powers: by rule where there is a rule, else the optimal ones of the ruled stage."""
@@ -248,6 +138,44 @@ class Policy(PolicyRow):
         if self.power == "even":
             pour_rows(stage, share, np.full(clients, stage.power_w / clients * INSIDE), down)
         return hz, up, down, edge
+
+
+def policy(name: str, options: Any = None) -> Policy:
+    """A policy by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
+    return Policy(**vars(policy_row(name, options)))
+
+
+def register_policy(
+    name: str,
+    *,
+    cuts: str | Callable[..., Any] = "optimised",
+    cycles: str = "optimal",
+    subchannels: str = "optimal",
+    power: str = "optimal",
+    allocate: Allocate | None = None,
+    options: "type[BaseModel] | None" = None,
+) -> None:
+    """Add a policy of your own, made of rules, of functions, or of both.
+
+    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. cycles, subchannels,
+    power: rules, by their names in `RULES`; a decision without a rule is optimal. allocate: a
+    function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
+    for cycles, subchannels and power; `_allocate_by_plugin` says what else the function may give. options: a pydantic model;
+    with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
+    """
+    row, extra_arguments = (
+        PolicyRow(name, cuts, cycles, subchannels, power, allocate),
+        () if options is None else ("options=",),
+    )
+    if allocate is not None and not callable(allocate):
+        raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
+    if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
+        raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
+    if callable(cuts):
+        plugins.check_call(f"policy {name!r}: cuts", cuts, "samples", *extra_arguments)
+    if allocate is not None:
+        plugins.check_call(f"policy {name!r}: allocate", allocate, "scenario", "cuts", *extra_arguments)
+    plugins.register_name("policy", POLICIES, name, row, options)
 
 
 def _with_bound(answer: Allocation, scenario: Scenario, gap: float, time_limit_s: float) -> Allocation:
@@ -292,58 +220,26 @@ def _compile() -> None:
     uplink_powers(stage, share, np.zeros((2, 2)), np.zeros((2, 2)))
 
 
-def register_policy(
-    name: str,
-    *,
-    cuts: str | Callable[..., Any] = "optimised",
-    cycles: str = "optimal",
-    subchannels: str = "optimal",
-    power: str = "optimal",
-    allocate: Allocate | None = None,
-    options: "type[BaseModel] | None" = None,
-) -> None:
-    """Add a policy of your own, made of rules, of functions, or of both.
-
-    cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. cycles, subchannels,
-    power: rules, by their names in `RULES`; a decision without a rule is optimal. allocate: a
-    function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
-    for cycles, subchannels and power; `allocation.own` says what else the function may give. options: a pydantic model;
-    with it, both functions are called with `options=`, the value that the config has under `options.<name>`.
-    """
-    made, more = PolicyRow(name, cuts, cycles, subchannels, power, allocate), () if options is None else ("options=",)
-    if allocate is not None and not callable(allocate):
-        raise InputError(f"policy {name!r} allocates by {allocate!r}; give a function of a scenario and the cuts")
-    if allocate is not None and (cycles, subchannels, power) != ("optimal",) * 3:
-        raise InputError(f"policy {name!r} has rules for a round and allocates it itself; leave one of them out")
-    if callable(cuts):
-        plugins.check_call(f"policy {name!r}: cuts", cuts, "samples", *more)
-    if allocate is not None:
-        plugins.check_call(f"policy {name!r}: allocate", allocate, "scenario", "cuts", *more)
-    plugins.register_name("policy", POLICIES, name, made, options)
+# --- Rules for subchannels
 
 
-def policy(name: str, options: Any = None) -> Policy:
-    """A policy by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
-    return Policy(**vars(policy_row(name, options)))
-
-
-def even_owner(stage: Stage) -> Array:
+def _even_owner(stage: Stage) -> Array:
     """Owners [I]: subchannel i belongs to client i mod K."""
     return np.arange(stage.start_w.shape[1]) % len(stage.cycles)
 
 
-def greedy_owner(stage: Stage) -> Array:
-    """Owners [I] as in CPSL: every client keeps its best one of the subchannels that are dealt by turns (`first_owner`), then
+def _greedy_owner(stage: Stage) -> Array:
+    """Owners [I] as in CPSL: subchannels are dealt by turns (`first_owner`), and every client keeps the best of its own. Then
     each subchannel that is left goes to the client for which it shortens the stage most.
     """
     clients, subs = stage.start_w.shape
     owner = first_owner(stage)
-    seen = np.zeros(clients, bool)
+    has_best = np.zeros(clients, bool)
     for i in np.argsort(stage.start_w[owner, np.arange(subs)], kind="stable"):
-        if seen[owner[i]]:
+        if has_best[owner[i]]:
             owner[i] = -1
         else:
-            seen[owner[i]] = True
+            has_best[owner[i]] = True
     for i in np.flatnonzero(owner < 0):
         times = []
         for k in range(clients):
@@ -351,3 +247,120 @@ def greedy_owner(stage: Stage) -> Array:
             times.append(solve_shares(stage, shares_of(owner, clients), 0.0, 0.0)[0])
         owner[i] = int(np.argmin(times))
     return owner
+
+
+# --- A plugin's function that allocates a round: its answer is completed, checked and valued
+
+
+def _allocate_by_plugin(name: str, allocate: Allocate, scenario: Scenario, cuts: Array) -> Allocation:
+    """Allocate one round with cuts [K] by the function `allocate` of the policy `name`.
+
+    The function gives `server_hz` [K] and `owner` [I] (`share` [K, I] where bands are shared). It may leave out the rest: then the
+    model's download is on the same subchannels, uplinks have full power, the servers' power is divided evenly among
+    clients, and both are water-filled. The answer proves nothing: its bound is 0.
+    """
+    answer = allocate(
+        copy.deepcopy(scenario), cuts.copy()
+    )  # the function may write into its copy, and the round does not change
+    given = _given(name, answer)
+    for wanted in ("server_hz", "share" if "share" in given else "owner"):
+        if wanted not in given:
+            raise InputError(
+                f"policy {name!r} gives no {wanted}; it needs server_hz [K] and owner [I] (or share [K, I])"
+            )
+    clients, subs = scenario.num_clients, scenario.num_subchannels
+    server_hz = _array(name, "server_hz", given["server_hz"], (clients,))
+    training = _share(name, scenario, given, "")
+    distribution = _share(name, scenario, given, "edge_down_") if _has(given, "edge_down_") else training
+    powers: dict[str, Any] = _even_powers(scenario, cuts, training, distribution)
+    powers |= {power: _array(name, power, given[power], (clients, subs)) for power in POWER_NAMES if power in given}
+    draft = Allocation(
+        SolveStatus.HEURISTIC, cuts, np.ones(clients, bool), server_hz,
+        **who_has(scenario.sharing, training, distribution), **powers, phases={}, round_s=0.0, lower_bound_s=0.0, gap=1.0, seconds=0.0,
+    )  # fmt: skip
+    return _valued(name, scenario, draft)
+
+
+def _models_alone(scenario: Scenario) -> Scenario:
+    """The round without training: models travel up, and then down."""
+    zero = np.zeros(scenario.num_cuts)
+    return replace(scenario, tau_s=None, client_flops=zero, server_flops=zero, smashed_bits=zero, gradient_bits=zero)
+
+
+def _given(name: str, answer: Any) -> dict[str, Any]:
+    """The values that the policy gave, by the names of `Allocation`; an error where it gave no such values."""
+    if isinstance(answer, Allocation):
+        answer = {field.name: getattr(answer, field.name) for field in fields(answer) if field.name in GIVEN_NAMES}
+    if not isinstance(answer, Mapping):
+        raise InputError(f"policy {name!r} gives a {type(answer).__name__}; give a dict with server_hz and owner")
+    for key in answer:
+        known(f"policy {name!r} gives", str(key), GIVEN_NAMES)
+    return {key: value for key, value in answer.items() if value is not None}
+
+
+def _has(given: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the policy said who has which subchannel, in the stage with this prefix."""
+    return f"{prefix}owner" in given or f"{prefix}share" in given
+
+
+def _array(name: str, what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """A value that the policy gave, as an array of this shape, or an error."""
+    try:
+        if np.iscomplexobj(value):
+            raise TypeError
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise InputError(f"policy {name!r} gives {what} that is no array of numbers; give shape {shape}") from None
+    if array.shape != shape:
+        raise InputError(f"policy {name!r} gives {what} of shape {array.shape}; give shape {shape}")
+    return array
+
+
+def _share(name: str, scenario: Scenario, given: Mapping[str, Any], prefix: str) -> Array:
+    """The shares [K, I] of the stage with this prefix, as the policy gave them or from its owners [I]."""
+    clients, subs = scenario.num_clients, scenario.num_subchannels
+    if f"{prefix}share" in given:
+        share = _array(name, f"{prefix}share", given[f"{prefix}share"], (clients, subs))
+        if scenario.sharing == "exclusive" and not np.isin(share, (0.0, 1.0)).all():
+            raise InputError(
+                f'policy {name!r} gives parts of subchannels but sharing is "exclusive"; give {prefix}owner [{subs}]'
+            )
+        return share
+    owner = _array(name, f"{prefix}owner", given[f"{prefix}owner"], (subs,))
+    if not (np.isin(owner, np.arange(-1, clients))).all():
+        wrong = owner[~np.isin(owner, np.arange(-1, clients))][0]
+        raise InputError(
+            f"policy {name!r} gives {prefix}owner {wrong:g}; give a client, 0 to {clients - 1}, or -1 for nobody"
+        )
+    return shares_of(owner.astype(np.int64), clients)
+
+
+def _even_powers(scenario: Scenario, cuts: Array, training: Array, distribution: Array) -> dict[str, Any]:
+    """Powers [K, I] by name: full for uplinks, even for downlinks, water-filled on the shares of both stages."""
+    training_numbers, distribution_numbers = training_stage(scenario, cuts), distribution_stage(scenario, cuts)
+    powers = {power: np.zeros(training.shape) for power in POWER_NAMES}
+    uplink_powers(training_numbers, training, powers["main_up_power_w"], powers["edge_up_power_w"])
+    for stage, share, power in (
+        (training_numbers, training, "main_down_power_w"),
+        (distribution_numbers, distribution, "edge_down_power_w"),
+    ):
+        even_w = np.full(len(cuts), stage.power_w / len(cuts) * INSIDE)
+        pour_rows(stage, share, even_w, powers[power])
+    return powers
+
+
+def _valued(name: str, scenario: Scenario, draft: Allocation) -> Allocation:
+    """The answer with its seconds by the latency equations; an error where it breaks a constraint or never ends."""
+    for constraint, breach in breaches(scenario, draft).items():
+        if not breach <= TOLERANCE:
+            excess = f" by {breach:.2%}" if np.isfinite(breach) else ""
+            raise InputError(f"policy {name!r} breaks a constraint{excess}: {constraint}; give less")
+    phases, round_s = evaluate_allocation(scenario, draft)
+    if not np.isfinite(round_s):
+        endless = [phase for phase, seconds in phases.items() if not np.isfinite(seconds).all()]
+        k = int(np.argmin(np.isfinite(phases[endless[0]]))) if endless else 0
+        raise InputError(
+            f"policy {name!r} leaves client {k} without {endless[0].removesuffix('_s') if endless else 'anything'}: its "
+            "round never ends; give everyone cycles, a subchannel and power"
+        )
+    return replace(draft, phases=phases, round_s=round_s)

@@ -25,7 +25,7 @@ RULES = {
     "power": ("optimal", "even"),
 }
 
-WORDS = {  # where the rule's name and the decision's are not clear by themselves
+RULE_TEXTS = {  # where the rule's name and the decision's are not clear by themselves
     ("cuts", "smallest"): "the smallest max_cut for all",
     ("cuts", "single"): "the best single cut",
     ("cycles", "even"): "even server cycles",
@@ -69,12 +69,12 @@ class PolicyRow:
         """What the policy does by rule, in a few words."""
         if self.allocator is not None:
             return "a plugin's own allocation"
-        said = [
-            WORDS.get((field, rule), f"{rule} {field}" if isinstance(rule, str) else f"{field} of its own")
+        decisions = [
+            RULE_TEXTS.get((field, rule), f"{rule} {field}" if isinstance(rule, str) else f"{field} of its own")
             for field in RULES
             if (rule := getattr(self, field)) not in ("optimal", "optimised")
         ]
-        return ", ".join(said) or "everything optimised"
+        return ", ".join(decisions) or "everything optimised"
 
     def with_radio(self) -> Self:
         """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
@@ -101,26 +101,26 @@ def policy_row(name: str, options: Any = None) -> PolicyRow:
     """A policy's row by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
     plain = PolicyRow(name)
     result = plain
-    for part in name.split("+"):
-        decided = _with_options(POLICIES[known("policy", part, POLICIES, ", or join names with +")], options)
+    for single_name in name.split("+"):
+        row = _with_options(POLICIES[known("policy", single_name, POLICIES, ", or join names with +")], options)
         for field in (*RULES, "allocator"):
-            if getattr(decided, field) != getattr(plain, field):
-                if getattr(result, field) not in (getattr(plain, field), getattr(decided, field)):
+            if getattr(row, field) != getattr(plain, field):
+                if getattr(result, field) not in (getattr(plain, field), getattr(row, field)):
                     raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")
-                result = replace(result, **{field: getattr(decided, field)})
+                result = replace(result, **{field: getattr(row, field)})
     if result.allocator is not None and (result.cycles, result.subchannels, result.power) != ("optimal",) * 3:
         raise InputError(f"policy is {name!r}, but one of these allocates cycles, subchannels and power itself")
     return result
 
 
-def _with_options(own: PolicyRow, options: Any) -> PolicyRow:
+def _with_options(row: PolicyRow, options: Any) -> PolicyRow:
     """A registered policy with its options; a built-in policy as it is."""
-    if own.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", own.name)) is None:
-        return own
-    value = plugins.default_options(own.name) if options is None else options.of(own.name)
+    if row.name not in plugins.OPTIONS or plugins.REGISTERED.get(("policy", row.name)) is None:
+        return row
+    value = plugins.default_options(row.name) if options is None else options.of(row.name)
     bound: dict[str, Any] = {
         field: partial(function, options=value)
         for field in ("cuts", "allocator")
-        if callable(function := getattr(own, field))
+        if callable(function := getattr(row, field))
     }
-    return replace(own, **bound)
+    return replace(row, **bound)

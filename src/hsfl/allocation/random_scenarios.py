@@ -15,7 +15,7 @@ _PARAMETERS = np.array([9.5e3, 74e3, 74e3, 230e3, 295e3, 919e3, 1.18e6, 3.67e6, 
 _VALUES = np.array([4096, 4096, 4096, 2048, 2048, 1024, 1024, 512, 512, 0])
 
 
-def resnet18_costs(bits: int = 32) -> dict[str, Array]:
+def _resnet18_costs(bits: int = 32) -> dict[str, Array]:
     """Cost arrays [C] by name; the backward pass costs twice the forward pass, and a multiply-add is two FLOPs."""
     client = np.concatenate([[0.0], np.cumsum(_MACS * 6)])
     smashed = np.concatenate([[3 * 32 * 32], _VALUES]) * float(bits)
@@ -48,7 +48,7 @@ def random_scenario(
         batch_size=256,
         tau_s=tau_s,
         sharing=sharing,
-        **resnet18_costs(),
+        **_resnet18_costs(),
         cpu_hz=rng.uniform(0.05e10, 10e10, size),
         client_flops_per_cycle=np.ones(size),
         max_power_w=rng.uniform(1, 10, size),

@@ -1,8 +1,7 @@
-"""The scenario file: one round in explicit numbers, checked once at the border, then a frozen record of arrays.
+"""The scenario of a round: all its numbers, checked once at the border, then a frozen record of arrays.
 
-Legend: K clients, I subchannels, C cuts (num_units + 1).
-
-The numbers that the solver can compute with, field by field of a scenario.
+Legend: K clients, I subchannels, C cuts (num_units + 1). `scenario_file` has the shape of the JSON file; RANGES has, field by field,
+the numbers that the solver can compute with.
 """
 
 import json
@@ -41,24 +40,7 @@ RANGES = {
     "channel.edge_gain": (1e-30, 1e30),
 }
 SIGNAL_TO_NOISE = (1e-12, 1e24)  # of all power on one subchannel; weaker signals lose their digits
-
-
-def check_range(name: str, number: Any) -> None:
-    """An error where a number of the field `name`, or one of an array, is outside of the field's range."""
-    value, (low, high), or_zero = _floats(number), RANGES[name], name.startswith("cost.")
-    good = (value >= low) & (value <= high)
-    bad = np.argwhere(~(good | (value == 0.0) if or_zero else good))
-    if len(bad):
-        where, most = "".join(f"[{i}]" for i in bad[0]), f"from {low:g} to {high:g}"
-        wanted = f"0, or {most}" if or_zero else most
-        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be {wanted}")
-
-
-def _floats(value: Any) -> Array:
-    try:
-        return np.asarray(value, float)
-    except OverflowError:  # a whole number of hundreds of digits
-        return np.array(np.inf)
+FIELD_NAMES = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_per_cycle": "server_flops_per_cycle"}
 
 
 @dataclass(frozen=True)
@@ -195,10 +177,10 @@ class Scenario:
     def _plain(self) -> "Scenario":
         """The scenario with arrays that lie in memory in order and may be written to: numba would compile everything again for others."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        odd: dict[str, Any] = {
+        reordered: dict[str, Any] = {
             name: np.array(value, order="C") for name, value in arrays.items() if not value.flags.carray
         }
-        return replace(self, **odd) if odd else self
+        return replace(self, **reordered) if reordered else self
 
     @property
     def rows(self) -> Array:
@@ -246,12 +228,12 @@ def _check_lengths(s: Scenario) -> None:
         raise InputError(
             f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units"
         )
-    by_name = {"client_flops_per_cycle": "flops_per_cycle"}
+    file_names = {"client_flops_per_cycle": "flops_per_cycle"}
     for field in ("max_power_w", "max_cut", "num_batches", "client_flops_per_cycle"):
         size = len(getattr(s, field))
         if size != s.num_clients:
             raise InputError(
-                f"clients.{by_name.get(field, field)} has {size} entries but clients.cpu_hz has {s.num_clients}; "
+                f"clients.{file_names.get(field, field)} has {size} entries but clients.cpu_hz has {s.num_clients}; "
                 "give one for each client"
             )
     for field in COST_FIELDS:
@@ -271,15 +253,30 @@ def _check_lengths(s: Scenario) -> None:
         )
 
 
-BY_NAME = {"clients.flops_per_cycle": "client_flops_per_cycle", "servers.flops_per_cycle": "server_flops_per_cycle"}
-
-
 def _check_numbers(s: Scenario) -> None:
     """An error where a number is outside of its range, also in records that were built from arrays and not from a file."""
     for name in RANGES:
-        value = getattr(s, BY_NAME.get(name, name.rpartition(".")[2]))
+        value = getattr(s, FIELD_NAMES.get(name, name.rpartition(".")[2]))
         if value is not None:
-            check_range(name, value)
+            _check_range(name, value)
+
+
+def _check_range(name: str, number: Any) -> None:
+    """An error where a number of the field `name`, or one of an array, is outside of the field's range."""
+    value, (low, high), zero_allowed = _floats(number), RANGES[name], name.startswith("cost.")
+    good = (value >= low) & (value <= high)
+    bad = np.argwhere(~(good | (value == 0.0) if zero_allowed else good))
+    if len(bad):
+        where, interval = "".join(f"[{i}]" for i in bad[0]), f"from {low:g} to {high:g}"
+        wanted = f"0, or {interval}" if zero_allowed else interval
+        raise InputError(f"{name}{where} is {float(value[tuple(bad[0])])}; it must be {wanted}")
+
+
+def _floats(value: Any) -> Array:
+    try:
+        return np.asarray(value, float)
+    except OverflowError:  # a whole number of hundreds of digits
+        return np.array(np.inf)
 
 
 def _check_signals(s: Scenario) -> None:

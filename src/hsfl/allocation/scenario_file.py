@@ -1,4 +1,4 @@
-"""The shape of a scenario file, checked by pydantic."""
+"""The shape of a scenario file, checked by pydantic; `scenario.Scenario.read` makes arrays of it."""
 
 from typing import Annotated, Any, Literal
 
@@ -63,9 +63,9 @@ COST_FIELDS = tuple(_Cost.model_fields)
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of the file, for json.loads; an error where a key is given twice, since the first would be lost."""
-    read: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for key, value in pairs:
-        if key in read:
+        if key in content:
             raise InputError(f"{key} is given twice in one object of the scenario; keep one of them")
-        read[key] = value
-    return read
+        content[key] = value
+    return content

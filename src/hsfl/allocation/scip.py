@@ -29,7 +29,7 @@ TOLERANCE = 2e-6  # SCIP's feasibility tolerance, doubled: the relative error th
 
 @dataclass(frozen=True)
 class ScipResult:
-    """What SCIP said: its assignment (or None), the cycles and downlink power it chose, and its bound in seconds."""
+    """What SCIP answered: its assignment (or None), the cycles and downlink power it chose, and its bound in seconds."""
 
     owner: Array | None  # [I]
     hz: Array  # [K]
@@ -63,16 +63,16 @@ def solve_stage_by_scip(stage: Stage, goal: StopWhen, clock: TimeLimit) -> Stage
     guess_s, rho, lam = solve_shares(stage, first, 0.0, 0.0)
     if guess_s <= 0.0:
         return StageAnswer(first, guess_s, rho, lam)
-    result = run_scip(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
+    result = _run_scip(stage, guess_s, goal.gap, clock.limit_s - clock.seconds())
     if result.owner is not None:
         share = shares_of(result.owner, len(stage.cycles))
     T, rho, lam = solve_shares(stage, share, 0.0, 0.0)
     if not math.isfinite(T):  # within its tolerance SCIP may leave a client without a subchannel
         share, T = first, guess_s
-    return StageAnswer(share, T, rho, lam, result.bound_s if carries(stage, guess_s) else alone_s(stage))
+    return StageAnswer(share, T, rho, lam, result.bound_s if _has_digits(stage, guess_s) else alone_s(stage))
 
 
-def carries(stage: Stage, guess_s: float) -> bool:
+def _has_digits(stage: Stage, guess_s: float) -> bool:
     """Whether SCIP's tolerance, 1e-6 of everything, is far below what clients need; if not, its bound proves nothing.
 
     guess_s: a rough guess of T.
@@ -86,7 +86,7 @@ def carries(stage: Stage, guess_s: float) -> bool:
     return bool((needs[needs > 0.0] >= LEAST_NEED).all() and signals.min() >= low and signals.max() <= high)
 
 
-def run_scip(
+def _run_scip(
     stage: Stage, guess_s: float, gap: float, time_limit_s: float, cycles_s: Array | None = None
 ) -> ScipResult:
     """Build and solve the MINLP, in units of guess_s seconds, to a relative gap or a time limit.
@@ -138,7 +138,7 @@ def _deadline(
 ) -> None:
     """Add the deadline c_k + n_k / f_k + d_k / R_k <= T of client k, in units of guess_s.
 
-    x are the client's ownership variables, f and cycles_s as in `run`; the downlink powers join `down`.
+    x are the client's ownership variables, f and cycles_s as in `_run_scip`; the downlink powers join `down`.
     """
     b = stage.subchannel_hz / math.log(2.0)
     total: Any = stage.fixed_s[k] / guess_s
@@ -169,10 +169,10 @@ def _rate(model: Any, power_w: float, start_w: Array, x: list[Any]) -> tuple[lis
 
     ratios = power_w / start_w
     z = [model.addVar(lb=0.0, ub=1.0) for _ in x]
-    for own, part in zip(x, z, strict=True):
-        model.addCons(part <= own)
+    for owned, fraction in zip(x, z, strict=True):
+        model.addCons(fraction <= owned)
     rate = model.addVar(lb=1e-6, ub=float(np.log1p(ratios).sum()))
-    model.addCons(rate <= sum(log(1 + float(ratio) * part) for ratio, part in zip(ratios, z, strict=True)))
+    model.addCons(rate <= sum(log(1 + float(ratio) * fraction) for ratio, fraction in zip(ratios, z, strict=True)))
     return z, rate
 
 
@@ -190,8 +190,8 @@ def _read(
     best = model.getBestSol()
     owns = np.array([[model.getSolVal(best, x[k][i]) > 0.5 for i in range(subs)] for k in range(clients)])
     owner = np.where(owns.any(axis=0), owns.argmax(axis=0), -1)
-    for k, part in f.items():
-        hz[k] = model.getSolVal(best, part) * stage.hz
+    for k, fraction in f.items():
+        hz[k] = model.getSolVal(best, fraction) * stage.hz
     for k, row in down.items():
         down_w[k] = [max(0.0, model.getSolVal(best, z)) * stage.power_w * owns[k, i] for i, z in enumerate(row)]
     return ScipResult(owner, hz, down_w, bound_s)

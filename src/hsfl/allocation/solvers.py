@@ -10,7 +10,7 @@ from hsfl.allocation.answer import Allocation, with_gap
 from hsfl.allocation.cuts.radio import radio_request
 from hsfl.allocation.cuts.search import CutSettings, search_cuts
 from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, exact
-from hsfl.allocation.paper import solve_as_paper as solve_as_printed
+from hsfl.allocation.paper import solve_as_paper
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.scenario import Scenario
@@ -36,7 +36,7 @@ def allocate(
     that is small enough. seed: for the choice of cuts. options: those of a config, for policies that a plugin registered.
     """
     scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
-    check_settings(time_limit_s, gap)
+    _check_settings(time_limit_s, gap)
     if seed < 0:
         raise InputError(f"seed is {seed}; give 0 or more")
     solve = solver_named(solver, options)
@@ -53,7 +53,7 @@ def allocate(
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=choice.seconds + answer.seconds)
 
 
-def check_settings(time_limit_s: float, gap: float) -> None:
+def _check_settings(time_limit_s: float, gap: float) -> None:
     """An error where the time limit or the gap makes no sense."""
     if not time_limit_s > 0:
         raise InputError(f"time_limit_s is {time_limit_s}; give a positive number of seconds")
@@ -63,9 +63,9 @@ def check_settings(time_limit_s: float, gap: float) -> None:
 
 def solver_named(name: str, options: Any = None) -> Solver:
     """A solver by name, as a function (scenario, cuts, gap=, time_limit_s=) -> Allocation."""
-    own: dict[str, Solver] = {"exact": exact, "paper": solve_as_printed, "scip": scip.solve_by_scip}
-    if name in own:
-        return own[name]
+    by_name: dict[str, Solver] = {"exact": exact, "paper": solve_as_paper, "scip": scip.solve_by_scip}
+    if name in by_name:
+        return by_name[name]
     try:
         return policy(name, options).allocate
     except InputError:

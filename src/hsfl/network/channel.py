@@ -60,7 +60,7 @@ def place(num_clients: int, radius_m: float, rng: np.random.Generator) -> Array:
 
 
 def lay_out(num_cells: int, radius_m: float) -> Array:
-    """Places of antennas that cover a disc around the origin evenly, [N, 2], as a sunflower lays its seeds."""
+    """Places of antennas that cover a disc around the origin evenly, [N, 2], in a sunflower's spiral."""
     number = np.arange(num_cells)
     distance_m, angle = radius_m * np.sqrt((number + 0.5) / num_cells), np.pi * (3 - np.sqrt(5)) * number
     return distance_m[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -68,11 +68,11 @@ def lay_out(num_cells: int, radius_m: float) -> Array:
 
 def nearest(client_m: Array, cell_m: Array, block: int = 4096) -> Array:
     """The cell whose antenna is nearest to each client, [K]. client_m: [K, 2]. cell_m: [N, 2]."""
-    parts = [
+    blocks = [
         ((client_m[low : low + block, None] - cell_m) ** 2).sum(axis=2).argmin(axis=1)
         for low in range(0, len(client_m), block)
     ]
-    return np.concatenate(parts)
+    return np.concatenate(blocks)
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,8 @@ class Ofdma:
     fading: str = "normal"
     gain_floor: float = 0.01
     path_loss: PathLoss | None = None  # where there are cells, places are relative to the antenna of the client's cell
-    cell: Array | None = (
-        None  # [K] of each client, 0, 1, ...; None: one cell. Clients of one cell share its subchannels
-    )
+    # [K] the cell of each client, from 0; clients of one cell share its subchannels. None: all are in one cell
+    cell: Array | None = None
 
     @property
     def num_cells(self) -> int:
@@ -125,7 +124,7 @@ Links = Ofdma | Measured
 
 @dataclass(frozen=True)
 class RoundDraw:
-    """What one round finds: client speeds, and gains (`Ofdma`) or rates (`Measured`).
+    """The state of the network in one round: client speeds, and gains (`Ofdma`) or rates (`Measured`).
 
     With a leading axis S it is S samples, for the planner or as a recorded history.
     """
@@ -158,19 +157,22 @@ class RoundDraw:
 
     def sample(self, index: int | slice | Array) -> "RoundDraw":
         """One of S samples (or several) of a draw with a leading axis."""
-        return self._each(lambda array: array[index])
+        return self._map_arrays(lambda array: array[index])
 
     def take(self, clients: Array) -> "RoundDraw":
         """The same draw for some clients: indices or a mask."""
-        return self._each(lambda array: array[..., clients], lambda gain: gain[..., clients, :])
+        return self._map_arrays(lambda array: array[..., clients], lambda gain: gain[..., clients, :])
 
-    def _each(self, of: Callable[[Array], Array], of_gain: Callable[[Array], Array] | None = None) -> "RoundDraw":
-        of_gain = of_gain or of
+    def _map_arrays(
+        self, select: Callable[[Array], Array], select_gain: Callable[[Array], Array] | None = None
+    ) -> "RoundDraw":
+        """The draw with every array replaced by a selection of it."""
+        select_gain = select_gain or select
         return RoundDraw(
-            of(self.cpu_hz),
-            None if self.main_gain is None else of_gain(self.main_gain),
-            None if self.edge_gain is None else of_gain(self.edge_gain),
-            None if self.rates is None else Rates(*(of(getattr(self.rates, name)) for name in RATE_NAMES)),
+            select(self.cpu_hz),
+            None if self.main_gain is None else select_gain(self.main_gain),
+            None if self.edge_gain is None else select_gain(self.edge_gain),
+            None if self.rates is None else Rates(*(select(getattr(self.rates, name)) for name in RATE_NAMES)),
         )
 
 

@@ -1,15 +1,13 @@
-"""Who finishes when: the clock of a round for every framework.
+"""Who finishes when: the clock of a round for every framework, and the timeline that it makes.
 
-Legend: K clients, P phases, N mini-batches (or steps, where all go together), E and M the model's upload and download.
-Frameworks differ in the words of their `methods.Timing`; docs/clock.md has the formulas.
+Legend: K clients, P phases, N mini-batches (or steps, where all clients go together), E and M the model's upload and download, tau
+the deadline after which a client's update no longer counts. `timeline` makes a `Timeline`: when every phase of every client begins
+and ends, who was kept, who was dropped, and who was the straggler. Frameworks differ in the words of their
+`framework_table.Timing`; docs/clock.md has the formulas.
 
-The timeline of one round as a record: when every phase of every client begins and ends, and who was the straggler.
-
-Legend: K clients, P phases.
-
-A round of N batches is drawn as one batch stretched: the block of a phase is as long as that phase in all of the
-client's batches together, and starts when the phases (and the waiting) before it, over all batches, are over. So
-blocks keep their order, the last one ends with the round, and a chart needs nine blocks per client.
+A round of N batches is drawn as one batch stretched: the block of a phase is as long as that phase in all of the client's batches
+together, and starts when the phases (and the waiting) before it, over all batches, are over. So blocks keep their order, the last
+block ends with the round, and a chart needs nine blocks per client.
 """
 
 from collections.abc import Iterator
@@ -29,8 +27,6 @@ Array = np.ndarray
 
 PHASES = (*STEP_PHASES, "model_up", "model_down")
 MODEL_UP, MODEL_DOWN = PHASES.index("model_up"), PHASES.index("model_down")
-
-
 SERVER = [PHASES.index("server_forward"), PHASES.index("server_backward")]
 LEVEL = 1e-6  # of a time: what differs by less is the same
 LONGEST_S = 1e100  # of a round; what is computed from it stays far from the largest number
@@ -66,7 +62,7 @@ class Timeline:
 
     @property
     def dropped(self) -> Array:
-        """Started, but past tau, [K] bool."""
+        """Who is dropped at tau: the clients that started but were not over at tau, [K] bool."""
         return self.started & ~self.kept
 
     @property
@@ -95,7 +91,7 @@ class Why:
     per_second: float
 
 
-def make_timeline(
+def _make_timeline(
     name: str,
     start: Array,
     end: Array,
@@ -130,9 +126,6 @@ def _straggler(last_s: Array, own_s: Array, server_s: Array) -> int:
     return int(np.where(last, np.maximum(own_s - server_s, 0.0), -1.0).argmax())
 
 
-__all__ = ["PHASES", "Timeline", "Why", "after_upload", "raw_upload", "timeline"]
-
-
 def timeline(
     name: str,
     phases: Phases,
@@ -156,11 +149,11 @@ def timeline(
     """
     row = method(name)
     if row.timeline is not None:
-        own = row.timeline(
+        given_timeline = row.timeline(
             phases, num_batches, tau_s, started=started, clusters=clusters, order=order, decoder_s=decoder_s,
             cut_gradient=cut_gradient,
         )  # fmt: skip
-        return _checked(name, own, len(phases.model_up_s))
+        return _checked_timeline(name, given_timeline, len(phases.model_up_s))
     if not tau_s > 0:
         raise InputError(f"tau_s is {tau_s}; it must be positive (leave it out to wait for everyone)")
     num_clients = len(phases.model_up_s)
@@ -177,18 +170,22 @@ def timeline(
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
 
 
-def _checked(name: str, own: object, num_clients: int) -> Timeline:
-    """The timeline that a framework's own function gave, or an error that says what is wrong with it."""
-    if not isinstance(own, Timeline):
+def _checked_timeline(name: str, given: object, num_clients: int) -> Timeline:
+    """The timeline that the function of a plugin's framework gave, or an error that says what is wrong with it."""
+    if not isinstance(given, Timeline):
         raise InputError(
-            f"framework {name!r}: timeline gives a {type(own).__name__}; give an hsfl.network.clock.Timeline"
+            f"framework {name!r}: timeline gives a {type(given).__name__}; give an hsfl.network.clock.Timeline"
         )
-    if np.shape(own.kept) != (num_clients,) or np.shape(own.end_s) != (len(PHASES), num_clients) or own.round_s < 0:
+    if (
+        np.shape(given.kept) != (num_clients,)
+        or np.shape(given.end_s) != (len(PHASES), num_clients)
+        or given.round_s < 0
+    ):
         raise InputError(
-            f"framework {name!r}: timeline has round_s {own.round_s:g}, kept {np.shape(own.kept)} and end_s "
-            f"{np.shape(own.end_s)}; give 0 or more, ({num_clients},) and ({len(PHASES)}, {num_clients})"
+            f"framework {name!r}: timeline has round_s {given.round_s:g}, kept {np.shape(given.kept)} and end_s "
+            f"{np.shape(given.end_s)}; give 0 or more, ({num_clients},) and ({len(PHASES)}, {num_clients})"
         )
-    return own
+    return given
 
 
 @dataclass(frozen=True)
@@ -239,14 +236,14 @@ def _pooled(work: _Work) -> Timeline:
         p = PHASES.index(phase)
         start[p], length[p] = length.sum(axis=0), batches_s[p].sum()
     total_s = length.sum(axis=0)
-    return make_timeline(
+    return _make_timeline(
         work.name, start, start + length, on, on,
         finish_s=total_s, busy_s=total_s, own_s=np.zeros(len(on)), round_s=float(total_s[0]),
     )  # fmt: skip
 
 
 def _free(work: _Work, tau_s: float) -> Timeline:
-    """Eq. (12): each client through its batches and its upload, cut off at tau; then the download, for everyone."""
+    """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads."""
     on, down_s, length = work.on, work.down_s, work.own_blocks_s
     end = np.cumsum(length, axis=0)
     own_s = end[-1]
@@ -254,7 +251,7 @@ def _free(work: _Work, tau_s: float) -> Timeline:
     barrier_s = float(finish_s.max())
     start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
     end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
-    return make_timeline(
+    return _make_timeline(
         work.name, start, end, on, on & (own_s <= tau_s),
         finish_s=finish_s, busy_s=finish_s + down_s, own_s=own_s, round_s=barrier_s + down_s.max(),
     )  # fmt: skip
@@ -274,7 +271,7 @@ def _alone(work: _Work, order: Array | None) -> Timeline:
     finish_s = np.where(on, end[-1], 0.0)
     end = np.concatenate([end, (begin_s + down_s)[None]])
     own_s = turn_s - down_s
-    return make_timeline(
+    return _make_timeline(
         work.name, start, end, on, on,
         finish_s=finish_s, busy_s=turn_s, own_s=own_s, round_s=float(finish_s.max()), last_s=own_s,
     )  # fmt: skip
@@ -307,7 +304,7 @@ def _in_step(work: _Work, decoder_s: Array, turns: list[Array], order: Array | N
         now_s += float(down_s.max())
     end = start + length
     finish_s = np.where(up_s > 0, end[MODEL_UP], finish_s)
-    return make_timeline(
+    return _make_timeline(
         work.name, start, end, on, on,
         finish_s=finish_s, busy_s=own_s + length[MODEL_DOWN], own_s=own_s, round_s=now_s,
     )  # fmt: skip
@@ -362,21 +359,21 @@ def raw_upload(name: str, cost: CostTable, num_samples: Array, rates: Rates) -> 
     _check_finite_upload(upload_s)
     end = np.zeros((len(PHASES), len(on)))
     end[PHASES.index("smashed")] = upload_s
-    return make_timeline(
+    return _make_timeline(
         name, np.zeros_like(end), end, on, on,
         finish_s=upload_s, busy_s=upload_s, own_s=upload_s, round_s=float(upload_s.max()),
     )  # fmt: skip
 
 
-def after_upload(upload: Timeline, line: Timeline) -> Timeline:
-    """The first round where data are pooled: the server trains when all data have arrived."""
+def after_upload(upload: Timeline, first_round: Timeline) -> Timeline:
+    """The first round where data are pooled: the server trains when all data have arrived. first_round: the round without the upload."""
     p = PHASES.index("smashed")
-    start, end = upload.round_s + line.start_s, upload.round_s + line.end_s
+    start, end = upload.round_s + first_round.start_s, upload.round_s + first_round.end_s
     start[p], end[p] = upload.start_s[p], upload.end_s[p]
-    return make_timeline(
-        line.framework, start, end, line.started, line.kept,
-        finish_s=upload.round_s + line.finish_s, busy_s=upload.finish_s + line.finish_s, own_s=upload.finish_s,
-        round_s=upload.round_s + line.round_s,
+    return _make_timeline(
+        first_round.framework, start, end, first_round.started, first_round.kept,
+        finish_s=upload.round_s + first_round.finish_s, busy_s=upload.finish_s + first_round.finish_s, own_s=upload.finish_s,
+        round_s=upload.round_s + first_round.round_s,
     )  # fmt: skip
 
 

@@ -55,12 +55,12 @@ def gibbs_clusters(
     if num_clusters == 1 or scale_s == 0:
         return best, best_s
     for _ in range(num_swaps):
-        one, other = rng.choice(num_clients, 2, replace=False)
+        client, other = rng.choice(num_clients, 2, replace=False)
         threshold = rng.random()
-        if clusters[one] == clusters[other]:
+        if clusters[client] == clusters[other]:
             continue
         swapped = clusters.copy()
-        swapped[[one, other]] = swapped[[other, one]]
+        swapped[[client, other]] = swapped[[other, client]]
         new_s = latency_s(swapped)
         if threshold < _chance((new_s - now_s) / scale_s):
             clusters, now_s = swapped, new_s

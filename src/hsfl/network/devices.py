@@ -69,8 +69,8 @@ class Fleet:
 
     def take(self, clients: Array) -> "Fleet":
         """The fleet of some of the devices. clients: indices, or a mask [K]."""
-        every = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: values[clients] for name, values in every.items() if values is not None})
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: values[clients] for name, values in columns.items() if values is not None})
 
     def name(self, client: int) -> str:
         """What to call a client: its device's name, else `client 3`."""
@@ -204,13 +204,13 @@ def _spread(values: Array, heterogeneity: float) -> Array:
 def fleet_of_file(path: str | Path, cost: CostTable, storage: str = "training", min_cut: int = 1) -> Fleet:
     """An explicit fleet from a file (see `hsfl.fleet_file`), for a model: memory becomes the deepest cut that fits."""
     file = fleet_file.read_fleet_file(path)
-    each = file.devices
+    devices = file.devices
     fleet = Fleet(
-        cpu_hz=np.array([device.cpu_hz for device in each]),
-        flops_per_cycle=np.array([device.flops_per_cycle for device in each]),
-        max_power_w=np.array([np.nan if device.power_w is None else device.power_w for device in each]),
-        max_cut=np.array([_deepest(device, file.path, cost, storage, min_cut) for device in each]),
-        names=np.array([device.name for device in each]),
+        cpu_hz=np.array([device.cpu_hz for device in devices]),
+        flops_per_cycle=np.array([device.flops_per_cycle for device in devices]),
+        max_power_w=np.array([np.nan if device.power_w is None else device.power_w for device in devices]),
+        max_cut=np.array([_deepest(device, file.path, cost, storage, min_cut) for device in devices]),
+        names=np.array([device.name for device in devices]),
     )
     _check_deepest(fleet, cost.num_units, min_cut, str(path))
     return fleet

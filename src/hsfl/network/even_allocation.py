@@ -1,15 +1,13 @@
-"""The even allocation: a policy that any other must beat.
+"""The even allocation: rates, cycles and phases of a round in which everything is divided evenly. Any other policy must beat it.
 
-Legend: K clients, I subchannels. Clients that work at the same time form a group, and a group has everything: its
-members get equal cycles of the main server, subchannels in turn (subchannel i is the (i mod size)-th member's), or
-an equal share of every subchannel when members outnumber subchannels, and equal downlink power; uplink is at the
-maximum. A client's power is spread equally over its band. One group is a parallel framework; a group per client is
-SL; CPSL's clusters are the groups between. Where there are cells, the band and the downlink power of a cell are those of its
-clients in the group; cycles are divided among the whole group.
+Legend: K clients, I subchannels. Clients that work at the same time form a group, and a group has everything: its members get
+equal cycles of the main server; subchannels in turn (subchannel i is the (i mod size)-th member's), or an equal share of every
+subchannel where members outnumber subchannels; and equal downlink power. Uplinks have the maximum power. A client's power is spread
+equally over its band. In a parallel framework all clients are one group, in SL every client is a group, and in CPSL every cluster
+is. Where there are cells, the band and the downlink power of a cell are those of its clients in the group; cycles are divided
+among the whole group.
 
-What a round asks of the clients of a framework: its cuts, its batch sizes, and its phases under the even allocation.
-
-Legend: K clients.
+`even_phases` puts this together for a framework: the cuts that it uses, its batch sizes and its turns.
 """
 
 from dataclasses import dataclass, replace
@@ -54,7 +52,7 @@ def even(
     num_subchannels = 1 if isinstance(links, Measured) else links.num_subchannels
     working = receiving = _together(num_subchannels, num_clients)
     beside = working.size  # [n] who works at the same time
-    band = band_groups(links, group, num_clients)
+    band = _band_groups(links, group, num_clients)
     if band is not None or started is not None or receives is not None:
         band = np.zeros(num_clients, int) if band is None else band
         receivers = np.arange(num_clients) if receives is None else np.flatnonzero(receives)
@@ -79,7 +77,7 @@ def even(
     return Resources(rates, server_hz)
 
 
-def band_groups(links: Links, group: Array | None, num_clients: int) -> Array | None:
+def _band_groups(links: Links, group: Array | None, num_clients: int) -> Array | None:
     """Who shares a band, as numbers [K]: a group that works at the same time, within one cell. None: everyone."""
     cell = None if isinstance(links, Measured) else links.cell
     if cell is None:
@@ -113,9 +111,9 @@ class Bands:
         """The members' values among all clients, [..., n] -> [..., K]; 0 for the others."""
         if len(self.members) == self.num_clients:
             return values
-        every = np.zeros((*values.shape[:-1], self.num_clients))
-        every[..., self.members] = values
-        return every
+        of_clients = np.zeros((*values.shape[:-1], self.num_clients))
+        of_clients[..., self.members] = values
+        return of_clients
 
     def owned(self, gain: Array) -> Array:
         """The gains that matter, [..., K, I] -> [..., pairs]; unchanged where every client owns every subchannel.
@@ -166,7 +164,7 @@ def _log2_1p(snr: Array) -> Array:
 
 
 def _size_and_rank(group: Array) -> tuple[Array, Array]:
-    """The size of each client's group, and the client's place in its group, [K] each; groups are in the order of the clients."""
+    """The size of each client's group, and the client's place in its group, [K] each. A group keeps the order of the clients."""
     if len(group) and (group == group[0]).all():
         return np.full(len(group), len(group)), np.arange(len(group))
     _, index, count = np.unique(group, return_inverse=True, return_counts=True)
@@ -216,7 +214,7 @@ def even_phases(
     resources = even(links, fleet, servers, draw, group, started, receives)
     fixed_hz = {"whole": servers.main_hz, "own": servers.main_hz / fleet.num_clients}  # of each client
     server_hz = fixed_hz.get(framework.server, resources.server_hz)
-    every = phases(
+    all_phases = phases(
         cost,
         framework_cuts(name, cuts, cost.num_units),
         batch_size,
@@ -224,4 +222,8 @@ def even_phases(
         server_hz * servers.flops_per_cycle,
         resources.rates,
     )
-    return every if receives is None else replace(every, model_down_s=np.where(receives, every.model_down_s, 0.0))
+    return (
+        all_phases
+        if receives is None
+        else replace(all_phases, model_down_s=np.where(receives, all_phases.model_down_s, 0.0))
+    )

@@ -86,11 +86,11 @@ def _write_csv(arrays: dict[str, Array], path: Path) -> None:
     num_rounds, num_clients = arrays["cpu_hz"].shape
     wide = np.concatenate([array.reshape(num_rounds, num_clients, -1) for array in arrays.values()], axis=2)
     with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow([*KEYS, *header])
+        writer = csv.writer(file)
+        writer.writerow([*KEYS, *header])
         for r in range(num_rounds):
             for k in range(num_clients):
-                rows.writerow([r, k, *(repr(value) for value in wide[r, k].tolist())])
+                writer.writerow([r, k, *(repr(value) for value in wide[r, k].tolist())])
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
@@ -119,15 +119,15 @@ def _check_names(path: Path, names: set[str]) -> None:
 def _read_csv(path: Path) -> dict[str, Array]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
-            header, *lines = list(csv.reader(file)) or [[]]
+            header, *rows = list(csv.reader(file)) or [[]]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"cannot read the history {path}: {error}") from None
-    while lines and not any(lines[-1]):  # blank lines at the end
-        lines.pop()
+    while rows and not any(rows[-1]):  # blank lines at the end
+        rows.pop()
     if tuple(header[:2]) != KEYS:
         raise InputError(f"{path} begins with {','.join(header[:2])!r}; the first columns are round,client")
     columns = _columns(path, header)
-    table = _table(path, header, lines)
+    table = _table(path, header, rows)
     num_rounds, num_clients = _check_complete(path, table[:, :2])
     table = table[np.lexsort((table[:, 1], table[:, 0]))].reshape(num_rounds, num_clients, -1)
     return {name: table[..., at[0]] if name not in GAIN_NAMES else table[..., at] for name, at in columns.items()}
@@ -150,17 +150,17 @@ def _columns(path: Path, header: list[str]) -> dict[str, list[int]]:
     return columns
 
 
-def _table(path: Path, header: list[str], lines: list[list[str]]) -> Array:
-    table = np.empty((len(lines), len(header)))
-    for number, line in enumerate(lines, start=2):
-        if len(line) != len(header):
-            raise InputError(f"{path} line {number} has {len(line)} values but the header has {len(header)}")
-        for place, value in enumerate(line):
+def _table(path: Path, header: list[str], rows: list[list[str]]) -> Array:
+    table = np.empty((len(rows), len(header)))
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise InputError(f"{path} line {number} has {len(row)} values but the header has {len(header)}")
+        for place, value in enumerate(row):
             try:
                 table[number - 2, place] = float(value)
             except ValueError:
                 raise InputError(f"{path} line {number}: {header[place]} is {value!r}, not a number") from None
-    if not lines:
+    if not rows:
         raise InputError(f"{path} has a header but no rows; one row per round and client")
     return table
 
@@ -169,20 +169,22 @@ def _check_complete(path: Path, keys: Array) -> tuple[int, int]:
     """How many rounds and clients there are, with every client once in every round."""
     bad = ~((keys >= 0) & (keys < len(keys)) & (keys == np.floor(keys)))
     if bad.any():
-        line, axis = np.unravel_index(bad.argmax(), bad.shape)
+        row, axis = np.unravel_index(bad.argmax(), bad.shape)
         raise InputError(
-            f"{path} line {line + 2}: {KEYS[axis]} is {keys[line, axis]:g}; rounds and clients are numbered from 0 "
+            f"{path} line {row + 2}: {KEYS[axis]} is {keys[row, axis]:g}; rounds and clients are numbered from 0 "
             "without gaps"
         )
-    whole = keys.astype(int)
-    num_rounds, num_clients = whole.max(axis=0) + 1
-    if num_rounds * num_clients > MOST_GAPS * len(keys):  # one absurd number, told before a table of that size is made
+    rounds_and_clients = keys.astype(int)
+    num_rounds, num_clients = rounds_and_clients.max(axis=0) + 1
+    if num_rounds * num_clients > MOST_GAPS * len(
+        keys
+    ):  # an absurd number is an error before a table of that size is made
         raise InputError(
             f"{path} has {len(keys)} rows for {num_rounds} rounds of {num_clients} clients; every client must be once in every "
             "round, numbered from 0"
         )
-    count = np.zeros(whole.max(axis=0) + 1, int)
-    np.add.at(count, (whole[:, 0], whole[:, 1]), 1)
+    count = np.zeros((num_rounds, num_clients), int)
+    np.add.at(count, (rounds_and_clients[:, 0], rounds_and_clients[:, 1]), 1)
     if (count != 1).any():
         r, k = np.unravel_index(np.argmax(count != 1), count.shape)
         raise InputError(

@@ -3,8 +3,9 @@
 Legend: K clients, N batches that a client sends forward; F, U and S the seconds of a batch on the client, on the uplink and on the server,
 forward alone; H the upload of the moments of a head, M the download of a head.
 
-Where each client has its part of the server, it takes max_k [N (F + U + S) + H]. Where the server does one thing at a time, its work adds up:
-max_k N (F + U) + sum_k N S + max_k H. Where clients take turns, the turns add up, and each begins with the download of the new head, max_k M.
+    each client has its part of the server    max_k [N (F + U + S) + H]
+    the server does one thing at a time       max_k N (F + U) + sum_k N S + max_k H
+    clients take turns                        the sum over turns of the above, each begun by the download of the new head, max_k M
 """
 
 import numpy as np

@@ -19,10 +19,8 @@ Array = np.ndarray
 
 BATCH_PHASES = ("client_forward", "smashed", "server_forward", "server_backward", "gradient", "client_backward")
 STEP_PHASES = (*BATCH_PHASES, "decoder")
-SERVER_PASSES = {
-    "joint": 1,
-    "local_loss": 2,
-}  # LocFedMix-SL computes its loss and, with two clients or more, the loss on mixtures
+# LocFedMix-SL computes its loss and, with two clients or more, the loss on mixtures.
+SERVER_PASSES = {"joint": 1, "local_loss": 2}
 
 
 @dataclass(frozen=True)
@@ -63,23 +61,23 @@ class Stretches:
         return np.searchsorted(self.low, self.num_batches, side="left") - 1
 
     @property
-    def part(self) -> Array:
+    def last_fraction(self) -> Array:
         """The fraction of a batch that each client makes in its last step, [n]."""
         return self.num_batches - (np.ceil(self.num_batches) - 1)
 
-    def each(self, fold: np.ufunc, values: Array) -> Array:
+    def over_members(self, fold: np.ufunc, values: Array) -> Array:
         """The sum (np.add) or the maximum (np.maximum) over the members of each stretch, [n] -> [J].
 
         The value of a member counts in proportion to the fraction of a batch that the member makes there.
         """
-        before = np.concatenate([[0.0], fold.accumulate(values)])[self.whole]
-        partly = np.zeros(len(self.low))
-        some = self.members > self.whole
-        if some.any():
-            cuts = np.stack([self.whole[some], self.members[some]], axis=1).ravel()
-            padded = np.append(values * self.part, 0.0)
-            partly[some] = fold.reduceat(padded, cuts)[::2]
-        return fold(before, partly)
+        complete = np.concatenate([[0.0], fold.accumulate(values)])[self.whole]
+        partial = np.zeros(len(self.low))
+        has_partial = self.members > self.whole
+        if has_partial.any():
+            edges = np.stack([self.whole[has_partial], self.members[has_partial]], axis=1).ravel()
+            padded = np.append(values * self.last_fraction, 0.0)
+            partial[has_partial] = fold.reduceat(padded, edges)[::2]
+        return fold(complete, partial)
 
 
 def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank: Array | None = None) -> StepTimes:
@@ -110,13 +108,19 @@ def run_steps(kind: str, work: Array, decoder_s: Array, num_batches: Array, rank
 def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -> StepTimes:
     """In a step: max(fwd + U) + max_k [max(decoder_k, server + D_k) + bwd_k]."""
     forward, smashed, server_forward, server_backward, gradient, backward = work
-    times, last, num_batches, part = stretches.times, stretches.last, stretches.num_batches, stretches.part
-    arrive_s = stretches.each(np.maximum, forward + smashed)  # [J], in a step
-    each = np.where(stretches.members > 1, passes, 1)
-    forward_s, backward_s = (each * stretches.each(np.add, w) for w in (server_forward, server_backward))
+    times, last, num_batches, last_fraction = (
+        stretches.times,
+        stretches.last,
+        stretches.num_batches,
+        stretches.last_fraction,
+    )
+    arrive_s = stretches.over_members(np.maximum, forward + smashed)  # [J], in a step
+    num_passes = np.where(stretches.members > 1, passes, 1)
+    forward_s, backward_s = (num_passes * stretches.over_members(np.add, w) for w in (server_forward, server_backward))
     server_s = forward_s + backward_s
     after_s = np.maximum(
-        server_s + stretches.each(np.maximum, gradient + backward), stretches.each(np.maximum, decoder_s + backward)
+        server_s + stretches.over_members(np.maximum, gradient + backward),
+        stretches.over_members(np.maximum, decoder_s + backward),
     )
     step_s = arrive_s + after_s
 
@@ -132,7 +136,9 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
     length = [num_batches * forward, num_batches * smashed, ahead_s, behind_s]
     length += [num_batches * gradient, num_batches * backward, num_batches * decoder_s]
     ended_s = np.cumsum(times * step_s)
-    in_last_s = np.maximum(server_s[last] + part * gradient, part * decoder_s) + part * backward
+    in_last_s = (
+        np.maximum(server_s[last] + last_fraction * gradient, last_fraction * decoder_s) + last_fraction * backward
+    )
     return StepTimes(
         start_s=np.stack(start),
         length_s=np.stack(length),
@@ -144,10 +150,10 @@ def _jointly(work: Array, decoder_s: Array, stretches: Stretches, passes: int) -
 
 def _end_with_work(run: StepTimes) -> None:
     """Move each client's last block so that it ends when the client's work ends; some client's block then ends with the last step."""
-    open_ = (run.length_s[:6] > 0).any(axis=0)
+    to_move = (run.length_s[:6] > 0).any(axis=0)  # [n] clients whose last block is not found yet
     for start_s, length_s in zip(run.start_s[5::-1], run.length_s[5::-1]):
-        start_s[open_] = (run.finish_s - length_s)[open_]
-        open_ &= length_s == 0
+        start_s[to_move] = (run.finish_s - length_s)[to_move]
+        to_move &= length_s == 0
 
 
 def _decoder_delay_s(server_s: Array, slack_s: Array, stretches: Stretches) -> Array:
@@ -156,32 +162,32 @@ def _decoder_delay_s(server_s: Array, slack_s: Array, stretches: Stretches) -> A
     In a whole step that is max(slack - server, 0); the server's part falls from step to step, so the steps with a delay
     are the last ones.
     """
-    times, part, last = stretches.times, stretches.part, stretches.last
+    times, last_fraction, last = stretches.times, stretches.last_fraction, stretches.last
     delayed = np.searchsorted(-server_s, -slack_s, side="right")  # the first stretch with a delay, [n]
     num = np.concatenate([[0], np.cumsum(times)])
     work = np.concatenate([[0.0], np.cumsum(times * server_s)])
-    whole = np.where(part < 1, last, last + 1)  # stretches of whole batches
+    whole = np.where(last_fraction < 1, last, last + 1)  # stretches of whole batches
     first = np.minimum(delayed, whole)
     delay_s = (num[whole] - num[first]) * slack_s - (work[whole] - work[first])
-    in_part = np.where(part < 1, np.maximum(part * slack_s - server_s[last], 0.0), 0.0)
+    in_part = np.where(last_fraction < 1, np.maximum(last_fraction * slack_s - server_s[last], 0.0), 0.0)
     return np.maximum(delay_s, 0.0) + in_part
 
 
 def _queued(work: Array, stretches: Stretches, rank: Array | None) -> StepTimes:
-    """In a step: max(fwd + U), then one client after another; D and bwd as each is served."""
+    """In a step: max(fwd + U); then the server takes one client after another, and a client's D and bwd follow when it was served."""
     forward, smashed, server_forward, server_backward, gradient, backward = work
     num_batches, served, after = stretches.num_batches, server_forward + server_backward, gradient + backward
     arrival_s = forward + smashed
-    arrive_s = stretches.each(np.maximum, arrival_s)
+    arrive_s = stretches.over_members(np.maximum, arrival_s)
     serve_s, finish_s = np.zeros((2, len(num_batches)))
     now_s = 0.0
     for j, (low, times, n) in enumerate(zip(stretches.low, stretches.times, stretches.members)):
-        part = np.minimum(num_batches[:n] - low, 1.0)
-        own_s, after_s = part * served[:n], part * after[:n]
+        fraction = np.minimum(num_batches[:n] - low, 1.0)
+        own_s, after_s = fraction * served[:n], fraction * after[:n]
         repeats = [(low, times)] if rank is None or rank.ndim == 1 else [(low + i, 1) for i in range(times)]
         for step, alike in repeats:
             if rank is None:
-                order = np.argsort(part * arrival_s[:n], kind="stable")
+                order = np.argsort(fraction * arrival_s[:n], kind="stable")
             else:
                 order = np.argsort(rank[step, :n] if rank.ndim == 2 else rank[:n], kind="stable")
             queue_s = own_s[order]

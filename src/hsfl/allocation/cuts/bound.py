@@ -8,7 +8,7 @@ before the minimum over assignments: T is excluded if, for some price of power, 
 min_l phi_k(S, l; T) within 1. Model distribution enters through each client alone: the round is at least T_k + M_k, and M_k is
 at least the download with all subchannels and all of the edge server's power, so option l has only T - M_k(l) left to
 train. The mean over samples bounds the mean round of any cuts. Where bands are shared, subchannels have prices too, and
-every client buys for itself (`sharebound`).
+every client buys for itself (`bound_shared`).
 """
 
 import math
@@ -36,11 +36,8 @@ Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
 PRICED_SAMPLES = 3  # samples whose prices propose cuts
 LEAST_S = 0.02  # seconds for a sample's bound; in less time, the bound is that of each client alone in the cell
-MATCHINGS, PROGRAMMES, PRICE_STEPS = (
-    12,
-    8,
-    150,
-)  # tried for one deadline: prices lam with matchings and with programmes, and steps of subchannel prices
+MATCHINGS, PROGRAMMES = 12, 8  # prices lam that are tried for one deadline, by matching and by programmes over subsets
+PRICE_STEPS = 150  # steps of subchannel prices for one deadline
 ROUNDS = 200  # of one programme over subsets
 
 
@@ -51,9 +48,9 @@ def warm_up_bound(sharing: str, many: bool) -> None:
         for subs in (2, 3):
             tiny = random_scenario(np.random.default_rng(0), 2, subs)
             stage, group = options(tiny)
-            tests = [_one_each(stage, group)] if subs == 2 else [_few(stage, group, 2)]
+            tests = [_one_subchannel_each(stage, group)] if subs == 2 else [_few_subchannels(stage, group, 2)]
             if many:
-                tests.append(_by_prices(stage, group, 2))
+                tests.append(_many_subchannels(stage, group, 2))
             for test in tests:
                 test(1e9)
         return
@@ -81,10 +78,10 @@ def options(scenario: Scenario, rows: Array | None = None) -> tuple[Stage, Array
     )
     stage = training_stage(repeated, cuts)
     group = np.concatenate([[0], np.cumsum(rows.sum(axis=1))])
-    return stage._replace(fixed_s=stage.fixed_s + download_s(repeated, cuts)), group
+    return stage._replace(fixed_s=stage.fixed_s + _download_s(repeated, cuts)), group
 
 
-def download_s(scenario: Scenario, cuts: Array) -> Array:
+def _download_s(scenario: Scenario, cuts: Array) -> Array:
     """Seconds of the model's download with all subchannels and all of the edge server's power, for each row."""
     stage = distribution_stage(scenario, cuts)
     return alone_each_s(given_power(stage, stage.power_w))
@@ -114,10 +111,10 @@ def _bound(sample: Scenario, cuts: Array, clock: TimeLimit, num_left: int, rows:
             return alone_s
         prices = _prices(rows, answer, stage, group, TimeLimit(seconds))
         return max(alone_s, _largest_excluded(prices.exclude, value_s, prices.clock))
-    return max(alone_s, _largest_excluded(_test(sample, stage, group), value_s, TimeLimit(seconds)))
+    return max(alone_s, _largest_excluded(_excluder(sample, stage, group), value_s, TimeLimit(seconds)))
 
 
-def _test(sample: Scenario, stage: Stage, group: Array) -> Callable[[float], bool]:
+def _excluder(sample: Scenario, stage: Stage, group: Array) -> Callable[[float], bool]:
     """A test whether a deadline is excluded for exclusive subchannels, by the size of the cell."""
     needs = (stage.up_bits > 0) | (stage.edge_bits > 0) | (stage.down_bits > 0)  # [rows]
     always = np.logical_and.reduceat(needs, group[:-1])  # [K] the client needs a subchannel, whatever its cut
@@ -125,18 +122,18 @@ def _test(sample: Scenario, stage: Stage, group: Array) -> Callable[[float], boo
     limit = sample.num_subchannels - max(num_needy - 1, 0)
     every_row = num_needy == sample.num_clients and needs.all()
     if limit == 1 and every_row:
-        return _one_each(stage, group)
+        return _one_subchannel_each(stage, group)
     if every_row and few(*sample.main_gain.shape):
-        return _few(stage, group, limit)
-    return _by_prices(stage, group, limit)
+        return _few_subchannels(stage, group, limit)
+    return _many_subchannels(stage, group, limit)
 
 
-def _one_each(stage: Stage, group: Array) -> Callable[[float], bool]:
+def _one_subchannel_each(stage: Stage, group: Array) -> Callable[[float], bool]:
     """The test where every client owns one subchannel."""
     return excluder(stage, by_matching(stage, group), MATCHINGS)
 
 
-def _few(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+def _few_subchannels(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
     """The test for few subchannels, of which a client can own at most `limit`."""
     return excluder(stage, by_subsets(stage, group, limit, ROUNDS), PROGRAMMES)
 
@@ -182,7 +179,7 @@ def _largest_excluded(test: Callable[[float], bool], value_s: float, clock: Time
     return low
 
 
-def _by_prices(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
+def _many_subchannels(stage: Stage, group: Array, limit: int) -> Callable[[float], bool]:
     """The test for many subchannels: prices of subchannels, with the minimum over cuts inside what a client buys."""
     clients, subs = len(group) - 1, stage.start_w.shape[1]
     sets, allowed = np.zeros((len(stage.cycles), limit + 1, subs)), np.ones((clients, subs))

@@ -1,4 +1,4 @@
-"""Cuts for crowds: too many clients, or too many cells, to try cuts one by one. Each client answers to prices.
+"""Cuts for large fleets (crowds): too many clients, or too many cells, to try cuts one by one. Each client answers to prices.
 
 Legend: K clients, C cuts, N cells, T the deadline of training, I subchannels of a cell.
 
@@ -31,7 +31,11 @@ Array = np.ndarray
 STEPS = 200  # of a bisection, at most
 CLOSE = 1e-4  # relative width at which a bisection over T, or over a price, ends
 WIDEST, NEAR = 80.0, 2.0  # how far ln(price of a band) is searched: at first around 0, then around the last price
-DEAR = (1.0, 4.0, 16.0)  # costs of a second of distribution that are tried, as multiples of the slope of the prices
+COST_MULTIPLES = (
+    1.0,
+    4.0,
+    16.0,
+)  # costs of a second of distribution that are tried, as multiples of the slope of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
 
 
@@ -84,8 +88,10 @@ class CutRule:
             able = np.isfinite(loads.fixed_s)
             deepest = able.shape[1] - 1 - able[:, ::-1].argmax(axis=1)
             return np.minimum(self.one_cut, deepest)
-        parts = (slice(low, low + BLOCK) for low in range(0, len(cell), BLOCK))
-        return np.concatenate([_answers(loads.take(part), self.prices, cell[part], num_subchannels) for part in parts])
+        blocks = (slice(low, low + BLOCK) for low in range(0, len(cell), BLOCK))
+        return np.concatenate(
+            [_answers(loads.take(block), self.prices, cell[block], num_subchannels) for block in blocks]
+        )
 
 
 @dataclass(frozen=True)
@@ -108,26 +114,26 @@ def priced_fleet_cuts(request: CutRequest) -> CutChoice:
     fleet, clock = request.rounds, TimeLimit(np.inf)
     assert isinstance(fleet, LargeFleet)
     crowd, subs = fleet.crowd, fleet.crowd.num_subchannels
-    rules = [CutRule(find_prices(crowd, dear)) for dear in DEAR]
+    rules = [CutRule(_find_prices(crowd, multiple)) for multiple in COST_MULTIPLES]
     rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
-    seconds = [priced_round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
+    seconds = [_priced_round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
     best = int(np.argmin(seconds))
     cuts, mean_s = rules[best].cuts(fleet.loads, fleet.cell, subs), seconds[best]
     return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds())
 
 
-def priced_round_s(crowd: Crowd, cuts: Array) -> float:
+def _priced_round_s(crowd: Crowd, cuts: Array) -> float:
     """The seconds of a round in this model, where each row has its cut of cuts [rows]."""
     rows = np.arange(len(cuts))
     columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)
-    found = find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
-    return found.T_s + found.last_s
+    prices = _find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
+    return prices.T_s + prices.last_s
 
 
-def find_prices(crowd: Crowd, dear: float) -> Prices:
+def _find_prices(crowd: Crowd, cost_multiple: float) -> Prices:
     """The prices at which the rows take all cycles and bands that there are.
 
-    dear: how many times the slope of the prices a second of distribution costs.
+    cost_multiple: how many times the slope of the prices a second of distribution costs.
     """
     rows, second = _Rows(crowd), 0.0
     low_s = float(crowd.loads.fixed_s.min(axis=1).max())
@@ -140,13 +146,16 @@ def find_prices(crowd: Crowd, dear: float) -> Prices:
         if high_s - low_s <= CLOSE * high_s:
             break
         middle_s = 0.5 * (low_s + high_s)
-        now = rows.at(middle_s, second)
-        if now.hz <= crowd.main_hz:
-            high_s, second = middle_s, dear * now.slope  # what a second is worth is known better with every step
+        taken = rows.at(middle_s, second)
+        if taken.hz <= crowd.main_hz:
+            high_s, second = (
+                middle_s,
+                cost_multiple * taken.slope,
+            )  # what a second is worth is known better with every step
         else:
             low_s = middle_s
-    now = rows.at(high_s, second)
-    return Prices(high_s, now.last_s, rows.band, second)
+    taken = rows.at(high_s, second)
+    return Prices(high_s, taken.last_s, rows.band, second)
 
 
 def _answers(loads: Loads, prices: Prices, cell: Array, num_subchannels: int) -> Array:
@@ -190,14 +199,14 @@ class _Rows:
         middle = np.log(self.band)
         low, high = np.maximum(middle - self.reach, -WIDEST), np.minimum(middle + self.reach, WIDEST)
         if self.reach < WIDEST:  # the narrow range serves only where it holds the new prices
-            low = np.where(self._too_much(T_s, np.exp(low), extra)[0], low, -WIDEST)
-            high = np.where(self._too_much(T_s, np.exp(high), extra)[0], WIDEST, high)
+            low = np.where(self._overbought_cells(T_s, np.exp(low), extra)[0], low, -WIDEST)
+            high = np.where(self._overbought_cells(T_s, np.exp(high), extra)[0], WIDEST, high)
         while (high - low).max() > CLOSE:
             middle = 0.5 * (low + high)
-            much = self._too_much(T_s, np.exp(middle), extra)[0]
-            low, high = np.where(much, middle, low), np.where(much, high, middle)
+            overbought = self._overbought_cells(T_s, np.exp(middle), extra)[0]
+            low, high = np.where(overbought, middle, low), np.where(overbought, high, middle)
         self.band, self.reach = np.exp(high), NEAR
-        _, cut, phi, left_s = self._too_much(T_s, self.band, extra)
+        _, cut, phi, left_s = self._overbought_cells(T_s, self.band, extra)
         with np.errstate(invalid="ignore", divide="ignore"):
             hz = crowd.weight * float((self.root_cycles[self.rows, cut] * np.sqrt(phi / left_s)).sum())
             slope = crowd.weight * float((phi / left_s).sum())
@@ -205,14 +214,14 @@ class _Rows:
         last_s = crowd.weight * float(down_s.max()) / crowd.num_subchannels
         return _Taken(hz if np.isfinite(hz) else np.inf, last_s, slope)
 
-    def _too_much(self, T_s: float, price: Array, extra: Array) -> tuple[Array, Array, Array, Array]:
+    def _overbought_cells(self, T_s: float, price: Array, extra: Array) -> tuple[Array, Array, Array, Array]:
         """(the cells [N] in which too much band is taken at these prices [N]; of each row its cheapest cut, what it costs, and the
         seconds that are left after its own computing)."""
         crowd = self.crowd
         phi = _phi(self.loads, self.root_cycles, self.root_band, T_s, np.sqrt(price)[crowd.cell][:, None])
         cut = np.argmin(phi + extra, axis=1)
-        least, left_s = phi[self.rows, cut], T_s - self.loads.fixed_s[self.rows, cut]
+        least_price, left_s = phi[self.rows, cut], T_s - self.loads.fixed_s[self.rows, cut]
         with np.errstate(invalid="ignore", divide="ignore"):
-            band = self.root_band[self.rows, cut] * np.sqrt(least / (price[crowd.cell] * left_s))
+            band = self.root_band[self.rows, cut] * np.sqrt(least_price / (price[crowd.cell] * left_s))
         taken = crowd.weight * np.bincount(crowd.cell, band, crowd.num_cells)
-        return ~(taken <= crowd.num_subchannels), cut, least, left_s
+        return ~(taken <= crowd.num_subchannels), cut, least_price, left_s

@@ -1,12 +1,8 @@
 """Cuts for a radio: the long-timescale problem, by sample average over S rounds.
 
-Legend: K clients, C cuts, S samples, P candidates. Minimise over cuts the mean over samples of the optimal round. Candidates
-are valued by local search (`fitness`), finalists by the exact solver, and the choice by a bound over all cuts
-(`cutbound`). The methods are those of `cut_methods`.
-
-The mean round of candidate cuts, remembered: what the methods of `cut_methods` ask where links are a radio.
-
-Legend: K clients, I subchannels, S samples, P candidates.
+Legend: K clients, I subchannels, C cuts, S samples, P candidates. Minimise over cuts the mean over samples of the optimal round.
+Candidates are valued by local search and remembered (`Fitness`), finalists by the exact solver, and the choice by a bound over all
+cuts (`bound`). The methods are those of `search`, which ask a `RadioJudge`.
 """
 
 from collections.abc import Sequence
@@ -39,16 +35,24 @@ from hsfl.allocation.stage.subset_dp import few
 from hsfl.errors import InputError
 
 Array = np.ndarray
+LEAST_S = 0.02  # seconds for one exact round, even when the time is over
+STARTS = 12  # candidates that are valued before the descent; the two best of them are its starts
 
 
-@cache
-def _compile() -> None:
-    """Compile the functions of `samples` (or load them) before any clock runs."""
-    tiny = packed.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
-    cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
-    packed.warm_owners(tiny, cuts[0], owners)
-    packed.evaluate_all(tiny, cuts, owners)
-    packed.predict(tiny, cuts[0], owners, none)
+def radio_request(
+    samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress = ignore_progress
+) -> CutRequest:
+    """The request for cuts on samples of one fleet, which differ in gains and speeds.
+
+    tau_s of the samples is left aside: if clients could be dropped, dropping them would look fast.
+    """
+    if not samples:
+        raise InputError("samples is empty; give at least one scenario to choose cuts on")
+    rounds = RadioRounds(tuple(replace(sample, tau_s=None) for sample in samples))
+    return CutRequest(samples[0].rows, rounds, settings or CutSettings(), on_progress=on_progress)
+
+
+# --- The mean round of candidates
 
 
 class Fitness:
@@ -81,12 +85,12 @@ class Fitness:
         for first in range(0, len(new), at_once):
             if self.known and not self.has_time():
                 break
-            some, began_s = new[first : first + at_once], self.clock.seconds()
-            round_s = self._evaluate(np.array(some, np.int64))
-            self.evaluations += len(some)
-            self.known.update(zip(some, round_s.mean(axis=1).tolist(), strict=True))
-            self.rounds.update(zip(some, round_s, strict=True))
-            self.pace_s = (self.clock.seconds() - began_s) / len(some)
+            batch, began_s = new[first : first + at_once], self.clock.seconds()
+            round_s = self._evaluate(np.array(batch, np.int64))
+            self.evaluations += len(batch)
+            self.known.update(zip(batch, round_s.mean(axis=1).tolist(), strict=True))
+            self.rounds.update(zip(batch, round_s, strict=True))
+            self.pace_s = (self.clock.seconds() - began_s) / len(batch)
         return np.array([self.known.get(row, np.inf) for row in rows])
 
     def has_time(self) -> bool:
@@ -116,21 +120,17 @@ class Fitness:
         return [np.array(row) for row in ranked[:count]]
 
 
-LEAST_S = 0.02  # seconds for one exact round, even when the time is over
-STARTS = 12  # candidates that are valued before the descent; the two best of them are its starts
+@cache
+def _compile() -> None:
+    """Compile the functions of `samples` (or load them) before any clock runs."""
+    tiny = packed.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
+    cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
+    packed.warm_owners(tiny, cuts[0], owners)
+    packed.evaluate_all(tiny, cuts, owners)
+    packed.predict(tiny, cuts[0], owners, none)
 
 
-def radio_request(
-    samples: Sequence[Scenario], settings: CutSettings | None = None, on_progress: OnProgress = ignore_progress
-) -> CutRequest:
-    """The request for cuts on samples of one fleet, which differ in gains and speeds.
-
-    tau_s of the samples is left aside: if clients could be dropped, dropping them would look fast.
-    """
-    if not samples:
-        raise InputError("samples is empty; give at least one scenario to choose cuts on")
-    rounds = RadioRounds(tuple(replace(sample, tau_s=None) for sample in samples))
-    return CutRequest(samples[0].rows, rounds, settings or CutSettings(), on_progress=on_progress)
+# --- Rounds and their judge
 
 
 @dataclass(frozen=True)
@@ -144,42 +144,6 @@ class RadioRounds(SampledRounds):
 
     def mean_s(self, cuts: Array) -> Array:
         return Fitness(self.samples)(cuts)
-
-
-def first_candidates(request: CutRequest, count: int) -> Array:
-    """SCLS, the smallest cut of each client, the largest cut that each client can hold, and RCLS for the others, [count, K]."""
-    rows, rng = request.rows, streams.stream(request.settings.seed, "cuts")
-    random = [rcls(rows, rng) for _ in range(max(0, count - 3))]
-    fixed = [scls(rows), row_at(rows, np.zeros(len(rows), int)), row_at(rows, rows.sum(axis=1) - 1)]
-    return np.array((fixed + random)[: max(count, 1)])
-
-
-def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, rows: Array) -> None:
-    """Try the cuts that clients would buy at the prices of the best cuts, again and again while that gives better cuts."""
-    best = None
-    while not fitness.clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
-        best = fitness.best(1)[0]
-        fitness(priced_cuts(samples, best, fitness.clock, rows))
-
-
-def _best_finalist(
-    samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: TimeLimit
-) -> tuple[Array, Array]:
-    """The best few candidates (fewer where time is short) solved exactly: (best cuts [K], their rounds [S]).
-
-    Where the time is over, a round is as long as the search found it.
-    """
-    affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
-    best = fitness.best(max(1, min(settings.finalists, affordable)))
-    limit_s = min(1.0, max(LEAST_S, clock.limit_s / (len(best) * len(samples))))
-
-    def round_s(sample: Scenario, cuts: Array, found_s: float) -> float:
-        return found_s if clock.over() else exact(sample, cuts, gap=settings.gap, time_limit_s=limit_s).round_s
-
-    found = [(cuts, fitness.rounds[tuple(cuts.tolist())]) for cuts in best]
-    rounds = [np.array([round_s(sample, cuts, s) for sample, s in zip(samples, found_s)]) for cuts, found_s in found]
-    index = int(np.argmin([r.mean() for r in rounds]))
-    return best[index], rounds[index]
 
 
 class RadioJudge(Judge):
@@ -243,6 +207,42 @@ class RadioJudge(Judge):
         cuts, round_s = _best_finalist(samples, fitness, settings, self.whole.part(0.5))
         bound_s = bound_over_cuts(samples, cuts, self.whole, self.request.rows) if settings.bound else 0.0
         return with_proof(cuts, round_s, bound_s, self.request, self, self.whole, timed_out)
+
+
+def first_candidates(request: CutRequest, count: int) -> Array:
+    """SCLS, the smallest cut of each client, the largest cut that each client can hold, and RCLS for the others, [count, K]."""
+    rows, rng = request.rows, streams.stream(request.settings.seed, "cuts")
+    random = [rcls(rows, rng) for _ in range(max(0, count - 3))]
+    fixed = [scls(rows), row_at(rows, np.zeros(len(rows), int)), row_at(rows, rows.sum(axis=1) - 1)]
+    return np.array((fixed + random)[: max(count, 1)])
+
+
+def _follow_prices(samples: Sequence[Scenario], fitness: Fitness, rows: Array) -> None:
+    """Try the cuts that clients would buy at the prices of the best cuts, again and again while that gives better cuts."""
+    best = None
+    while not fitness.clock.over() and (best is None or (best != fitness.best(1)[0]).any()):
+        best = fitness.best(1)[0]
+        fitness(priced_cuts(samples, best, fitness.clock, rows))
+
+
+def _best_finalist(
+    samples: Sequence[Scenario], fitness: Fitness, settings: CutSettings, clock: TimeLimit
+) -> tuple[Array, Array]:
+    """The best few candidates (fewer where time is short) solved exactly: (best cuts [K], their rounds [S]).
+
+    Where the time is over, a round is as long as the search found it.
+    """
+    affordable = int(clock.limit_s / (5.0 * LEAST_S * len(samples)))
+    best = fitness.best(max(1, min(settings.finalists, affordable)))
+    limit_s = min(1.0, max(LEAST_S, clock.limit_s / (len(best) * len(samples))))
+
+    def round_s(sample: Scenario, cuts: Array, valued_s: float) -> float:
+        return valued_s if clock.over() else exact(sample, cuts, gap=settings.gap, time_limit_s=limit_s).round_s
+
+    valued = [(cuts, fitness.rounds[tuple(cuts.tolist())]) for cuts in best]
+    rounds = [np.array([round_s(sample, cuts, s) for sample, s in zip(samples, valued_s)]) for cuts, valued_s in valued]
+    index = int(np.argmin([r.mean() for r in rounds]))
+    return best[index], rounds[index]
 
 
 def _all_at_once(cuts: Array, saved_s: Array) -> list[Array]:

@@ -76,7 +76,7 @@ def _in_sample(starts: Starts, s: int) -> Starts:
 
 
 @compiled
-def training_of(x: Samples, s: int, cuts: Array) -> Stage:
+def _training_of(x: Samples, s: int, cuts: Array) -> Stage:
     """`stage.training_stage` of sample s with cuts [K]."""
     n = x.num_samples
     return make_stage_compiled(
@@ -95,7 +95,7 @@ def training_of(x: Samples, s: int, cuts: Array) -> Stage:
 
 
 @compiled
-def distribution_of(x: Samples, s: int, cuts: Array) -> Stage:
+def _distribution_of(x: Samples, s: int, cuts: Array) -> Stage:
     """`stage.distribution_stage` of sample s with cuts [K]."""
     zero, edge = np.zeros(cuts.shape[0]), _in_sample(x.edge, s)
     return make_stage_compiled(
@@ -114,7 +114,7 @@ def distribution_of(x: Samples, s: int, cuts: Array) -> Stage:
 
 
 @compiled
-def local_search_from(stage: Stage, owner: Array) -> tuple[Array, float, float, float]:
+def _local_search_from(stage: Stage, owner: Array) -> tuple[Array, float, float, float]:
     """Local search from the owners [I] of another round, or from scratch where they leave a client without a subchannel."""
     counts = np.zeros(stage.start_w.shape[0], np.int64)
     for i in range(owner.shape[0]):
@@ -127,23 +127,23 @@ def local_search_from(stage: Stage, owner: Array) -> tuple[Array, float, float, 
 
 
 @compiled
-def evaluate_candidates(x: Samples, cuts: Array, owners: Array, round_s: Array) -> None:
+def _evaluate_candidates(x: Samples, cuts: Array, owners: Array, round_s: Array) -> None:
     """Fill round_s [P, S], the seconds of candidates cuts [P, K] by local search in both stages.
 
     owners [2, S, I] are where the search starts; they stay as they are.
     """
     for p in range(cuts.shape[0]):
         for s in range(x.speed.shape[0]):
-            _, training_s, _, _ = local_search_from(training_of(x, s, cuts[p]), owners[0, s])
-            _, distribution_s, _, _ = local_search_from(distribution_of(x, s, cuts[p]), owners[1, s])
+            _, training_s, _, _ = _local_search_from(_training_of(x, s, cuts[p]), owners[0, s])
+            _, distribution_s, _, _ = _local_search_from(_distribution_of(x, s, cuts[p]), owners[1, s])
             round_s[p, s] = training_s + distribution_s
 
 
 def warm_owners(x: Samples, cuts: Array, owners: Array) -> None:
     """Replace owners [2, S, I] by what local search finds from them for cuts [K]."""
     for s in range(x.speed.shape[0]):
-        owners[0, s], _, _, _ = local_search_from(training_of(x, s, cuts), owners[0, s])
-        owners[1, s], _, _, _ = local_search_from(distribution_of(x, s, cuts), owners[1, s])
+        owners[0, s], _, _, _ = _local_search_from(_training_of(x, s, cuts), owners[0, s])
+        owners[1, s], _, _, _ = _local_search_from(_distribution_of(x, s, cuts), owners[1, s])
 
 
 def evaluate_all(x: Samples, cuts: Array, owners: Array, threads: int = 1) -> Array:
@@ -152,12 +152,12 @@ def evaluate_all(x: Samples, cuts: Array, owners: Array, threads: int = 1) -> Ar
     """
     round_s = np.empty((len(cuts), len(x.speed)))
     if threads == 1 or len(cuts) < 2:
-        evaluate_candidates(x, cuts, owners, round_s)
+        _evaluate_candidates(x, cuts, owners, round_s)
         return round_s
     edges = np.linspace(0, len(cuts), threads + 1).astype(int)
 
     def work(a: int, b: int) -> None:
-        evaluate_candidates(x, cuts[a:b], owners, round_s[a:b])
+        _evaluate_candidates(x, cuts[a:b], owners, round_s[a:b])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))
@@ -174,20 +174,20 @@ def _add_savings(
     """
     K, C = saved.shape
     subs = share.shape[1]
-    curve, spare, here = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.empty(K)
+    curve, spare, present_price = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs)), np.empty(K)
     slope = 0.0
     for k in range(K):
-        here[k] = price(stage, k, share[k], curve, spare, T, rho, lam)
-        later = price(stage, k, share[k], curve, spare, T * 1.001, rho, lam)
-        slope += (here[k] - later) / (0.001 * T)
+        present_price[k] = price(stage, k, share[k], curve, spare, T, rho, lam)
+        later_price = price(stage, k, share[k], curve, spare, T * 1.001, rho, lam)
+        slope += (present_price[k] - later_price) / (0.001 * T)
     if slope <= 0.0:
         return
     for cut in range(C):
-        other = np.full(K, cut)
-        new = training_of(x, s, other) if training else distribution_of(x, s, other)
+        other_cuts = np.full(K, cut)
+        other_stage = _training_of(x, s, other_cuts) if training else _distribution_of(x, s, other_cuts)
         for k in range(K):
-            value = price(new, k, share[k], curve, spare, T, rho, lam)
-            saved[k, cut] += (here[k] - min(value, 1e3)) / slope / x.speed.shape[0]
+            other_price = price(other_stage, k, share[k], curve, spare, T, rho, lam)
+            saved[k, cut] += (present_price[k] - min(other_price, 1e3)) / slope / x.speed.shape[0]
 
 
 @compiled
@@ -202,9 +202,9 @@ def predict(x: Samples, cuts: Array, owners: Array, shares: Array) -> Array:
     for s in range(S):
         for phase in range(2):
             training = phase == 0
-            stage = training_of(x, s, cuts) if training else distribution_of(x, s, cuts)
+            stage = _training_of(x, s, cuts) if training else _distribution_of(x, s, cuts)
             if shares.shape[0] == 0:
-                owner, T, rho, lam = local_search_from(stage, owners[phase, s])
+                owner, T, rho, lam = _local_search_from(stage, owners[phase, s])
                 share = shares_of(owner, K)
             else:
                 share = shares[phase, s].copy()

@@ -9,7 +9,7 @@ mean over samples of their round and knows how to improve one:
     ga          pymoo's genetic algorithm, as in the paper
     exhaustive  every candidate, for small fleets
 
-Rules choose without a search: `random`, `smallest` and `single`. Large fleets answer to prices (`crowd`).
+Rules choose without a search: `random`, `smallest` and `single`. Large fleets answer to prices (`large_fleets`).
 """
 
 import math
@@ -27,9 +27,7 @@ from hsfl.errors import InputError
 
 Array = np.ndarray
 EXHAUSTIVE = 200_000  # candidates
-OnProgress = Callable[
-    [str, int, float], None
-]  # is told what is counted, the count, and the best mean round so far in seconds
+OnProgress = Callable[[str, int, float], None]  # (what is counted, the count, the best mean round so far in seconds)
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class CutChoice:
 
 
 def ignore_progress(what: str, step: int, best_s: float) -> None:
-    """Where nobody wants to be told."""
+    """The default of `on_progress`."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +167,13 @@ def random_cuts(request: CutRequest) -> CutChoice:
     return CutChoice(rcls(request.rows, streams.stream(request.settings.seed, "rcls")))
 
 
-def smallest_cut(request: CutRequest) -> CutChoice:
+def _smallest_cut(request: CutRequest) -> CutChoice:
     """The smallest max_cut, for all clients."""
     return CutChoice(scls(request.rows))
 
 
 def best_single_cut(request: CutRequest) -> CutChoice:
-    """The best one cut for all clients."""
+    """The single cut, the same for all clients, with the shortest mean round."""
     assert request.rounds is not None, "single cuts are tried on rounds"
     candidates = single_cuts(request.rows)
     return CutChoice(candidates[int(np.argmin(request.rounds.mean_s(candidates)))])
@@ -199,15 +197,15 @@ def with_proof(
     return CutChoice(cuts, round_s, mean_s, bound_s, gap, method, judge.evaluations, clock.seconds(), timed_out)
 
 
-def exhaustive(request: CutRequest) -> CutChoice:
+def _exhaustive(request: CutRequest) -> CutChoice:
     """Every candidate, until the time is over."""
     count = np.prod(request.rows.sum(axis=1).astype(float))
     if count > EXHAUSTIVE:
         raise InputError(f"allocation.cuts=exhaustive would try {count:.3g} cut vectors; choose descent or ga")
     judge = request.judge()
-    everything = np.array(list(product(*map(np.flatnonzero, request.rows))))
-    for step, part in enumerate(np.array_split(everything, max(1, len(everything) // judge.at_a_time))):
-        request.on_progress("cut vectors", step, float(judge(part).min()))
+    candidates = np.array(list(product(*map(np.flatnonzero, request.rows))))
+    for step, block in enumerate(np.array_split(candidates, max(1, len(candidates) // judge.at_a_time))):
+        request.on_progress("cut vectors", step, float(judge(block).min()))
         if judge.clock.over():
             break
     return judge.choice()
@@ -228,16 +226,16 @@ def descent(request: CutRequest) -> CutChoice:
     return judge.choice()
 
 
-def _kicked(rows: Array, most: float, cuts: Array, rng: np.random.Generator) -> Array:
-    """The cuts [K] with new random cuts for a few clients, at most `most`."""
+def _kicked(rows: Array, most_kicked: float, cuts: Array, rng: np.random.Generator) -> Array:
+    """The cuts [K] with new random cuts for a few clients, at most `most_kicked`."""
     cuts = cuts.copy()
-    size = int(min(len(cuts), 2 + len(cuts) // 5, most))
-    some = rng.choice(len(cuts), size=size, replace=False)
-    cuts[some] = rcls(rows[some], rng)
+    size = int(min(len(cuts), 2 + len(cuts) // 5, most_kicked))
+    kicked = rng.choice(len(cuts), size=size, replace=False)
+    cuts[kicked] = rcls(rows[kicked], rng)
     return cuts
 
 
-def genetic(request: CutRequest) -> CutChoice:
+def _genetic(request: CutRequest) -> CutChoice:
     """The paper's way: pymoo's genetic algorithm, which asks the same judge."""
     from hsfl.allocation.cuts.genetic import GeneticSettings, run_genetic  # here, because pymoo takes seconds to load
 
@@ -252,12 +250,12 @@ def genetic(request: CutRequest) -> CutChoice:
 
 METHODS: dict[str, Callable[[CutRequest], CutChoice]] = {
     "descent": descent,
-    "ga": genetic,
-    "exhaustive": exhaustive,
+    "ga": _genetic,
+    "exhaustive": _exhaustive,
 }
 RULES_FOR_CUTS: dict[str, Callable[[CutRequest], CutChoice]] = {  # by the names in `policy_table`
     "random": random_cuts,
-    "smallest": smallest_cut,
+    "smallest": _smallest_cut,
     "single": best_single_cut,
     "optimised": search_cuts,
 }

@@ -1,22 +1,20 @@
 """Exclusive subchannels: one stage of a round, solved to a proven gap or to the time limit.
 
-Legend: K clients, I subchannels. Local search gives an assignment and so an upper bound on T. A lower bound comes from a
-proof that no assignment keeps the target T = upper (1 - gap). Where the proof fails, it names the assignment that stopped
-it. That assignment often is the better one; then the target moves. The proof depends on the size of the cell:
+Legend: K clients, I subchannels, T the seconds of the stage; rho the price of a watt in cycles per second, and lam the same price
+between 0 and 1 (see `prices`). Rows group[k] to group[k + 1] of a stage are the options of client k: one row for each of its cuts, or
+only one row where cuts are given.
 
-    few subchannels            dynamic programming over subsets, exact; what prices cannot exclude is walked through
-    one subchannel per client  linear assignment, exact
-    otherwise                  prices of subchannels (`lagrange`), a bound
+Local search gives an assignment and so an upper bound on T. A lower bound comes from a proof that no assignment keeps the target
+T = upper (1 - gap). Where the proof fails, it names the assignment that stopped it. That assignment often is the better one; then
+the target moves. The proof depends on the size of the cell:
 
-The least sum of prices over all assignments at one deadline, and the price lam at which that sum is largest.
+    few subchannels            dynamic programming over subsets (`subset_dp`), exact; what prices cannot exclude is walked through
+    one subchannel per client  linear assignment (`assignment`), exact
+    otherwise                  prices of subchannels (`lagrangian`), a bound
 
-Legend: K clients, I subchannels. Rows group[k] to group[k + 1] of a stage are the options of client k: one row for each of
-its cuts, or only one row where cuts are given.
-
-An oracle takes (T, rho, lam). It gives the least sum of prices over all assignments and options, or a lower bound on that
-sum; the row [K] that each client takes; and the owner [I] of each subchannel. A sum above 1 proves that no assignment keeps
-T. There are two oracles: matching, where every client owns one subchannel, and subsets, where there are
-few subchannels. `lagrange` serves where neither does.
+The first two proofs ask an oracle, which takes (T, rho, lam). It gives the least sum of prices over all assignments and options, or
+a lower bound on that sum; the row [K] that each client takes; and the owner [I] of each subchannel. A sum above 1 proves that no
+assignment keeps T.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,88 +36,6 @@ Array = np.ndarray
 Oracle = Callable[[float, float, float], tuple[float, Array, Array]]
 MOST_SETS = 512  # of one client that the oracle of subsets remembers
 INSIDE = 1e-9  # how near lam may come to 0 and 1 where cycles and power can be traded
-
-
-def rho_of(stage: Stage, lam: float) -> float:
-    """The price of a watt in cycles per second that goes with lam; of no importance where lam is 0 or 1."""
-    return stage.hz / stage.power_w * lam / (1.0 - lam) if 0.0 < lam < 1.0 else stage.hz / stage.power_w
-
-
-def by_matching(stage: Stage, group: Array) -> Oracle:
-    """The oracle where every client owns one subchannel: the cheapest option of every pair, then a linear assignment."""
-
-    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
-        prices = single_prices(stage, T, rho, lam)  # [rows, I]
-        value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
-        owner = np.full(prices.shape[1], -1)
-        owner[column] = np.arange(len(column))
-        if len(prices) == len(column):  # every client has one option
-            return value, group[:-1], owner
-        rows = [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)]
-        return value, np.array(rows, np.int64), owner
-
-    return oracle
-
-
-def by_subsets(
-    stage: Stage, group: Array, limit: int, rounds: int, start: Array | None = None, clock: TimeLimit | None = None
-) -> Oracle:
-    """The oracle for few subchannels: dynamic programming over subsets (`subset_bounds`).
-
-    limit: the most subchannels that one client can own. rounds: of one programme. start: shares [K, I] of a good assignment,
-    whose sets are priced first. With a clock, programmes follow each other until the sum is exact or the time is over.
-    """
-    num_clients = len(group) - 1
-    known = np.zeros((num_clients, MOST_SETS), np.int64)
-    num_known = np.full(num_clients, 0 if start is None else 1)
-    if start is not None:
-        known[:, 0] = start @ (1 << np.arange(start.shape[1]))
-
-    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
-        while True:
-            value, owner, rows, exact = subset_dp.least_sum(stage, group, limit, known, num_known, T, rho, lam, rounds)
-            if exact or value > PROOF or clock is None or clock.over() or num_known.max() == MOST_SETS:
-                return value, rows, owner
-
-    return oracle
-
-
-def least_sums(
-    stage: Stage, oracle: Oracle, T_s: float, lam: float, trade: bool, narrow: float = 0.0
-) -> Iterator[tuple[float, float, Array]]:
-    """Bisection over lam at one deadline: (lam, least sum, owner [I]) for prices that approach the largest sum.
-
-    The least sum is concave in lam, and its slope is what the assignment needs of power minus what it needs of cycles.
-    The first price is `lam`. trade: whether lam must stay inside (0, 1), as where a client trades cycles for power. The
-    bisection ends where the prices that are left lie closer together than `narrow`.
-    """
-    low, high = (INSIDE, 1.0 - INSIDE) if trade else (0.0, 1.0)
-    lam = min(max(lam, low), high)
-    while True:
-        value, rows, owner = oracle(T_s, rho_of(stage, lam), lam)
-        yield lam, value, owner
-        pull = lagrangian.excess(stage, rows, shares_of(owner, len(rows)), T_s, rho_of(stage, lam))
-        low, high = (lam, high) if pull > 0 else (low, lam)
-        if high - low < narrow:
-            return
-        lam = 0.5 * (low + high)
-
-
-def excluder(stage: Stage, oracle: Oracle, steps: int) -> Callable[[float], bool]:
-    """A test of deadlines in seconds: does some price exclude T? It tries `steps` prices, first the price of the last proof."""
-    first_lam = 0.5
-
-    def excludes(T_s: float) -> bool:
-        nonlocal first_lam
-        for _, (lam, value, _) in zip(range(steps), least_sums(stage, oracle, T_s, first_lam, trade=True)):
-            if value > PROOF:
-                first_lam = lam
-                return True
-        return False
-
-    return excludes
-
-
 PRICES = 60  # tried for one proof
 NARROW = 1e-5  # prices lam that lie closer together prove the same
 FIRST_WALK = 1000  # assignments; every walk that ends too early is four times as long as the last
@@ -148,12 +64,15 @@ def _adopt(stage: Stage, best: StageAnswer, owner: Array) -> StageAnswer:
     return replace(best, share=shares_of(owner, len(stage.cycles)), T_s=T, rho=rho, lam=lam)
 
 
+# --- Proofs, by the size of the cell
+
+
 def _prove_by_prices(
     stage: Stage, best: StageAnswer, goal: StopWhen, clock: TimeLimit, oracle: Oracle
 ) -> tuple[StageAnswer, float, bool]:
     """Try prices at the target until one excludes it: (best answer, the lam with the largest sum, is the goal reached?)."""
     target, top, top_lam = goal.target(best.T_s), -np.inf, best.lam
-    sums = least_sums(stage, oracle, target, best.lam, can_trade(stage), NARROW)
+    sums = _least_sums(stage, oracle, target, best.lam, can_trade(stage), NARROW)
     for _ in range(PRICES):
         lam, value, owner = next(sums, (0.0, np.nan, None))
         if owner is None:
@@ -168,7 +87,7 @@ def _prove_by_prices(
             if goal.reached(best.T_s, best.lower_bound_s):
                 return best, lam, True
             target, top, top_lam = goal.target(best.T_s), -np.inf, best.lam
-            sums = least_sums(stage, oracle, target, best.lam, can_trade(stage), NARROW)
+            sums = _least_sums(stage, oracle, target, best.lam, can_trade(stage), NARROW)
         elif clock.over():
             break
     return _bound_at(stage, best, goal, top_lam, oracle, clock), top_lam, False
@@ -182,7 +101,7 @@ def _bound_at(
     while high - low > max(0.1 * goal.gap, 1e-9) * high and (steps < 6 or not clock.over()):
         steps += 1
         middle = 0.5 * (low + high)
-        value, _, _ = oracle(middle, rho_of(stage, lam), lam)
+        value, _, _ = oracle(middle, _rho_of(stage, lam), lam)
         low, high = (middle, high) if value > PROOF else (low, middle)
     return replace(best, lower_bound_s=max(best.lower_bound_s, low))
 
@@ -208,9 +127,9 @@ def _walk(
 ) -> tuple[StageAnswer, bool, int]:
     """Walk through the assignments whose prices at lam allow the target: (best answer, is it final?, leaves to visit next).
 
-    own_s [K, 2^I] are the seconds of `subsets.uplink_table`.
+    own_s [K, 2^I] are the seconds of `subset_dp.uplink_table`.
     """
-    target, rho = goal.target(best.T_s), rho_of(stage, lam)
+    target, rho = goal.target(best.T_s), _rho_of(stage, lam)
     phi = subset_dp.price_table(stage, own_s, target, rho, lam)
     after = subset_dp.complete(subset_dp.who_needs(stage), phi)
     while True:
@@ -259,9 +178,9 @@ def _exchange_prices(stage: Stage, share: Array, given: Array, T: float, rho: fl
     curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
     phi = np.empty((A, A))
     for a in range(A):
-        k, own = given[a]
+        k, replaced = given[a]
         row = share[k].copy()
-        row[own] = 0.0
+        row[replaced] = 0.0
         for j in range(A):
             i = given[j, 1]
             row[i] = 1.0
@@ -288,3 +207,86 @@ def improve(stage: Stage, best: StageAnswer, rng: np.random.Generator, clock: Ti
             failures = 0 if better is not best else failures
             best = better
     return best
+
+
+# --- Oracles: the least sum of prices at one deadline, and the price lam at which it is largest
+
+
+def _rho_of(stage: Stage, lam: float) -> float:
+    """The price of a watt in cycles per second that goes with lam; of no importance where lam is 0 or 1."""
+    return stage.hz / stage.power_w * lam / (1.0 - lam) if 0.0 < lam < 1.0 else stage.hz / stage.power_w
+
+
+def by_matching(stage: Stage, group: Array) -> Oracle:
+    """The oracle where every client owns one subchannel: the cheapest option of every pair, then a linear assignment."""
+
+    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
+        prices = single_prices(stage, T, rho, lam)  # [rows, I]
+        value, column = least_match(np.minimum.reduceat(prices, group[:-1], axis=0))
+        owner = np.full(prices.shape[1], -1)
+        owner[column] = np.arange(len(column))
+        if len(prices) == len(column):  # every client has one option
+            return value, group[:-1], owner
+        rows = [group[k] + prices[group[k] : group[k + 1], i].argmin() for k, i in enumerate(column)]
+        return value, np.array(rows, np.int64), owner
+
+    return oracle
+
+
+def by_subsets(
+    stage: Stage, group: Array, limit: int, rounds: int, start: Array | None = None, clock: TimeLimit | None = None
+) -> Oracle:
+    """The oracle for few subchannels: dynamic programming over subsets (`subset_dp.least_sum`).
+
+    limit: the most subchannels that one client can own. rounds: of one programme. start: shares [K, I] of a good assignment,
+    whose sets are priced first. With a clock, programmes follow each other until the sum is exact or the time is over.
+    """
+    num_clients = len(group) - 1
+    known = np.zeros((num_clients, MOST_SETS), np.int64)
+    num_known = np.full(num_clients, 0 if start is None else 1)
+    if start is not None:
+        known[:, 0] = start @ (1 << np.arange(start.shape[1]))
+
+    def oracle(T: float, rho: float, lam: float) -> tuple[float, Array, Array]:
+        while True:
+            value, owner, rows, exact = subset_dp.least_sum(stage, group, limit, known, num_known, T, rho, lam, rounds)
+            if exact or value > PROOF or clock is None or clock.over() or num_known.max() == MOST_SETS:
+                return value, rows, owner
+
+    return oracle
+
+
+def _least_sums(
+    stage: Stage, oracle: Oracle, T_s: float, lam: float, trade: bool, narrow: float = 0.0
+) -> Iterator[tuple[float, float, Array]]:
+    """Bisection over lam at one deadline: (lam, least sum, owner [I]) for prices that approach the largest sum.
+
+    The least sum is concave in lam, and its slope is what the assignment needs of power minus what it needs of cycles.
+    The first price is `lam`. trade: whether lam must stay inside (0, 1), as where a client trades cycles for power. The
+    bisection ends where the prices that are left lie closer together than `narrow`.
+    """
+    low, high = (INSIDE, 1.0 - INSIDE) if trade else (0.0, 1.0)
+    lam = min(max(lam, low), high)
+    while True:
+        value, rows, owner = oracle(T_s, _rho_of(stage, lam), lam)
+        yield lam, value, owner
+        pull = lagrangian.excess(stage, rows, shares_of(owner, len(rows)), T_s, _rho_of(stage, lam))
+        low, high = (lam, high) if pull > 0 else (low, lam)
+        if high - low < narrow:
+            return
+        lam = 0.5 * (low + high)
+
+
+def excluder(stage: Stage, oracle: Oracle, steps: int) -> Callable[[float], bool]:
+    """A test of deadlines in seconds: does some price exclude T? It tries `steps` prices, first the price of the last proof."""
+    first_lam = 0.5
+
+    def excludes(T_s: float) -> bool:
+        nonlocal first_lam
+        for _, (lam, value, _) in zip(range(steps), _least_sums(stage, oracle, T_s, first_lam, trade=True)):
+            if value > PROOF:
+                first_lam = lam
+                return True
+        return False
+
+    return excludes

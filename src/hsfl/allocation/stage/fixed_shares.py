@@ -1,6 +1,8 @@
-"""Server cycles and downlink power, jointly optimal for a fixed assignment of subchannels.
+"""Server cycles and downlink power, jointly optimal where the subchannels of every client (their shares) are fixed.
 
-Legend: K clients, I subchannels. All prices and times are of one stage of a round (see `stage.Stage`).
+Legend: K clients, I subchannels; T the seconds of the stage (see `stage.Stage`); c_k the seconds of client k without the server and
+the downlink; n_k cycles and d_k bits that it needs, f_k cycles per second and q_k watts that it gets; R_k its downlink rate, w its
+water level; rho the price of a watt in cycles per second, and lam the same price between 0 and 1.
 
 Where the subchannels of client k are fixed, its uplink times are constants (water-filling at full power), so
 
@@ -11,13 +13,12 @@ the optimality condition is an equation in the client's water level w alone (Lag
 
     (T - c_k) R(w) = d_k + sqrt(n_k d_k b / (rho w))                                                    (KKT)
 
-R is linear and the right side is convex in u = ln w, so Newton's method from the left is monotone. Two outer equations
-(sum f = hz, sum q = power) fix T and rho. The price also proves a bound: with rho = lam hz / ((1 - lam) power), the T at which the
-priced sum (1 - lam) sum f / hz + lam sum q / power equals 1 is a lower bound on (P), for every lam.
+R is linear and the right side is convex in u = ln w, so Newton's method from the left is monotone (`water_filling.respond`). Two
+outer equations (sum f = hz, sum q = power) fix T and rho (`solve_fixed`). The price also proves a bound: with
+rho = lam hz / ((1 - lam) power), the T at which the priced sum (1 - lam) sum f / hz + lam sum q / power equals 1 is a lower bound on
+(P), for every lam.
 
-From shares and a deadline to cycles per second and to watts on every subchannel, inside the budgets.
-
-Legend: K clients, I subchannels.
+`spend` turns shares and a deadline into cycles per second and into watts on every subchannel, inside the budgets.
 """
 
 import math
@@ -30,6 +31,7 @@ from hsfl.allocation.stage.water_filling import CURVE_ROWS, NATS, START, WIDTH, 
 
 Array = np.ndarray
 WIDEST = 230.0  # of ln rho around hz / power
+INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
 
 
 @compiled
@@ -113,11 +115,59 @@ def client_needs(stage: Stage, c: Array) -> tuple[float, float, bool, bool, bool
     return idle, busy, cycles, power, both
 
 
+# --- The least T and its price
+
+
 @compiled
-def _enough(stage: Stage, curves: Array, counts: Array, c: Array) -> float:
+def solve_fixed(
+    stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
+) -> tuple[float, float, float]:
+    """Solve (P) for given curves, as `_solve_later` does: (T, rho, lam)."""
+    busy, later, idle, rho, lam = _solve_later(stage, curves, counts, c, start, rho)
+    return max(busy + later, idle, 0.0), rho, lam
+
+
+@compiled
+def _solve_later(
+    stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
+) -> tuple[float, float, float, float, float]:
+    """Solve (P) for given curves: (busy, later, idle, rho, lam).
+
+    busy is the largest c of the clients that need cycles or power, and later the seconds from busy to the end of these
+    clients; idle is the largest c of the others. So T is the larger of busy + later and idle. Time counts from busy,
+    because T - c_k has no digits where T is near c_k. `start`, a guess of T, and `rho` shorten the iteration; pass 0 where
+    there is no guess.
+    """
+    idle, busy, cycles, power, both = client_needs(stage, c)
+    unit = stage.hz / stage.power_w
+    if math.isinf(max(idle, busy)) or not (cycles or power):
+        return busy, 0.0, idle, unit, 0.5
+    c = c - busy
+    start = start - busy if start > busy else stage.cycles.sum() / stage.hz + 1e-3 * abs(busy)
+    if not start > 0.0:
+        start = _even_deadline(stage, curves, counts, c)
+    if not both:
+        T, lam = -math.inf, 0.0
+        if cycles:
+            T = _one_budget(stage, curves, counts, c, unit, start, 0.0, 1.0)
+        if power:
+            other = _one_budget(stage, curves, counts, c, unit, start, 1.0, 0.0)
+            if other > T:
+                T, lam = other, 1.0
+        return busy, T, idle, unit, lam
+    if rho <= 0.0:
+        rho = unit
+    T, price, settled = _joint_newton(stage, curves, counts, c, start, rho)
+    if not settled:
+        T, price = _nested(stage, curves, counts, c, start, rho)
+    return busy, T, idle, price, price / (price + unit)
+
+
+@compiled
+def _even_deadline(stage: Stage, curves: Array, counts: Array, c: Array) -> float:
     """A T that both budgets allow: every client that needs cycles or power gets an even part."""
     b = stage.subchannel_hz / math.log(2.0)
-    num_busy, most = 0, 0.0
+    num_busy, longest = 0, 0.0
     for k in range(c.shape[0]):
         num_busy += stage.cycles[k] > 0.0 or stage.down_bits[k] > 0.0
     for k in range(c.shape[0]):
@@ -127,8 +177,8 @@ def _enough(stage: Stage, curves: Array, counts: Array, c: Array) -> float:
         if d > 0.0:
             T += d / (b * filled_nats(curves[k], counts[k], stage.power_w / num_busy))
         if n > 0.0 or d > 0.0:
-            most = max(most, T)
-    return most * (1.0 + 1e-9)
+            longest = max(longest, T)
+    return longest * (1.0 + 1e-9)
 
 
 @compiled
@@ -161,7 +211,7 @@ def _one_budget(
             new = T - value * math.log(value) / slope
         if not (low < new < high):
             if math.isinf(high):
-                high = max(_enough(stage, curves, counts, c), low)
+                high = max(_even_deadline(stage, curves, counts, c), low)
             new = math.sqrt(low) * math.sqrt(high) if low > 0.0 else high / 64.0
         T = new
     return T
@@ -236,59 +286,14 @@ def _joint_newton(
     return T, rho, False
 
 
-@compiled
-def solve_later(
-    stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
-) -> tuple[float, float, float, float, float]:
-    """Solve (P) for given curves: (busy, later, idle, rho, lam).
-
-    busy is the largest c of the clients that need cycles or power, and later the seconds from busy to the end of these
-    clients; idle is the largest c of the others. So T is the larger of busy + later and idle. Time counts from busy,
-    because T - c_k has no digits where T is near c_k. `start`, a guess of T, and `rho` shorten the iteration; pass 0 where
-    there is no guess.
-    """
-    idle, busy, cycles, power, both = client_needs(stage, c)
-    unit = stage.hz / stage.power_w
-    if math.isinf(max(idle, busy)) or not (cycles or power):
-        return busy, 0.0, idle, unit, 0.5
-    c = c - busy
-    start = start - busy if start > busy else stage.cycles.sum() / stage.hz + 1e-3 * abs(busy)
-    if not start > 0.0:
-        start = _enough(stage, curves, counts, c)
-    if not both:
-        T, lam = -math.inf, 0.0
-        if cycles:
-            T = _one_budget(stage, curves, counts, c, unit, start, 0.0, 1.0)
-        if power:
-            other = _one_budget(stage, curves, counts, c, unit, start, 1.0, 0.0)
-            if other > T:
-                T, lam = other, 1.0
-        return busy, T, idle, unit, lam
-    if rho <= 0.0:
-        rho = unit
-    T, price, settled = _joint_newton(stage, curves, counts, c, start, rho)
-    if not settled:
-        T, price = _nested(stage, curves, counts, c, start, rho)
-    return busy, T, idle, price, price / (price + unit)
-
-
-@compiled
-def solve_fixed(
-    stage: Stage, curves: Array, counts: Array, c: Array, start: float, rho: float
-) -> tuple[float, float, float]:
-    """Solve (P) for given curves, as `solve_later` does: (T, rho, lam)."""
-    busy, later, idle, rho, lam = solve_later(stage, curves, counts, c, start, rho)
-    return max(busy + later, idle, 0.0), rho, lam
-
-
-INSIDE = 1.0 - 4e-16  # sums of rounded parts must not pass the budget
+# --- Cycles and watts at that T, inside the budgets
 
 
 @compiled
 def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> None:
     """Water-filling of power_w watts into row [I]: p_i = s_i (w - start_i) where positive, with a sum of power_w.
 
-    order, start, log_start and share are [I], as in `curve.fill_curve`; curve is scratch.
+    order, start, log_start and share are [I], as in `water_filling.fill_curve`; curve is scratch.
     """
     row[:] = 0.0
     count = fill_curve(curve, order, start, log_start, share)
@@ -324,7 +329,7 @@ def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
 
 
 @compiled
-def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: Array) -> None:
+def _downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: Array) -> None:
     """The optimal cycles per second hz [K] and downlink power down [K, I] for the shares; both budgets are spent.
 
     T and rho shorten the iteration. The seconds that each client has left after its own seconds are solved for again,
@@ -334,7 +339,7 @@ def downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down: 
     b = stage.subchannel_hz / math.log(2.0)
     curves, counts, c = np.empty((K, CURVE_ROWS, subs)), np.zeros(K, np.int64), np.empty(K)
     client_curves(curves, counts, c, stage, share)
-    busy, later, idle, rho, _ = solve_later(stage, curves, counts, c, T, rho)
+    busy, later, idle, rho, _ = _solve_later(stage, curves, counts, c, T, rho)
     later = max(later, idle - busy)
     q = np.zeros(K)
     for k in range(K):
@@ -358,5 +363,5 @@ def spend(stage: Stage, share: Array, T_s: float, rho: float) -> tuple[Array, Ar
     hz, shape = np.zeros(len(stage.cycles)), share.shape
     up, down, edge = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     uplink_powers(stage, share, up, edge)
-    downlink(stage, share, T_s, rho, hz, down)
+    _downlink(stage, share, T_s, rho, hz, down)
     return hz, up, down, edge

@@ -6,8 +6,8 @@ The descent works at one deadline T and one price rho. When no move and no swap 
 assignment has a shorter T of its own, and the descent begins again there.
 
 Arguments that most functions take, all changed in place: owner [I]; counts [K], how many subchannels each client has; share
-[K, I], the owners as shares; phi [K], the price of each client; rent [K, I], what each subchannel is worth to each client (see
-`tangent`); curve and spare, scratch. (A record of these arrays, and a function for each subchannel, would be a tenth slower:
+[K, I], the owners as shares; phi [K], the price of each client; rent [K, I], what each subchannel is worth to each client
+(`prices.tangent`); curve and spare, scratch. (A record of these arrays, and a function for each subchannel, would be a tenth slower:
 compiled code counts a reference to every array at every call.)
 """
 
@@ -16,8 +16,9 @@ import math
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
-from hsfl.allocation.stage.prices import price, shares_of, solve_shares, sort_by, tangent
+from hsfl.allocation.stage.prices import price, shares_of, solve_shares, tangent
 from hsfl.allocation.stage.stage import Stage, needs_subchannel, with_cycles
+from hsfl.allocation.stage.subchannel_order import sort_by
 from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
 Array = np.ndarray
@@ -119,9 +120,9 @@ def _descend(
     K, subs = share.shape
     for k in range(K):
         _refresh(stage, k, share, phi, rent, curve, spare, T, rho, lam)
-    changed, again = False, True
-    while again:
-        again = False
+    changed, improving = False, True
+    while improving:
+        improving = False
         for i in range(subs):
             k = owner[i]
             free = counts[k] > 1 or not needs_subchannel(stage, k)
@@ -129,7 +130,7 @@ def _descend(
                 if j == k or rent[k, i] - rent[j, i] >= -LEAST_GAIN:
                     continue
                 if _move(stage, i, k, j, owner, counts, share, phi, rent, curve, spare, T, rho, lam):
-                    again, k = True, j
+                    improving, k = True, j
                     if counts[k] == 1:
                         break
             for j in range(i + 1, subs):
@@ -137,8 +138,8 @@ def _descend(
                 if m == k or rent[k, i] - rent[k, j] + rent[m, j] - rent[m, i] >= -LEAST_GAIN:
                     continue
                 if _swap(stage, i, k, j, m, owner, share, phi, rent, curve, spare, T, rho, lam):
-                    again, k = True, m
-        changed = changed or again
+                    improving, k = True, m
+        changed = changed or improving
     return changed
 
 

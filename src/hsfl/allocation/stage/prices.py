@@ -1,28 +1,26 @@
-"""The price of a client: the least part of the server's two budgets that it needs to keep a deadline.
+"""The price of a client: the least part of the server's two budgets that it needs to keep a deadline, and the tangents of that price.
 
-Legend: K clients, I subchannels; share [K, I] is the part of subchannel i that client k has, 0 or 1 where subchannels are
-exclusive.
+Legend: K clients, I subchannels; share [K, I] is the part of subchannel i that client k has, 0 or 1 where subchannels are exclusive; S
+a set of subchannels; T a deadline; f cycles per second and q watts of a client; rho the price of a watt in cycles per second, and lam
+the same price between 0 and 1.
 
-At a deadline T and a price rho of a watt in cycles per second, the price of client k with the subchannels S is
+*Prices.* At a deadline T and a price rho, the price of client k with the subchannels S is
 
     phi_k(S; T) = min over f, q of (1 - lam) f / hz + lam q / power,   rho = lam hz / ((1 - lam) power).
 
-An assignment can keep T only if its prices sum to at most 1 for every rho. The sum has a term for each client alone, so a
-move of one subchannel changes two terms.
+An assignment can keep T only if its prices sum to at most 1 for every rho. The sum has a term for each client alone, so a move of one
+subchannel changes two terms.
 
-Tangents of a client's price: a lower bound for all sets of subchannels that is exact at one set.
-
-Legend: I subchannels, S a set of subchannels, phi_k(S) the price of client k (see `prices`).
-
-A water-filled rate is R(S) = min over nu of nu P + sum_{i in S} h_i(nu), with h_i(nu) = max_p [b ln(1 + p / start_i)
-- nu p] >= 0. Freeze the levels nu of the three rates (up, edge up, down) at the levels of one set S0: then every rate is at
-most a sum over subchannels, with equality at S0. And phi_k is convex and decreasing in the three rates (1 / R is convex,
-and so is 1 over the positive concave time that is left), so its linearisation at the rates of S0 gives
+*Tangents.* A tangent bounds phi_k from below for all sets, and is exact at one set. A water-filled rate is R(S) = min over nu of
+nu P + sum_{i in S} h_i(nu), with h_i(nu) = max_p [b ln(1 + p / start_i) - nu p] >= 0. Freeze the levels nu of the three rates (up,
+edge up, down) at the levels of one set S0: then every rate is at most a sum over subchannels, with equality at S0. And phi_k is
+convex and decreasing in the three rates (1 / R is convex, and so is 1 over the positive concave time that is left), so its
+linearisation at the rates of S0 gives
 
     phi_k(S) >= phi_k(S0) + g(S0) - g(S)  for all S, equality at S0;  g_i = -sum over rates of dphi/dR h_i    (tangent)
 
-The rents g_i say what subchannel i is worth to client k. The same holds for shares s_i in place of sets, which is why the
-rents are also the gradients of the problem with shared bandwidth.
+The rents g_i say what subchannel i is worth to client k. The same holds for shares s_i in place of sets, which is why the rents are
+also the gradients of the problem with shared bandwidth (`shared_bands`).
 """
 
 import math
@@ -35,6 +33,8 @@ from hsfl.allocation.stage.stage import Stage, needs_subchannel
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, NATS, START, WIDTH, fill_curve, filled, respond
 
 Array = np.ndarray
+LAST_DIGIT = 4e-16
+ROUNDING = 1e-13  # of what a tangent is made of: more than its sums of positive terms can be wrong by
 
 
 @compiled
@@ -90,7 +90,7 @@ def single_prices(stage: Stage, T: float, rho: float, lam: float) -> Array:
 
 @compiled
 def solve_shares(stage: Stage, share: Array, start: float, rho: float) -> tuple[float, float, float]:
-    """The least T for fixed shares [K, I], problem (P) of `frequency`: (T, rho, lam).
+    """The least T for fixed shares [K, I], problem (P) of `fixed_shares`: (T, rho, lam).
 
     `start`, a guess of T in seconds, and `rho` shorten the iteration; pass 0 where there is no guess.
     """
@@ -111,22 +111,6 @@ def shares_of(owner: Array, K: int) -> Array:
     return share
 
 
-@compiled
-def sort_by(values: Array, order: Array) -> None:
-    """Sort order [I] in place, so that values[order] rises. An order that is nearly right costs little.
-
-    numba's own sort would take far longer to compile.
-    """
-    for j in range(1, order.shape[0]):
-        item = int(order[j])
-        value = values[item]
-        at = j
-        while at > 0 and values[order[at - 1]] > value:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = item
-
-
 def alone_s(stage: Stage) -> float:
     """A first lower bound on T: every client has all subchannels for itself and a server of endless speed and power."""
     return float(alone_each_s(stage).max())
@@ -144,8 +128,7 @@ def alone_each_s(stage: Stage) -> Array:
     return c
 
 
-LAST_DIGIT = 4e-16
-ROUNDING = 1e-13  # of what a tangent is made of: more than its sums of positive terms can be wrong by
+# --- Tangents: rents of subchannels
 
 
 @compiled
@@ -245,7 +228,7 @@ def rents(stage: Stage, share: Array, T: float, rho: float, lam: float, H: Array
     K, subs = share.shape
     curve, spare = np.empty((CURVE_ROWS, subs)), np.empty((CURVE_ROWS, subs))
     unit = stage.hz / stage.power_w
-    rest = 1.0 - lam if rho == unit else unit / (rho + unit)  # of a price near 1 the difference has no digits
+    cycle_price = 1.0 - lam if rho == unit else unit / (rho + unit)  # of a price near 1 the difference has no digits
     for k in range(K):
         n, d = stage.cycles[k], stage.down_bits[k]
         if not needs_subchannel(stage, k):
@@ -256,7 +239,7 @@ def rents(stage: Stage, share: Array, T: float, rho: float, lam: float, H: Array
             weight[k] = 0.0
             if n > 0.0:
                 point[k, 1], point[k, 2], point[k, 4] = t, n / t, t * t / n
-                weight[k] = rest * n / (t * t * stage.hz)
+                weight[k] = cycle_price * n / (t * t * stage.hz)
             continue
         _, feasible, c, worth, f, q, down_s, saves_s = linearise(stage, k, share[k], T, rho, 0.5, curve, spare, H[k])
         if not feasible and math.isfinite(c) and (n > 0.0 or d > 0.0):
@@ -268,7 +251,7 @@ def rents(stage: Stage, share: Array, T: float, rho: float, lam: float, H: Array
         weight[k] = 0.0
         if feasible:
             H[k] /= worth
-            weight[k] = 2.0 * worth * (rest if n > 0.0 else lam)
+            weight[k] = 2.0 * worth * (cycle_price if n > 0.0 else lam)
             point[k, 3], point[k, 5] = q, saves_s
             if n > 0.0:
                 point[k, 1], point[k, 2], point[k, 4] = n / f, f, n / f / f

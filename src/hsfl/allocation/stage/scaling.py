@@ -60,10 +60,10 @@ def solve_in_own_units(solve: StageSolver, stage: Stage, goal: StopWhen, clock: 
     """A stage solver's answer, found in the stage's own units; it always says which cycles and powers are spent."""
     units = own_units(stage)
     second_s, hz, _, watt_w = units
-    own = in_units(stage, units)
+    scaled = in_units(stage, units)
     tau_s = None if goal.tau_s is None else goal.tau_s / second_s
-    answer = solve(own, StopWhen(goal.gap, goal.spare_s / second_s, tau_s), clock)
-    server_hz, up_w, down_w, edge_w = answer.spent or spend(own, answer.share, answer.T_s, answer.rho)
+    answer = solve(scaled, StopWhen(goal.gap, goal.spare_s / second_s, tau_s), clock)
+    server_hz, up_w, down_w, edge_w = answer.spent or spend(scaled, answer.share, answer.T_s, answer.rho)
     return StageAnswer(
         share=answer.share,
         T_s=answer.T_s * second_s,

@@ -52,7 +52,7 @@ def starts_of(start_w: Array) -> Starts:
     return Starts(start_w, np.log(start_w), np.argsort(start_w, axis=-1, kind="stable"))
 
 
-def make_stage(
+def _make_stage(
     fixed_s: Array,
     up_bits: Array,
     edge_bits: Array,
@@ -88,7 +88,7 @@ def make_stage(
     )
 
 
-make_stage_compiled = compiled(make_stage)
+make_stage_compiled = compiled(_make_stage)
 
 
 @compiled
@@ -130,7 +130,7 @@ def training_stage(scenario: Scenario, cuts: Array) -> Stage:
     """The stage N (A + U + S + D) + E of a round with these cuts [K]: Eqs. (6) to (10)."""
     s = scenario
     samples = s.num_batches * s.batch_size  # [K] that a client trains on in the round
-    return make_stage(
+    return _make_stage(
         fixed_s=samples * s.client_flops[cuts] / (s.cpu_hz * s.client_flops_per_cycle),
         up_bits=samples * s.smashed_bits[cuts],
         edge_bits=s.model_bits[cuts].astype(float),
@@ -149,7 +149,7 @@ def distribution_stage(scenario: Scenario, cuts: Array) -> Stage:
     """The stage M of a round with these cuts [K]: Eq. (11). It has one budget, the edge server's power."""
     s = scenario
     zero, edge = np.zeros(s.num_clients), starts_of(s.noise_w / s.edge_gain)
-    return make_stage(
+    return _make_stage(
         fixed_s=zero,
         up_bits=zero,
         edge_bits=zero,
@@ -167,7 +167,10 @@ def distribution_stage(scenario: Scenario, cuts: Array) -> Stage:
 def only(stage: Stage, clients: Array) -> Stage:
     """The stage of some clients alone; `clients` are indices or a mask [K]."""
     return Stage(
-        **{name: part[clients] if isinstance(part, np.ndarray) else part for name, part in stage._asdict().items()}
+        **{
+            name: values[clients] if isinstance(values, np.ndarray) else values
+            for name, values in stage._asdict().items()
+        }
     )
 
 
@@ -184,5 +187,5 @@ def even_power(stage: Stage) -> Stage:
 
 def given_power(stage: Stage, power_w: float) -> Stage:
     """The stage where the server sends to every client with this power."""
-    none, each = np.zeros(len(stage.cycles)), np.full(len(stage.cycles), power_w)
-    return stage._replace(given_bits=stage.down_bits, given_power_w=each, down_bits=none)
+    none, client_power_w = np.zeros(len(stage.cycles)), np.full(len(stage.cycles), power_w)
+    return stage._replace(given_bits=stage.down_bits, given_power_w=client_power_w, down_bits=none)

@@ -73,7 +73,7 @@ def filled_nats(curve: Array, count: int, power: float) -> float:
 def respond(
     curve: Array, count: int, t: float, n: float, d: float, b: float, rho: float
 ) -> tuple[float, float, float, int]:
-    """The cheapest (f, q) with n / f + d / R(q) = t, when a watt costs rho cycles per second: (KKT) of `frequency`.
+    """The cheapest (f, q) with n / f + d / R(q) = t, when a watt costs rho cycles per second: (KKT) of `fixed_shares`.
 
     t seconds are left for n cycles and d bits. Returns cycles per second, watts, and where the water level is:
     x = ln(w / start) above the start of column a.
