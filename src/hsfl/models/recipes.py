@@ -27,9 +27,7 @@ class Recipe:
     any_shape: bool = False  # takes samples of any shape, else images alone
     has_options: bool = False  # whether it takes the settings under options.<name>
     path: str | None = None  # of the file or folder that describes the model (hf:PATH)
-    registered: bool = (
-        False  # whether a user registered it; `make(input_shape, num_classes)` makes it, and the data try it
-    )
+    registered: bool = False  # by a user: then `make(input_shape, num_classes)` makes it, and the data try it
 
     @property
     def make(self) -> "Callable[..., SplitModel]":
