@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsfl.engines import scheduler as helper_module
-from hsfl.engines.scheduler import AHEAD, Helper, Ordered, Spread, take
+from hsfl.engines.scheduler import AHEAD, Helper, Ordered, Spread, _take_items
 from hsfl.engines.worker import Answer, CarriedOut, Hand, Order, Train
 from hsfl.errors import InputError
 
@@ -69,7 +69,7 @@ class Bench(Spread[Helper]):
         self.kept = [*getattr(self, "kept", []), dead, new]  # so that no id is given twice
         return new
 
-    def _how(self, dead: Helper) -> str:
+    def _cause_of_death(self, dead: Helper) -> str:
         return "test"
 
     def _give_setup(self, setup: object) -> None: ...
@@ -100,10 +100,10 @@ def bench(seconds: list[float], die: dict[str, int] | None = None) -> Bench:
 def test_items_are_taken_up_to_enough_and_at_least_one() -> None:
     size = {0: 9, 1: 8, 2: 7, 3: 6}
     queue = list(size)
-    assert [take(queue, size.__getitem__, enough) for enough in (1.0, 15.0, 99.0)] == [(0,), (1, 2), (3,)]
+    assert [_take_items(queue, size.__getitem__, enough) for enough in (1.0, 15.0, 99.0)] == [(0,), (1, 2), (3,)]
     assert not queue
     many = list(range(10_000))
-    assert [len(take(many, lambda _: 1, 1e9)) for _ in range(3)] == [4096, 4096, 1808]
+    assert [len(_take_items(many, lambda _: 1, 1e9)) for _ in range(3)] == [4096, 4096, 1808]
 
 
 def test_a_worker_gets_clients_by_its_pace() -> None:

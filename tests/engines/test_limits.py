@@ -20,8 +20,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
 def test_the_limits_add_up_to_what_the_guide_says() -> None:
-    assert ray_cluster.KNOCK_S + ray_cluster.LOAD_S + ray_cluster.ANSWER_S <= ray_cluster.SAID_S == 15
-    assert f"within {ray_cluster.SAID_S:g} s" in GUIDE.read_text()
+    assert ray_cluster.KNOCK_S + ray_cluster.LOAD_S + ray_cluster.ANSWER_S <= ray_cluster.REFUSED_WITHIN_S == 15
+    assert f"within {ray_cluster.REFUSED_WITHIN_S:g} s" in GUIDE.read_text()
 
 
 def fake_ray(**more: Any) -> SimpleNamespace:
@@ -31,7 +31,7 @@ def fake_ray(**more: Any) -> SimpleNamespace:
 def test_whatever_is_waited_for_at_an_address_has_one_of_these_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection and Ray's own call are made within limits, each once, and nothing else reaches for the address."""
     waited: list[float | None] = []
-    monkeypatch.setattr(ray_cluster, "_within", lambda seconds, call: waited.append(seconds))
+    monkeypatch.setattr(ray_cluster, "_call_within", lambda seconds, call: waited.append(seconds))
     nodes = [{"Alive": True, "Resources": {"CPU": 3.0}}]
     monkeypatch.setitem(sys.modules, "ray", fake_ray(nodes=lambda: nodes))
     for name in ("create_connection", "getaddrinfo"):
@@ -47,10 +47,10 @@ def _never(*words: Any, **more: Any) -> None:
 def test_a_call_that_hangs_is_given_up_and_an_error_comes_through() -> None:
     hangs = threading.Event()
     with pytest.raises(ray_cluster.TooLate, match=r"no answer in 0.01 s"):
-        ray_cluster._within(0.01, hangs.wait)
+        ray_cluster._call_within(0.01, hangs.wait)
     hangs.set()
     with pytest.raises(ZeroDivisionError):
-        ray_cluster._within(5.0, lambda: 1 / 0)
+        ray_cluster._call_within(5.0, lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
         if seconds == slow:
             raise ray_cluster.TooLate(f"no answer in {seconds:g} s")
 
-    monkeypatch.setattr(ray_cluster, "_within", within)
+    monkeypatch.setattr(ray_cluster, "_call_within", within)
     monkeypatch.setitem(sys.modules, "ray", fake_ray())
     with pytest.raises(InputError) as error:
         ray_cluster.connect("head.example:6379", 1)
@@ -75,13 +75,13 @@ def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypat
 )
 def test_what_is_no_address_of_a_head_node_is_said_so(address: str) -> None:
     with pytest.raises(InputError, match=r"give HOST:PORT of the head node"):
-        ray_cluster._knock(address)
+        ray_cluster._check_somebody_listens(address)
 
 
 def test_without_ray_nobody_reaches_for_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
-    monkeypatch.setattr(ray_cluster, "_knock", _never)
+    monkeypatch.setattr(ray_cluster, "_check_somebody_listens", _never)
     with pytest.raises(InputError, match="Ray is not installed"):
         ray_cluster.connect("head.example:6379", 1)
 
@@ -172,6 +172,6 @@ def test_a_node_without_hsfl_is_said_and_other_deaths_are_not_taken_for_it(said:
     engine = object.__new__(ray_engine.OnRay)
     engine.ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Told))
     new = ray_engine.Remote(where="a new worker", actor=None, answers=deque([None]))
-    assert engine._received(replace(new, greets=False)) == [None], "it has started before"
-    (answer,) = engine._received(new)
+    assert engine._receive(replace(new, greets=False)) == [None], "it has started before"
+    (answer,) = engine._receive(new)
     assert (None if answer is None else str(answer.error())) == words

@@ -114,7 +114,7 @@ def test_what_goes_wrong_in_a_worker_is_told_here(tmp_path: Path) -> None:
 def test_workers_that_die_again_and_again_end_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "worker_life", time.sleep)  # called with a pipe: dies at once
+    monkeypatch.setattr(workers, "_worker_life", time.sleep)  # called with a pipe: dies at once
     with pytest.raises(InputError, match=r"lower engine\.workers"):
         train_run(config("engine.name=workers", "engine.workers=2"), tmp_path / "dying")
     assert not children()
@@ -227,7 +227,7 @@ def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match=r"/dev/shm, which is full; give it more room .*engine\.name=inline"):
         train_run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
     assert not children()
-    assert workers.no_room(RuntimeError("something else")) is None
+    assert workers._shared_memory_error(RuntimeError("something else")) is None
 
 
 def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
@@ -241,11 +241,11 @@ def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
     for clients in ((0, 1), (2,)):
         one.carry_out(Train(0, 100, clients))
         shards.append(one.carry_out(Hand()).shard)
-        assert workers.lies_in(memory, shards[-1]) == (len(shards) == 1)
+        assert workers._lies_in(memory, shards[-1]) == (len(shards) == 1)
     first = workers.Handed.of(shards[0]).shard(memory)
     assert torch.equal(first.total.total.floats, framework.train(one.state, (0, 1), 0, 100).total.total.floats)
     assert first.total.weight.tolist() == shards[0].total.weight.tolist()
     one.carry_out(Train(1, 100, (3,)))  # the next round has the memory again, from nothing
     again = one.carry_out(Hand()).shard
-    assert workers.lies_in(memory, again)
+    assert workers._lies_in(memory, again)
     assert torch.equal(again.total.total.floats, framework.train(one.state, (3,), 1, 100).total.total.floats)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hsfl.deploy.wire.client_messages import Batch
 from hsfl.deploy.wire.messages import pack_message, unpack_message
-from hsfl.engines.ray_engine import array_of, stored_tensor
+from hsfl.engines.ray_engine import _array_of, _stored_tensor
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import dense, usual_strides
 from hsfl.models.units import SplitModel, in_order
@@ -26,7 +26,7 @@ def wired(tensor: Tensor) -> Tensor:
 
 
 def to_a_worker(tensor: Tensor) -> Tensor:
-    return stored_tensor(pickle.loads(pickle.dumps(array_of(tensor), protocol=5)))
+    return _stored_tensor(pickle.loads(pickle.dumps(_array_of(tensor), protocol=5)))
 
 
 def like_mnist(task: Task) -> Task:

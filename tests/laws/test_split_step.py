@@ -8,7 +8,7 @@ from hsfl.config import TrainConfig
 from hsfl.models.state import Layout, read_state
 from hsfl.models.zoo import build
 from hsfl.training.roles import Session
-from hsfl.training.step import Part, StepKey, client_backward
+from hsfl.training.step import Part, StepKey, apply_gradient_on_client
 
 KEY = StepKey(seed=1, client=2, pass_index=3, step=4)
 MODELS = [("cnn", (1, 12, 12)), ("resnet18", (3, 16, 16)), ("mobilenet_v2", (3, 16, 16))]
@@ -34,7 +34,7 @@ def test_split_step_equals_whole_step_at_every_cut(name: str, shape: tuple[int, 
             smashed = head.forward(x, KEY)
             _, gradient = Session(tail).step(smashed, y, KEY, need_gradient=cut > 0)
             if cut > 0:
-                client_backward(head, smashed, gradient)
+                apply_gradient_on_client(head, smashed, gradient)
         joined = {**head.state.named(), **tail.state.named()}
         assert joined.keys() == expected.keys()
         for tensor_name, tensor in joined.items():

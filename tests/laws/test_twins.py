@@ -13,7 +13,7 @@ from torch import Tensor, nn, optim
 
 from hsfl.framework_table import METHODS
 from hsfl.frameworks.framework import Task
-from hsfl.frameworks.locfedmix import make_decoder
+from hsfl.frameworks.locfedmix import _make_decoder
 from hsfl.models.state import UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream
@@ -252,8 +252,8 @@ def plain_locfedmix(task: Task, rounds: list[list[int]]) -> tuple[UnitState, Uni
     weight = task.config.options.locfedmix_sl.reconstruction
     model, losses = copy.deepcopy(task.model).train(), []
     head, tail = model.head(task.one_cut), model.tail(task.one_cut)
-    decoder = make_decoder(task.model, task.one_cut, SHAPE, task.config.seed).double()
-    head.train()  # make_decoder looks at the head in evaluation
+    decoder = _make_decoder(task.model, task.one_cut, SHAPE, task.config.seed).double()
+    head.train()  # _make_decoder looks at the head in evaluation
     for round_index, kept in enumerate(rounds):
         heads, decoders = ({k: copy.deepcopy(module) for k in kept} for module in (head, decoder))
         clients = {k: optimizer(task, nn.ModuleList([heads[k], decoders[k]])) for k in kept}

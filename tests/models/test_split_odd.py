@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hsfl
-from hsfl.models.split.codegen import laid_out, memory_order
+from hsfl.models.split.codegen import _memory_order, laid_out
 from tests.models.whole import distance
 
 X = torch.zeros(2, 4)
@@ -144,12 +144,12 @@ def test_odd_modules_compute_the_same(make):
 
 def test_memory_keeps_its_order():
     x = torch.arange(24.0).view(2, 3, 4).permute(0, 2, 1)
-    order = memory_order(x.stride())
+    order = _memory_order(x.stride())
     assert order == (0, 2, 1)
     again = laid_out(x.clone(memory_format=torch.contiguous_format), order)
     assert (again.stride(), again.tolist()) == (x.stride(), x.tolist())
     assert laid_out(again, order).data_ptr() == again.data_ptr()  # nothing moves where the order is right
-    assert memory_order((0, 1)) == (0, 1)
+    assert _memory_order((0, 1)) == (0, 1)
 
 
 class Masked(nn.Module):

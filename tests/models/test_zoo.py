@@ -9,7 +9,7 @@ from torch import nn
 
 from hsfl.errors import InputError
 from hsfl.models import zoo
-from hsfl.models.layers import num_groups, swap_norm
+from hsfl.models.layers import _num_groups, swap_norm
 from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
@@ -265,7 +265,7 @@ def test_group_norm_leaves_no_batch_norm(name):
     ("channels", "groups"), [(1, 1), (16, 16), (24, 24), (64, 32), (96, 32), (37, 1), (144, 24), (1280, 32)]
 )
 def test_num_groups(channels, groups):
-    assert num_groups(channels) == groups
+    assert _num_groups(channels) == groups
 
 
 def test_swap_norm_of_other_modules():

@@ -7,7 +7,7 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.locfedmix import smashed_shape
+from hsfl.frameworks.locfedmix import _smashed_shape
 from hsfl.models.cost_table import measure_module
 from hsfl.planning.participation import choose_clients
 from hsfl.rng import stream
@@ -215,7 +215,7 @@ def test_locfedmix_by_hand() -> None:
     settings = config("framework=locfedmix_sl", "fleet.cpu_hz=[1e7,1e8]", "fleet.cpu_floor_hz=1e7")
     bench, pace = paced(settings)
     algorithm = find_framework("locfedmix_sl")(bench.task)
-    shape = smashed_shape(bench.task.model, algorithm.cuts[0], bench.task.feed.images.shape)
+    shape = _smashed_shape(bench.task.model, algorithm.cuts[0], bench.task.feed.images.shape)
     flops, bits = measure_module(algorithm.decoder.units[0], shape)
     cost = replace(bench.world.cost, model_bits=bench.world.cost.model_bits + bits)
     bench = replace(bench, world=replace(bench.world, cost=cost))

@@ -94,8 +94,8 @@ def registered():
 def test_a_registered_module_is_evaluated_and_exported(tmp_path: Path, registered: str, monkeypatch) -> None:
     from hsfl.models.split import graph_split
 
-    splits, split_by_graph = [], graph_split.split_by_graph
-    monkeypatch.setattr(graph_split, "split_by_graph", lambda *args: splits.append(args) or split_by_graph(*args))
+    splits, original = [], graph_split._split_by_graph
+    monkeypatch.setattr(graph_split, "_split_by_graph", lambda *args: splits.append(args) or original(*args))
     x = np.random.default_rng(1).normal(size=(40, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(40) % 3)
     chosen = settings(rounds=1) | {"data": {"name": f"npz:{tmp_path / 'set.npz'}"}}

@@ -53,7 +53,7 @@ def test_rounds_are_the_next_batches_of_one_endless_list_of_passes(num_samples, 
     feed = Feed(numbers(num_samples), [np.arange(num_samples)], seed=4)
     per_pass = len(pass_positions(num_samples, batch_size, np.random.default_rng(0)))
     steps = max(1, round(epochs * per_pass))
-    made = [planned for r in range(rounds) for planned in feed.plan(0, r, batch_size, epochs)]
+    made = [planned for r in range(rounds) for planned in feed.batches_of_round(0, r, batch_size, epochs)]
     passes = range(-(-rounds * steps // per_pass))
     order = [pass_positions(num_samples, batch_size, stream(4, "batches", 0, p)) for p in passes]
     wanted = [(p, step, batch.tolist()) for p in passes for step, batch in enumerate(order[p])]
@@ -65,7 +65,7 @@ def test_rounds_are_the_next_batches_of_one_endless_list_of_passes(num_samples, 
 def test_a_round_is_counted_without_making_its_batches(num_samples, batch_size, epochs, round_index):
     """What a server or the clock counts is what the client makes."""
     feed = Feed(numbers(num_samples), [np.arange(num_samples)], seed=4)
-    plan = feed.plan(0, round_index, batch_size, epochs)
+    plan = feed.batches_of_round(0, round_index, batch_size, epochs)
     steps = RoundSteps(num_samples, batch_size, epochs, round_index)
     assert steps.count == len(plan)
     assert [steps.size(step) for step in range(steps.count)] == [len(planned.indices) for planned in plan]
@@ -83,7 +83,7 @@ def test_over_whole_passes_rounds_train_their_mean(epochs):
 
 
 def test_passes_are_shuffled_anew():
-    first, second = a_feed().plan(1, 0, 28, 2)
+    first, second = a_feed().batches_of_round(1, 0, 28, 2)
     assert first.indices.tolist() != second.indices.tolist()
 
 
@@ -136,21 +136,21 @@ def flat(plan: list[PlannedBatch]) -> list[list[int]]:
 
 
 def test_plans_are_keyed_by_seed_client_and_round():
-    plan = flat(a_feed().plan(1, 5, 4, 1))
-    assert plan == flat(a_feed().plan(1, 5, 4, 1))
+    plan = flat(a_feed().batches_of_round(1, 5, 4, 1))
+    assert plan == flat(a_feed().batches_of_round(1, 5, 4, 1))
     assert {index for batch in plan for index in batch} == set(range(12, 40))
-    assert plan != flat(a_feed().plan(1, 6, 4, 1))
-    assert plan != flat(a_feed(seed=2).plan(1, 5, 4, 1))
+    assert plan != flat(a_feed().batches_of_round(1, 6, 4, 1))
+    assert plan != flat(a_feed(seed=2).batches_of_round(1, 5, 4, 1))
 
 
 def test_what_was_drawn_before_changes_nothing():
     fresh, used = a_feed(augment="flip_crop"), a_feed(augment="flip_crop")
     for round_index in range(3):
-        used.batch(used.plan(0, round_index, 4, 2)[0])
+        used.batch(used.batches_of_round(0, round_index, 4, 2)[0])
     torch.manual_seed(99)
     np.random.default_rng().random()
-    assert flat(used.plan(1, 5, 4, 1)) == flat(fresh.plan(1, 5, 4, 1))
-    planned = fresh.plan(1, 5, 4, 1)[2]
+    assert flat(used.batches_of_round(1, 5, 4, 1)) == flat(fresh.batches_of_round(1, 5, 4, 1))
+    planned = fresh.batches_of_round(1, 5, 4, 1)[2]
     for mine, theirs in zip(used.batch(planned), fresh.batch(planned)):
         assert torch.equal(mine, theirs)
 

@@ -12,7 +12,7 @@ from tests.laws.bench import make_task
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState, joined_view
 from hsfl.rng import stream
-from hsfl.training.aggregate import CHUNK, NEAR, Diverged, PartialSum, _add, _stretches
+from hsfl.training.aggregate import CHUNK, NEAR, Diverged, PartialSum, _add_rounded_floats, _stretches
 from hsfl.training.link import Losses
 
 BEFORE = make_task([1], [2], dtype=torch.float32).initial
@@ -145,11 +145,11 @@ def test_the_quick_way_of_counting_rounds_as_python_does(parts: list[float], wei
     """Halves go to the even number; beyond NEAR the slow way takes over, and both agree."""
     scale, part = float(weight) * 2.0**bits, torch.tensor(parts)
     total = torch.full((len(parts),), 7)
-    _add(total, part, [scale], [len(parts)], max(map(abs, parts)))
+    _add_rounded_floats(total, part, [scale], [len(parts)], max(map(abs, parts)))
     if scale <= 2.0**62:
         assert total.tolist() == [7 + round(number * scale) for number in part.tolist()]
     slow = torch.full((len(parts),), 7)
-    _add(slow, part, [scale], [len(parts)], float("inf"))
+    _add_rounded_floats(slow, part, [scale], [len(parts)], float("inf"))
     assert torch.equal(total, slow) or scale > 2.0**62
 
 
@@ -157,10 +157,10 @@ def test_halves_and_the_last_number_that_is_near_and_pieces_of_a_long_vector() -
     numbers = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, NEAR, -NEAR], dtype=torch.float64)
     for peak in (NEAR / 2, float("inf")):
         total = torch.zeros(7, dtype=torch.int64)
-        _add(total, numbers, [1.0], [7], peak)
+        _add_rounded_floats(total, numbers, [1.0], [7], peak)
         assert total.tolist() == [0, 2, 2, 0, -2, round(NEAR), -round(NEAR)]
     long, total = torch.linspace(-1, 1, CHUNK + 5), torch.zeros(CHUNK + 5, dtype=torch.int64)
-    _add(total, long, [1e6, 2e6], [100, CHUNK + 5], 1.0)
+    _add_rounded_floats(total, long, [1e6, 2e6], [100, CHUNK + 5], 1.0)
     wide = long.double() * torch.where(torch.arange(CHUNK + 5) < 100, 1e6, 2e6)
     assert torch.equal(total, wide.round().long())
 

@@ -31,7 +31,7 @@ def one_client(task, k: int, main: MainServer, edge: EdgeServer, losses: Losses,
     session = main.open(CUTS[k], task.lr(0))
     head, own = client.train(session, 0, link)
     losses.merge(own)
-    main.finish(k, session.part.state.clone(), float(COUNTS[k]))
+    main.finish(k, session.tail.state.clone(), float(COUNTS[k]))
     return head
 
 

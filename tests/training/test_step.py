@@ -153,7 +153,7 @@ def test_what_arrives_is_copied_until_it_is_known_that_nothing_writes_over_it(
         part.forward(x, StepKey(0, 0, 0, step)).sum().backward()
         gradients.append(x.grad)
         assert torch.equal(x.detach(), before)
-    assert ((0, 2) in part._keeps) == keeps
+    assert ((0, 2) in part._input_safe) == keeps
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
 

@@ -28,8 +28,8 @@ class Exam:
     def tally(self, whole: UnitState, batches: Iterable[int]) -> list[Tally]:
         """What a whole model does on each of these batches of the test images."""
         bind_state(whole, self.model.eval())
-        how = (self.model, self.images, self.num_classes)
-        return [tally(*how, batch, self.batch_size, self.goal) for batch in batches]
+        test_set = (self.model, self.images, self.num_classes)
+        return [tally(*test_set, batch, self.batch_size, self.goal) for batch in batches]
 
     @property
     def batch_size(self) -> int:

@@ -1,6 +1,5 @@
-"""What must be the same on every machine that trains a run: versions, sources and plugins.
-
-How many cores this process may use.
+"""The machine that trains: the versions, sources and plugins that must be the same on every machine of a run, and how many cores
+this process may use.
 """
 
 import hashlib

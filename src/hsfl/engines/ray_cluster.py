@@ -18,7 +18,7 @@ from typing import Any
 
 from hsfl.errors import InputError
 
-SAID_S = 15.0  # within which the user reads that an address does not answer: the sum of the next three limits
+REFUSED_WITHIN_S = 15.0  # an address that does not answer is refused within this time: the sum of the next three limits
 KNOCK_S = 3.0  # for connecting: the host's name is looked up, and all its addresses are tried
 LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
@@ -59,21 +59,22 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
     cluster = Cluster(True)
     if address is None:
         _set_token(cluster.undo)
-        how: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
-        how |= {"_node_ip_address": "127.0.0.1"}
+        init_arguments: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
+        init_arguments |= {"_node_ip_address": "127.0.0.1"}
     else:
-        _knock(address)
-        how = {"address": address}
+        _check_somebody_listens(address)
+        init_arguments = {"address": address}
     try:
         import ray  # here, because Ray takes seconds to load
     except ImportError:
         raise InputError(NO_RAY) from None
     _reread_environment()
-    _quiet(cluster.undo)
+    _silence_ray(cluster.undo)
     try:
         with _uninterrupted():
-            _within(
-                ANSWER_S if address else None, lambda: ray.init(**how, configure_logging=False, log_to_driver=False)
+            _call_within(
+                ANSWER_S if address else None,
+                lambda: ray.init(**init_arguments, configure_logging=False, log_to_driver=False),
             )
     except TooLate:
         raise InputError(
@@ -84,23 +85,23 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
             cluster.end()  # ends what had started of the cluster
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise InputError(_unusable(address, error)) from error
+        raise InputError(_unusable_sentence(address, error)) from error
     return cluster
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Ctrl-C waits until the block has ended: what has begun to start can be ended whole only when it has started."""
-    came = list[int]()
+    signals = list[int]()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if signals:
             raise KeyboardInterrupt
 
 
@@ -136,14 +137,14 @@ def _set_variable(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _quiet(undo: ExitStack) -> None:
+def _silence_ray(undo: ExitStack) -> None:
     """Let Ray print nothing of its own to standard output, where a program may read our answer: not even of a worker that died,
     which we say ourselves."""
     with suppress(Exception):  # a version of Ray that prints in another way
         from ray._private import worker
 
         undo.callback(setattr, worker, "print_to_stdstream", worker.print_to_stdstream)
-        worker.print_to_stdstream = lambda *words, **more: None
+        worker.print_to_stdstream = lambda *args, **kwargs: None
 
 
 def _reread_environment() -> None:
@@ -156,13 +157,13 @@ def _reread_environment() -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _knock(address: str) -> None:
+def _check_somebody_listens(address: str) -> None:
     """Refuse text that is no HOST:PORT, and an address where nobody listens."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"engine.address is {address!r}; give HOST:PORT of the head node, such as 10.0.0.1:6379")
     try:
-        _within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
+        _call_within(KNOCK_S, lambda: socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close())
     except (OSError, OverflowError) as error:
         raise InputError(
             f"nothing answers at engine.address {address} ({error}); start the head node: ray start --head --port={port}"
@@ -173,7 +174,7 @@ class TooLate(TimeoutError):
     """A call took longer than it may."""
 
 
-def _within(seconds: float | None, call: Callable[[], Any]) -> None:
+def _call_within(seconds: float | None, call: Callable[[], Any]) -> None:
     """Make a call that may wait for minutes, and raise TooLate after so many seconds; None waits for as long as it
     takes."""
     if seconds is None:
@@ -196,7 +197,7 @@ def _within(seconds: float | None, call: Callable[[], Any]) -> None:
         raise caught[0]
 
 
-def _unusable(address: str | None, error: BaseException) -> str:
+def _unusable_sentence(address: str | None, error: BaseException) -> str:
     if address is None:
         return f"Ray cannot be used: {first_line(error)}; try again when the machine is less busy, or set engine.name=workers"
     return (
@@ -206,5 +207,5 @@ def _unusable(address: str | None, error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
     return lines[0][:200] if lines else type(error).__name__

@@ -1,9 +1,8 @@
 """The engine `ray`: workers on the nodes of a Ray cluster, an existing one or one that is started on this machine.
 
 The data, and the model of each round, are put into Ray's object store, which holds them once on each node. Nodes need the same
-Python, torch, hsfl and plugins as this machine, and no data folder.
-
-The worker as an actor of Ray, on any node of a cluster. Nothing here is imported unless Ray is installed.
+Python, torch, hsfl and plugins as this machine, and no data folder. `Actor` is the worker on its node; `OnRay` is the engine in the run's
+process. Ray is imported inside functions, since it is an extra and takes seconds to load.
 """
 
 import os
@@ -32,15 +31,18 @@ from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState, dense
 
 Crossing = tuple[np.ndarray, torch.Size, tuple[int, ...]]  # a tensor's stretch of memory, its shape and its strides
+START_S = 120.0  # within which a worker must have started
+END_S = 10.0  # for which a worker that is just starting is awaited before it is ended
+LONG_S = 1.0  # an order that takes longer is answered in a stream, with progress; a stream costs Ray some milliseconds
 
 
-def array_of(tensor: torch.Tensor) -> Crossing:
+def _array_of(tensor: torch.Tensor) -> Crossing:
     """A tensor as it crosses the object store, which would not keep the order of an array's dimensions in memory."""
     tensor = dense(tensor)
     return tensor.as_strided((tensor.numel(),), (1,)).numpy(), tensor.shape, tensor.stride()
 
 
-def stored_tensor(crossing: Crossing) -> torch.Tensor:
+def _stored_tensor(crossing: Crossing) -> torch.Tensor:
     """A tensor over an array of the object store, which many processes read and nobody may write to."""
     array, shape, strides = crossing
     with warnings.catch_warnings():
@@ -48,14 +50,14 @@ def stored_tensor(crossing: Crossing) -> torch.Tensor:
         return torch.from_numpy(array).as_strided(shape, strides)
 
 
-def share_tensors() -> None:
+def _share_tensors() -> None:
     """Let tensors cross the object store as arrays, which all processes of a node read in place."""
     import ray.util  # here, because Ray takes seconds to load
 
-    ray.util.register_serializer(torch.Tensor, serializer=array_of, deserializer=stored_tensor)
+    ray.util.register_serializer(torch.Tensor, serializer=_array_of, deserializer=_stored_tensor)
 
 
-def forget_tensors() -> None:
+def _forget_tensors() -> None:
     """Let tensors cross as before: a script that goes on using Ray gets tensors of its own again."""
     import ray.util  # here, because Ray takes seconds to load
 
@@ -67,8 +69,8 @@ class Actor:
 
     def __init__(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        share_tensors()
-        self.heard: list[BatchBegun] = []
+        _share_tensors()
+        self.begun: list[BatchBegun] = []
 
     def greet(self, specs: list[str]) -> tuple[str, Versions | Failed]:
         """Where this worker is, and its versions, or why a plugin cannot be loaded.
@@ -82,62 +84,62 @@ class Actor:
             return where, Failed.by(error)
         return where, versions()
 
-    def take(self, where: list[Any]) -> CarriedOut | Failed:
+    def take(self, references: list[Any]) -> CarriedOut | Failed:
         """Take the setup, which lies in the object store.
 
-        where: the one reference to it.
+        references: a list with the one reference to it.
         """
         import ray  # here, because Ray takes seconds to load
 
         try:
-            setup: Setup = ray.get(where[0])
+            setup: Setup = ray.get(references[0])
         except Exception as error:
-            words = f"cannot load the model ({_last_line(error)}); put the file that defines it there, at the same path, or register it in a plugin"
-            return Failed("InputError", words)
+            message = f"cannot load the model ({_last_line(error)}); put the file that defines it there, at the same path, or register it in a plugin"
+            return Failed("InputError", message)
         task = setup.task
         feed = replace(task.feed)  # a copy of our own, since the worker writes its observer into it
         try:
-            self.worker = Worker(replace(setup, task=replace(task, feed=feed)), self.heard.append)
+            self.worker = Worker(replace(setup, task=replace(task, feed=feed)), self.begun.append)
         except (Exception, SystemExit) as error:
             return Failed.by(error)
         return CarriedOut()
 
-    def carry_out(self, order: Order, given: State | UnitState | None) -> list[Answer]:
+    def carry_out(self, order: Order, model: State | UnitState | None) -> list[Answer]:
         """Carry out an order; returns progress and then the result.
 
-        given: the state of the round or the model to be tested, which the object store holds once on each node; None: the one of
-            the order before.
+        model: the state of the round or the model to be tested, which the object store holds once on each node; None stands for
+            the one of the order before.
         """
         try:
-            if isinstance(given, State):
-                self.worker.state = given
-            elif given is not None:
-                self.worker.whole = given
+            if isinstance(model, State):
+                self.worker.state = model
+            elif model is not None:
+                self.worker.whole = model
             result = self.worker.carry_out(order)
         except (Exception, SystemExit) as error:
             return [Failed.by(error)]
         return [*self._progress(), result]
 
-    def train_long(self, order: Train, given: State | None) -> Iterator[list[Answer]]:
+    def train_long(self, order: Train, model: State | None) -> Iterator[list[Answer]]:
         """Carry out an order that takes long: client by client, with progress after each."""
         for place, client in enumerate(order.clients, start=1):
             last = place == len(order.clients)
-            part = replace(order, clients=(client,), hand=order.hand and last)
-            *progress, result = self.carry_out(part, given if place == 1 else None)
+            client_order = replace(order, clients=(client,), hand=order.hand and last)
+            *progress, result = self.carry_out(client_order, model if place == 1 else None)
             ended = last or isinstance(result, Failed)
             yield [*progress, result] if ended else progress
             if ended:
                 return
 
     def _progress(self) -> list[BatchBegun]:
-        heard = self.heard.copy()
-        self.heard.clear()
-        return [BatchBegun(heard[-1].client, sum(one.num_samples for one in heard))] if heard else []
+        begun = self.begun.copy()
+        self.begun.clear()
+        return [BatchBegun(begun[-1].client, sum(message.num_samples for message in begun))] if begun else []
 
 
 def _last_line(error: BaseException) -> str:
     """What an error of Ray's says last, which is what was wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
     return lines[-1][:200] if lines else type(error).__name__
 
 
@@ -147,15 +149,10 @@ def _address() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def actor_class() -> Any:
+def _actor_class() -> Any:
     import ray  # here, because Ray takes seconds to load
 
     return ray.remote(Actor)
-
-
-START_S = 120.0  # within which a worker must have started
-END_S = 10.0  # for which a worker that is just starting is awaited before it is ended
-LONG_S = 1.0  # an order that takes longer is answered in a stream, with progress; a stream costs Ray some milliseconds
 
 
 @dataclass(kw_only=True)
@@ -163,9 +160,8 @@ class Remote(Helper):
     """One worker on a node."""
 
     actor: Any
-    answers: deque[
-        Any
-    ]  # of each order the reference to its answers, or a stream of such references; or that to the greeting
+    # For each order the reference to its answers, or a stream of such references; before that, the reference to the greeting.
+    answers: deque[Any]
     has: Any = None  # the reference to the state, or to the model to be tested, that the worker was given last
     greets: bool = True  # whether the worker's greeting is awaited
 
@@ -181,8 +177,8 @@ class OnRay(Spread[Remote]):
         self.ray, self.cluster, self.num_threads, self.say = ray, cluster, num_threads, say
         self.setup: Any = None  # references into the object store
         self.given: Any = None
-        share_tensors()
-        self.actor_class = actor_class().options(
+        _share_tensors()
+        self.actor_class = _actor_class().options(
             num_cpus=num_threads, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         self.helpers = [self._start() for _ in range(num_workers)]
@@ -257,7 +253,7 @@ class OnRay(Spread[Remote]):
         by_answers = {helper.answers[0]: helper for helper in busy}
         ready, _ = self.ray.wait(list(by_answers), num_returns=1, timeout=START_S / 4)
         for answers in ready:
-            for answer in self._received(by_answers[answers]):
+            for answer in self._receive(by_answers[answers]):
                 yield by_answers[answers], answer
         if not ready and all(helper.greets for helper in busy):
             late = [helper for helper in busy if time.monotonic() - helper.since_s > START_S]
@@ -267,7 +263,7 @@ class OnRay(Spread[Remote]):
                     f"alive and have {self.num_threads} free CPUs, or lower engine.workers"
                 )
 
-    def _received(self, helper: Remote) -> list[Answer | None]:
+    def _receive(self, helper: Remote) -> list[Answer | None]:
         """A worker's next answers; None if the worker is dead."""
         first = helper.answers[0]
         streams = isinstance(first, Iterator)
@@ -276,32 +272,37 @@ class OnRay(Spread[Remote]):
         except StopIteration:
             return [None]  # a stream ends early where the worker has died
         except self.ray.exceptions.RayError as error:
-            if helper.greets and (words := _why_not(error)) is not None:
-                return [Failed("InputError", words)]
+            if helper.greets and (message := _start_failure(error)) is not None:
+                return [Failed("InputError", message)]
             helper.where = helper.where if helper.where != "a new worker" else f"a new worker ({first_line(error)})"
             return [None]
         if helper.greets:
             helper.answers.popleft()
-            return self._greeted(helper, answers)
+            return self._take_greeting(helper, answers)
         if any(not isinstance(answer, BatchBegun) for answer in answers):
             helper.answers.popleft()
-        return [_kept(answer, first=not self.last_round) for answer in answers]
+        return [_copied_from_store(answer, first=not self.last_round) for answer in answers]
 
-    def _greeted(self, helper: Remote, said: Any) -> list[Answer | None]:
-        """What a worker's greeting amounts to: nothing yet if it fits, since the worker takes the setup then; or how that went."""
-        if not isinstance(said, tuple):
+    def _take_greeting(self, helper: Remote, greeting: Any) -> list[Answer | None]:
+        """Check a worker's greeting, and let the worker take the setup; nothing is returned yet. Or, where it has taken the setup, return
+        how that went."""
+        if not isinstance(greeting, tuple):
             helper.greets = False
-            return [Failed(said.kind, f"{helper.where} {said.words}") if isinstance(said, Failed) else said]
-        helper.where, found = said
-        if isinstance(found, Failed):
-            words = f"{helper.where}: {found.words}; put the plugin's file there, at the same path"
-            return [Failed(found.kind, words)]
-        if (difference := versions().difference(found)) is not None:
+            return [
+                Failed(greeting.kind, f"{helper.where} {greeting.message}")
+                if isinstance(greeting, Failed)
+                else greeting
+            ]
+        helper.where, worker_versions = greeting
+        if isinstance(worker_versions, Failed):
+            message = f"{helper.where}: {worker_versions.message}; put the plugin's file there, at the same path"
+            return [Failed(worker_versions.kind, message)]
+        if (difference := versions().difference(worker_versions)) is not None:
             return [Failed("InputError", f"{helper.where} {difference}")]
         helper.answers.append(helper.actor.take.remote([self.setup]))  # in a list, so that the worker unpacks it itself
         return []
 
-    def _how(self, dead: Remote) -> str:
+    def _cause_of_death(self, dead: Remote) -> str:
         return "its process or its node is gone, perhaps for want of memory"
 
     def _replace(self, dead: Remote) -> Remote:
@@ -318,11 +319,11 @@ class OnRay(Spread[Remote]):
         for helper in self.helpers:
             with suppress(Exception):
                 self.ray.kill(helper.actor)
-        forget_tensors()
+        _forget_tensors()
         self.cluster.end()
 
 
-def _kept(answer: Answer, first: bool) -> Answer:
+def _copied_from_store(answer: Answer, first: bool) -> Answer:
     """The answer with what outlives the round copied out of the object store, where nobody may write: heads, and the first sum of a round,
     to which the others are added."""
     if not isinstance(answer, CarriedOut) or answer.shard is None:
@@ -332,7 +333,7 @@ def _kept(answer: Answer, first: bool) -> Answer:
     return CarriedOut(Shard(shard.total.clone() if first else shard.total, heads, shard.losses, shard.bytes))
 
 
-def _why_not(error: BaseException) -> str | None:
+def _start_failure(error: BaseException) -> str | None:
     """Why a node cannot start a worker, where Python says it there: a module is missing, or hsfl is too old. None if a process or a node is
     gone, or has no memory left."""
     text = str(error)

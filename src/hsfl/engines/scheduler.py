@@ -1,11 +1,11 @@
-"""What engines with several workers share: clients are dealt longest first, and a worker that dies is replaced.
+"""What engines with several workers share: who trains which client, and what happens when a worker dies.
 
-A worker gets more clients as soon as it is free, so that all workers end together; how much it gets at a time follows from its
-pace in the rounds before, as nodes of a cluster may be unequal. Each worker hands over its sum once, at the end of the round. If a
-worker dies, the clients whose sum it held are trained again by others. Sums do not depend
+Clients are dealt longest first. A worker gets more clients as soon as it is free, so that all workers end together; how much it gets at
+a time follows from its pace in the rounds before, as nodes of a cluster may be unequal. Each worker hands over its sum once, at the end of
+the round. A worker that dies is replaced, and the clients whose sum it held are trained again by others. Sums do not depend
 on who trains whom, so the numbers stay the same.
 
-One worker, as the run sees it: what it was ordered to do, what it holds, and how fast it is.
+A `Helper` is one worker as the run sees it: its orders, the clients whose sum it holds, and its pace.
 """
 
 import time
@@ -25,6 +25,11 @@ from hsfl.training.evaluation import Quality, Tally, quality
 from hsfl.training.norm_statistics import NormShard, num_seen
 
 LASTING = 0.7  # how much of what is known of a worker's pace lasts when it has trained more
+MOST_DEATHS = 3  # of workers in one place, between two rounds that were completed; a node takes many with it at once
+UNKNOWN = 0.5  # the fraction of a worker's share that it gets at once before all paces are known
+KNOWN = 0.9  # the same when they are known: a worker that becomes a quarter slower still ends with the others
+MOST_ITEMS = 4096  # of an order: a pipe holds it, though the worker does not read yet
+AHEAD = 2  # clients for each worker that must be left where a worker gets an order before it has carried out the last
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,6 @@ class Helper:
         return done
 
 
-MOST_DEATHS = 3  # of workers in one place, between two rounds that were completed; a node takes many with it at once
-UNKNOWN = 0.5  # the part of a worker's share that it gets at once before all paces are known
-KNOWN = 0.9  # and when they are: a worker that turns a quarter slower than it was still ends with the others
-MOST_ITEMS = 4096  # of an order: a pipe holds it, though the worker does not read yet
-AHEAD = 2  # clients for each worker that must be left where a worker gets an order before it has carried out the last
-
-
 H = TypeVar("H", bound=Helper)
 
 
@@ -111,7 +109,7 @@ class Spread(ABC, Generic[H]):
         """A new worker in the place of a dead one."""
 
     @abstractmethod
-    def _how(self, dead: H) -> str:
+    def _cause_of_death(self, dead: H) -> str:
         """How a worker ended."""
 
     @abstractmethod
@@ -216,22 +214,22 @@ class Spread(ABC, Generic[H]):
         last: Order | None,
         num_orders: int,
     ) -> None:
-        """Give an order to the workers that have so many."""
+        """Give one more order to the workers that have `num_orders` orders."""
         ready = [helper for helper in self.helpers if len(helper.orders) == num_orders and helper.open]
         left = sum(map(size, queue)) if ready else 0
         for helper in ready:
             if queue and (num_orders == 0 or len(queue) >= AHEAD * len(self.helpers)):
-                some = take(queue, size, self._part(helper) * left)
+                items = _take_items(queue, size, self._fraction_at_once(helper) * left)
                 trains, hand = last is not None, last is not None and not queue
-                helper.given(Ordered(some, sum(map(size, some)) if trains else 0, alone=hand))
-                self._order(helper, order(some, hand))
+                helper.given(Ordered(items, sum(map(size, items)) if trains else 0, alone=hand))
+                self._order(helper, order(items, hand))
             elif not queue and last is not None and helper.undone:
                 helper.given(Ordered(alone=True))
                 self._order(helper, last)
 
-    def _part(self, helper: H) -> float:
-        """Which part of the work that is left a worker gets at once."""
-        paces = [each.pace for each in self.helpers]
+    def _fraction_at_once(self, helper: H) -> float:
+        """The fraction of the work that is left which a worker gets at once."""
+        paces = [worker.pace for worker in self.helpers]
         if helper.pace is None or None in paces:
             return UNKNOWN / len(paces)
         return KNOWN * helper.pace / sum(pace for pace in paces if pace is not None)
@@ -247,25 +245,25 @@ class Spread(ABC, Generic[H]):
     def _bury(self, dead: H) -> list[int]:
         """Put a new worker in the place of a dead one; returns the clients or batches that must be done again."""
         dead.deaths += 1
-        how, trained = self._how(dead), dead.held or any(order.samples for order in dead.orders)
+        cause, trained = self._cause_of_death(dead), dead.held or any(order.samples for order in dead.orders)
         if dead.deaths > MOST_DEATHS:
             raise InputError(
-                f"workers ended by themselves {dead.deaths} times in one place ({how}); {self.advice}; then go on with --resume"
+                f"workers ended by themselves {dead.deaths} times in one place ({cause}); {self.advice}; then go on with --resume"
             )
-        again = "its clients of this round are trained again" if trained else "what it was to do is done again"
-        self.say(f"a worker ended by itself ({dead.where}: {how}); {again}")
+        redo_note = "its clients of this round are trained again" if trained else "what it was to do is done again"
+        self.say(f"a worker ended by itself ({dead.where}: {cause}); {redo_note}")
         new = self._replace(dead)
         new.deaths = dead.deaths
         self.helpers[self.helpers.index(dead)] = new
         return dead.undone
 
 
-def take(queue: list[int], size: Callable[[int], int], enough: float) -> tuple[int, ...]:
+def _take_items(queue: list[int], size: Callable[[int], int], enough: float) -> tuple[int, ...]:
     """Take items off the front of the queue: at least one, at most MOST_ITEMS, and not more work than enough. size: how much work
     an item is."""
-    some, count = 0, 0
-    while count < min(len(queue), MOST_ITEMS) and (count == 0 or some + size(queue[count]) <= enough):
-        some += size(queue[count])
+    taken_size, count = 0, 0
+    while count < min(len(queue), MOST_ITEMS) and (count == 0 or taken_size + size(queue[count]) <= enough):
+        taken_size += size(queue[count])
         count += 1
     taken, queue[:count] = tuple(queue[:count]), []
     return taken

@@ -9,8 +9,7 @@ from hsfl.framework_table import copy_per_client_names, method
 
 
 def start_engine(config: RunConfig, say: Callable[[str], None]) -> Engine:
-    """The engine that the config asks for. `say` is told if the framework cannot be spread and is trained in this
-    process."""
+    """Start the engine that the config asks for. A framework that cannot be spread is trained in this process, and `say` prints that."""
     engine = config.engine
     if engine.name == "inline":
         return Inline()

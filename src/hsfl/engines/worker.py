@@ -1,6 +1,6 @@
-"""A worker: trains the clients it is dealt, sums them, and gives one sum a round. It lives in a process or in an actor of Ray.
+"""A worker trains the clients that it is dealt, sums them, and gives one sum a round. It lives in a process or in an actor of Ray.
 
-Orders are carried out one by one. What goes back: progress, the shard of a round, tallies of test batches, or what went wrong.
+It carries out orders one by one. It answers with progress, the shard of a round, tallies of test batches, or what went wrong.
 """
 
 import copy
@@ -87,23 +87,23 @@ class CarriedOut:
 
 @dataclass(frozen=True)
 class Failed:
-    """What went wrong: the kind of error and its words."""
+    """What went wrong: the kind of error and its message."""
 
     kind: str
-    words: str
+    message: str
 
     @classmethod
     def by(cls, error: BaseException) -> "Failed":
         if isinstance(error, InputError | Diverged):
             return cls(type(error).__name__, str(error))
-        words = plugins.explain_failure(error)
-        if words is not None:
-            return cls("InputError", words)
+        message = plugins.explain_failure(error)
+        if message is not None:
+            return cls("InputError", message)
         return cls("RuntimeError", "".join(traceback.format_exception(error)))
 
     def error(self) -> Exception:
         """The error, to be raised where the run is."""
-        return {"InputError": InputError, "Diverged": Diverged}.get(self.kind, RuntimeError)(self.words)
+        return {"InputError": InputError, "Diverged": Diverged}.get(self.kind, RuntimeError)(self.message)
 
 
 Answer = BatchBegun | CarriedOut | Failed
@@ -116,9 +116,9 @@ class Worker:
     state: State
     whole: UnitState
 
-    def __init__(self, setup: Setup, tell: Callable[[BatchBegun], None], memory: UnitState | None = None) -> None:
+    def __init__(self, setup: Setup, report: Callable[[BatchBegun], None], memory: UnitState | None = None) -> None:
         keep_freed_memory()
-        self.tell, self.memory = tell, memory  # memory: for the sums of all rounds; None: each has memory of its own
+        self.report, self.memory = report, memory  # memory: for the sums of all rounds; None: each sum gets new memory
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
         self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal)
@@ -127,7 +127,7 @@ class Worker:
         self.framework = framework
         self.round_index = -1
         self.shard: Shard | None = None
-        self.told_s, self.samples = 0.0, 0
+        self.reported_s, self.samples = 0.0, 0
 
     def carry_out(self, order: Order) -> CarriedOut:
         if isinstance(order, Assess):
@@ -155,6 +155,6 @@ class Worker:
 
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples
-        if time.monotonic() - self.told_s > PROGRESS_S:
-            self.tell(BatchBegun(client, self.samples))
-            self.told_s, self.samples = time.monotonic(), 0
+        if time.monotonic() - self.reported_s > PROGRESS_S:
+            self.report(BatchBegun(client, self.samples))
+            self.reported_s, self.samples = time.monotonic(), 0

@@ -70,13 +70,15 @@ class Handed:
         return Shard(total, self.heads.states(), self.losses, self.bytes)
 
 
-def lies_in(memory: UnitState, shard: Shard) -> bool:
+def _lies_in(memory: UnitState, shard: Shard) -> bool:
     """Whether the shard's sum lies in this memory; a second shard of one round does not."""
-    mine, theirs = (floats.untyped_storage().data_ptr() for floats in (memory.floats, shard.total.total.floats))
-    return mine == theirs
+    memory_address, sum_address = (
+        floats.untyped_storage().data_ptr() for floats in (memory.floats, shard.total.total.floats)
+    )
+    return memory_address == sum_address
 
 
-def worker_life(pipe: Connection, specs: list[str], num_threads: int) -> None:
+def _worker_life(pipe: Connection, specs: list[str], num_threads: int) -> None:
     """The life of a worker process. Ctrl-C is the run's business; the worker ends when the run is gone."""
     for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
         signal.signal(number, signal.SIG_IGN)
@@ -89,11 +91,11 @@ def worker_life(pipe: Connection, specs: list[str], num_threads: int) -> None:
         worker.state, worker.whole = State(shared.state.states()), shared.whole
         while (order := pipe.recv()) is not None:
             answer = worker.carry_out(order)
-            pipe.send(Handed.of(answer.shard) if answer.shard and lies_in(memory, answer.shard) else answer)
+            pipe.send(Handed.of(answer.shard) if answer.shard and _lies_in(memory, answer.shard) else answer)
     except (EOFError, ConnectionError):
         pass  # the run is gone
     except (Exception, SystemExit) as error:
-        pipe.send(Failed.by(no_room(error) or error))
+        pipe.send(Failed.by(_shared_memory_error(error) or error))
 
 
 @contextmanager
@@ -110,9 +112,9 @@ def _ctrl_c_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def no_room(error: BaseException) -> InputError | None:
-    """The error to show instead of torch's where shared memory is short (containers often have 64 MB); None for other
-    errors."""
+def _shared_memory_error(error: BaseException) -> InputError | None:
+    """The error to show instead of torch's error where shared memory is short (containers often have 64 MB); None where
+    something else is wrong."""
     if "shared memory" not in str(error) and "torch_shm" not in str(error):
         return None
     return InputError(
@@ -121,13 +123,13 @@ def no_room(error: BaseException) -> InputError | None:
     )
 
 
-def share_memory(*tensors: torch.Tensor) -> None:
+def _share_memory(*tensors: torch.Tensor) -> None:
     """Put tensors into memory that processes share."""
     try:
         for tensor in tensors:
             tensor.share_memory_()
     except RuntimeError as error:
-        raise no_room(error) or error from None
+        raise _shared_memory_error(error) or error from None
 
 
 @dataclass(kw_only=True)
@@ -167,19 +169,19 @@ class Workers(Spread[Process]):
 
     def _spawn(self) -> Process:
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them
-        pipe, theirs = context.Pipe()
+        pipe, worker_pipe = context.Pipe()
         process = context.Process(
-            target=worker_life, args=(theirs, list(plugins.LOADED), self.num_threads), daemon=True
+            target=_worker_life, args=(worker_pipe, list(plugins.LOADED), self.num_threads), daemon=True
         )
         with _ctrl_c_held_back():
             process.start()
-        theirs.close()
+        worker_pipe.close()
         return Process(where=f"process {process.pid}", process=process, pipe=pipe)
 
     def _give_setup(self, setup: Setup) -> None:
         state, whole = Packed.of(self.framework.init().units), setup.task.initial.clone()
         images = (setup.task.feed.images.x, setup.task.feed.images.y, setup.test.x, setup.test.y)
-        share_memory(*images, state.floats, state.ints, whole.floats, whole.ints)
+        _share_memory(*images, state.floats, state.ints, whole.floats, whole.ints)
         self.shared, self.state = Shared(setup, state, whole), state.states()
         for helper in self.helpers:
             self._send_shared(helper)
@@ -189,7 +191,7 @@ class Workers(Spread[Process]):
         before it."""
         assert self.shared is not None
         helper.memory = sum_memory(self.shared.whole, 0, self.shared.whole.stop)
-        share_memory(helper.memory.floats, helper.memory.ints)
+        _share_memory(helper.memory.floats, helper.memory.ints)
         try:
             helper.pipe.send((self.shared, helper.memory))
         except ConnectionError:
@@ -228,7 +230,7 @@ class Workers(Spread[Process]):
                 answer = CarriedOut(answer.shard(helper.memory))
             yield helper, answer
 
-    def _how(self, dead: Process) -> str:
+    def _cause_of_death(self, dead: Process) -> str:
         dead.process.join(END_S)
         code = dead.process.exitcode
         return f"exit code {code}" + (", killed, perhaps for want of memory" if code == -signal.SIGKILL else "")

@@ -1,4 +1,9 @@
-"""Published algorithms, a class for each; `hsfl.framework_table` has their rows."""
+"""The published algorithms: each has a class, whose `round` turns the state before a round into the state after it.
+
+`framework` says what a framework is; `parallel` has HSFL, SplitFed V1 and FSL, `in_step` has SplitFed V2, the other files are named after
+their algorithms. Names, papers and cuts of all of them are rows of `hsfl.framework_table`. One step is computed in `hsfl.training`, and who
+trains which client is decided in `hsfl.engines`.
+"""
 
 from importlib import import_module
 
@@ -12,5 +17,5 @@ def find_framework(name: str) -> type[Framework]:
     if not isinstance(code, str):
         return code
     module, _, attribute = code.partition(":")
-    found: type[Framework] = getattr(import_module(module), attribute)
-    return found
+    framework_class: type[Framework] = getattr(import_module(module), attribute)
+    return framework_class

@@ -26,7 +26,7 @@ class CPSL(InStep):
     hands_on_heads = True
 
     def __init__(self, task: Task) -> None:
-        self.clusters = clusters_of(task)
+        self.clusters = _clusters_of(task)
         super().__init__(task)
 
     @classmethod
@@ -67,7 +67,7 @@ class CPSL(InStep):
         return State({"model": model}), work.result()
 
 
-def clusters_of(task: Task) -> list[list[int]]:
+def _clusters_of(task: Task) -> list[list[int]]:
     """The clients of each cluster, the same in every round; random ones where the task names none."""
     numbers = task.clusters
     if numbers is None:

@@ -48,7 +48,7 @@ class CL(Base):
         pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
         self.task = replace(task, feed=pooled)
         self.cuts = (0,) * task.num_clients
-        self.part = task.part(0, task.num_units)
+        self.model = task.part(0, task.num_units)
         self.raw_bytes = sum(task.feed.num_samples(k) for k in range(task.num_clients)) * _sample_bytes(task)
 
     def init(self) -> State:
@@ -69,12 +69,12 @@ class CL(Base):
         """Train on the pooled data. Nobody can be dropped, since the data are on the server already."""
         task, losses, link = self.task, Losses(), Link()
         link.count("client_main_up", self.raw_bytes if round_index == 0 else 0)
-        self.part.begin(state.units["model"], task.lr(round_index))
-        self.part.load_optimizer_state(state.tensors)
+        self.model.begin(state.units["model"], task.lr(round_index))
+        self.model.load_optimizer_state(state.tensors)
         for planned in task.batches(0, round_index):
             x, y = task.feed.batch(planned)
-            losses.add(whole_step(self.part, x, y, planned.key), len(y))
-        after = State({"model": self.part.state.clone()}, copied(self.part.optimizer_state()))
+            losses.add(whole_step(self.model, x, y, planned.key), len(y))
+        after = State({"model": self.model.state.clone()}, copied(self.model.optimizer_state()))
         return after, RoundResult(losses.mean, losses.num_samples, link.bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:

@@ -1,4 +1,4 @@
-"""What a framework is: `init` gives a state, `round` turns a state into the next, `models` joins it for evaluation.
+"""What a framework is: `init` gives the first state, `round` turns a state into the next, `models` joins a state into whole models.
 
 A framework keeps working memory between rounds, but no number of a round depends on it: numbers come from the state and from keys.
 """
@@ -81,17 +81,17 @@ class Task:
 
     def receivers(self, round_index: int) -> np.ndarray:
         """The clients that get the model of a round (0, 1, ...): all, or those that were to take part; never a client that stays away."""
-        every = np.arange(self.num_clients)
+        clients = np.arange(self.num_clients)
         if self.config.train.receivers == "chosen":
-            every = np.array(participation.choose_clients(self.config, round_index, self.feed.sizes), int)
-        return every[~np.isin(every, self.away)] if self.away else every
+            clients = np.array(participation.choose_clients(self.config, round_index, self.feed.sizes), int)
+        return clients[~np.isin(clients, self.away)] if self.away else clients
 
     def num_samples(self, clients: Iterable[int]) -> int:
         """How many training samples these clients hold together."""
         return sum(map(self.feed.num_samples, clients))
 
     def unobserved(self) -> "Task":
-        """The same task with a feed that tells nobody of its batches."""
+        """The same task with a feed whose batches nobody observes."""
         return replace(self, feed=replace(self.feed, on_batch=no_observer))
 
     def data(self, client: int) -> ClientData:
@@ -106,7 +106,7 @@ class Task:
     def batches(self, client: int, round_index: int, batch_size: int | None = None) -> list[PlannedBatch]:
         """A client's batches of a round; `feed.batch` gives the samples and targets of each."""
         train = self.config.train
-        return self.feed.plan(client, round_index, batch_size or train.batch_size, train.local_epochs)
+        return self.feed.batches_of_round(client, round_index, batch_size or train.batch_size, train.local_epochs)
 
     def trained_samples(self, clients: Iterable[int], round_index: int) -> dict[int, int]:
         """How many samples each of these clients trains in a round where a batch has `train.batch_size` samples."""
@@ -126,8 +126,8 @@ class State:
 
     def is_finite(self) -> bool:
         """Whether no weight and no other tensor holds an infinite value or NaN."""
-        every = [*(units.floats for units in self.units.values()), *self.tensors.values()]
-        return all(bool(torch.isfinite(tensor).all()) for tensor in every)
+        tensors = [*(units.floats for units in self.units.values()), *self.tensors.values()]
+        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ class Base:
         with Estimator(task.model, task.initial, whole, moments) as estimator:
             for k in clients:
                 cut = self.cuts[k]
-                for x, part in NormBatches(task.feed, k, round_index, self.batch_size(k), count):
-                    weight = part * float(weights[k])
+                for x, fraction in NormBatches(task.feed, k, round_index, self.batch_size(k), count):
+                    weight = fraction * float(weights[k])
                     smashed = estimator.forward(x, 0, cut, weight)
                     if cut < num_units:
                         estimator.forward(link.carry("client_main_up", smashed), cut, num_units, weight)
@@ -233,33 +233,35 @@ class Framework(Protocol):
 
 
 def checked_round(framework: Framework, answer: object) -> tuple[State, RoundResult]:
-    """What a framework's `round` gave, or an error that says what it should give."""
-    what = f"{type(framework).__name__}.round"
+    """The answer of a framework's `round`; refuses what is no State with a RoundResult."""
+    method_name = f"{type(framework).__name__}.round"
     if not isinstance(answer, tuple) or list(map(type, answer)) != [State, RoundResult]:
-        raise InputError(f"{what} gives a {type(answer).__name__}; return a State and a RoundResult")
+        raise InputError(f"{method_name} gives a {type(answer).__name__}; return a State and a RoundResult")
     state, result = answer
     if not isinstance(result.train_loss, float | int | None):
-        raise InputError(f"{what} gives train_loss {result.train_loss!r}; give a number, such as float(loss), or None")
+        raise InputError(
+            f"{method_name} gives train_loss {result.train_loss!r}; give a number, such as float(loss), or None"
+        )
     return state, result
 
 
 def whole_models(framework: Framework, state: State) -> Iterator[UnitState]:
     """The models that a framework's `models` gives, one at a time; an error where one of them lacks units, or where there is none."""
-    what, models, count = f"{type(framework).__name__}.models", framework.models(state), 0
+    method_name, models, count = f"{type(framework).__name__}.models", framework.models(state), 0
     if isinstance(models, UnitState) or not isinstance(models, Iterable):
-        raise InputError(f"{what} gives a {type(models).__name__}; return a list of whole models, or yield them")
+        raise InputError(f"{method_name} gives a {type(models).__name__}; return a list of whole models, or yield them")
     for model in models:
         if not isinstance(model, UnitState):
-            raise InputError(f"{what} gives a {type(model).__name__} among the models; give each as a UnitState")
+            raise InputError(f"{method_name} gives a {type(model).__name__} among the models; give each as a UnitState")
         if (model.start, model.stop) != (0, model.layout.num_units):
             raise InputError(
-                f"{what} gives the units {model.start} to {model.stop} of {model.layout.num_units}; join the holders' "
+                f"{method_name} gives the units {model.start} to {model.stop} of {model.layout.num_units}; join the holders' "
                 "units with hsfl.frameworks.framework.join"
             )
         count += 1
         yield model
     if count == 0:
-        raise InputError(f"{what} gives no model; give one at least")
+        raise InputError(f"{method_name} gives no model; give one at least")
 
 
 def head_bytes(whole: UnitState, layers: NormLayers, cut: int, handed: bool) -> LinkBytes:
@@ -268,12 +270,12 @@ def head_bytes(whole: UnitState, layers: NormLayers, cut: int, handed: bool) -> 
     return LinkBytes(client_edge_up=layers.num_bytes(0, cut), client_edge_down=down)
 
 
-def join(*parts: UnitState) -> UnitState:
-    """The state of all units from parts that together hold them; where two parts overlap, the later part counts."""
-    layout = parts[0].layout
-    whole = UnitState.empty(layout, dtype=parts[0].floats.dtype, device=parts[0].floats.device)
-    for part in parts:
-        whole[part.start : part.stop].copy_(part)
+def join(*holders: UnitState) -> UnitState:
+    """The state of all units from the states of holders that together have them; where two overlap, the later one counts."""
+    layout = holders[0].layout
+    whole = UnitState.empty(layout, dtype=holders[0].floats.dtype, device=holders[0].floats.device)
+    for holder in holders:
+        whole[holder.start : holder.stop].copy_(holder)
     return whole
 
 

@@ -25,7 +25,7 @@ from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
-from hsfl.training.step import StepKey, client_backward
+from hsfl.training.step import StepKey, apply_gradient_on_client
 
 Tensors = dict[int, Tensor]  # by client
 Keys = dict[int, StepKey]  # by client
@@ -138,8 +138,8 @@ class InStep(Base):
         work.losses.add(loss.detach(), len(y))
         if joined.grad is None:
             return {}
-        parts = joined.grad.split([len(s) for s in smashed.values()])
-        return {k: part * (len(y) / len(part)) for k, part in zip(smashed, parts)}
+        gradients = joined.grad.split([len(s) for s in smashed.values()])
+        return {k: gradient * (len(y) / len(gradient)) for k, gradient in zip(smashed, gradients)}
 
     def extra_loss(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensor | float:
         return 0.0
@@ -148,7 +148,7 @@ class InStep(Base):
         self, work: Work, clients: Sequence[int], inputs: Tensors, smashed: Tensors, gradients: Tensors
     ) -> None:
         for k, gradient in gradients.items():
-            client_backward(self.heads[k], smashed[k], gradient)
+            apply_gradient_on_client(self.heads[k], smashed[k], gradient)
 
     def models(self, state: State) -> Iterable[UnitState]:
         yield state.units["model"]

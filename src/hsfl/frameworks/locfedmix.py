@@ -40,7 +40,7 @@ class LocFedMix(InStep):
                 "choose another framework"
             )
         cut = self.cuts[0]
-        decoder = make_decoder(task.model, cut, task.feed.images.shape, task.config.seed)
+        decoder = _make_decoder(task.model, cut, task.feed.images.shape, task.config.seed)
         decoder.to(task.initial.floats)
         self.decoder = decoder
         self.decoder_initial = read_state(decoder)
@@ -49,7 +49,7 @@ class LocFedMix(InStep):
 
     def extras(self) -> Extras:
         """The decoder's cost: FLOPs on the client, and bits that travel with the head."""
-        shape = smashed_shape(self.task.model, self.cuts[0], self.task.feed.images.shape)
+        shape = _smashed_shape(self.task.model, self.cuts[0], self.task.feed.images.shape)
         return Extras(*measure_module(self.decoder.units[0], shape))
 
     def init(self) -> State:
@@ -88,9 +88,11 @@ class LocFedMix(InStep):
         other_masks = replace(first, client=first.client + self.task.num_clients)  # than those of the clean pass
         logits = self.tail.forward(torch.cat(mixed), other_masks)
         loss = logits.new_zeros(())
-        for part, (mine, theirs), lam in zip(logits.split([len(m) for m in mixed]), targets, weights):
-            loss = loss + lam * self.tail.goal.total(part, mine)
-            loss = loss + (1 - lam) * self.tail.goal.total(part, theirs)
+        for client_logits, (client_labels, partner_labels), lam in zip(
+            logits.split([len(m) for m in mixed]), targets, weights
+        ):
+            loss = loss + lam * self.tail.goal.total(client_logits, client_labels)
+            loss = loss + (1 - lam) * self.tail.goal.total(client_logits, partner_labels)
         return loss / num_samples
 
     def update_heads(
@@ -108,7 +110,7 @@ class LocFedMix(InStep):
             self.decoders[k].update()
 
 
-def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of one sample's smashed data."""
     first = next(model.parameters(), torch.zeros(0))
     with torch.no_grad():
@@ -118,9 +120,9 @@ def smashed_shape(model: SplitModel, cut: int, input_shape: tuple[int, ...]) -> 
     return tuple(smashed.shape[1:])
 
 
-def make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, ...], seed: int) -> SplitModel:
+def _make_decoder(model: SplitModel, cut: int, input_shape: tuple[int, ...], seed: int) -> SplitModel:
     """From smashed data back to the input: two convolutions around an up-sampling, or one dense layer."""
-    smashed, channels = smashed_shape(model, cut, input_shape), input_shape[0]
+    smashed, channels = _smashed_shape(model, cut, input_shape), input_shape[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "decoder"))
         if len(smashed) == len(input_shape) == 3:

@@ -29,7 +29,7 @@ from hsfl.training.roles import Client, EdgeServer, MainServer, count_both
 
 @dataclass(frozen=True)
 class Shard:
-    """What some clients of a round gave. Shards can be trained anywhere and joined in any order.
+    """The results of some clients of a round. Shards can be trained anywhere and joined in any order.
 
     The two servers count into one sum: what they add is exact, so the sum is what both have once they have swapped theirs.
     """
@@ -125,9 +125,9 @@ class CopyPerClient(Base):
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut, link), lr)
             session = main.open(cut, lr)
-            head, own = client.train(session, round_index, link)
-            shard.losses.merge(own)
-            main.finish(k, session.part.state, float(weights[k]))
+            head, client_losses = client.train(session, round_index, link)
+            shard.losses.merge(client_losses)
+            main.finish(k, session.tail.state, float(weights[k]))
             heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
         return shard
@@ -213,14 +213,14 @@ class _EdgeHeads:
 class _OwnHeads:
     """Every client keeps its head: no head travels."""
 
-    def __init__(self, state: State, kept: dict[int, UnitState]) -> None:
-        self.state, self.kept = state, kept
+    def __init__(self, state: State, heads: dict[int, UnitState]) -> None:
+        self.state, self.heads = state, heads
 
     def give(self, client: int, cut: int, link: Link) -> UnitState:
         return self.state.units[f"head{client}"]
 
     def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
-        self.kept[client] = head.clone()
+        self.heads[client] = head.clone()
         main.commit([client])
 
 

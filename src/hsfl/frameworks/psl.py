@@ -48,8 +48,8 @@ class PSL(InStep):
         return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
 
     def work(self, state: State, round_index: int) -> Work:
-        own = {name: head for name, head in state.units.items() if name.startswith("head")}
-        return Work(round_index, self.task.lr(round_index), own_heads=own)
+        own_heads = {name: head for name, head in state.units.items() if name.startswith("head")}
+        return Work(round_index, self.task.lr(round_index), own_heads=own_heads)
 
     def head_bytes(self, client: int, trained: bool) -> int:
         """Clients that trained have the parameters already, through the gradients; only BatchNorm's buffers travel."""
@@ -87,9 +87,9 @@ class PSL(InStep):
         for k, gradient in gradients.items():
             smashed[k].backward(gradient)
         active, takers = [self.heads[k] for k in gradients], [self.heads[k] for k in clients]
-        _arrive(work.link, "client_edge_up", active)
+        _carry_gradients(work.link, "client_edge_up", active)
         _average_gradients(active, [len(g) for g in gradients.values()], takers)
-        _arrive(work.link, "client_edge_down", takers)
+        _carry_gradients(work.link, "client_edge_down", takers)
         work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in gradients))
         work.link.count("client_edge_down", sum(self._parameter_bytes(k) for k in clients))
         for k in clients:
@@ -104,10 +104,10 @@ class PSL(InStep):
                 yield join(state.units[f"head{k}"], model[cut : model.stop])
 
 
-def _arrive(link: Link, route: str, parts: list[Part]) -> None:
-    """The weight gradients of these parts as they come out of the link."""
-    for part in parts:
-        for parameter in part.parameters():
+def _carry_gradients(link: Link, route: str, heads: list[Part]) -> None:
+    """Replace the weight gradients of these heads by what comes out of the link."""
+    for head in heads:
+        for parameter in head.parameters():
             if parameter.grad is not None:
                 parameter.grad = link.arrive(route, parameter.grad)
 
@@ -116,11 +116,11 @@ def _average_gradients(givers: list[Part], weights: list[int], takers: list[Part
     """Each taker's weight gradients become the givers' mean, weighted by samples in the batch."""
     total = sum(weights)
     means = []
-    for column in zip(*(part.parameters() for part in givers)):
+    for column in zip(*(head.parameters() for head in givers)):
         grads = [parameter.grad for parameter in column if parameter.grad is not None]
         means.append(sum(grad * (w / total) for grad, w in zip(grads, weights)) if grads else None)
-    for part in takers:
-        for parameter, mean in zip(part.parameters(), means):
+    for head in takers:
+        for parameter, mean in zip(head.parameters(), means):
             parameter.grad = mean
 
 

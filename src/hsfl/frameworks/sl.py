@@ -13,7 +13,7 @@ from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
-from hsfl.training.step import client_backward
+from hsfl.training.step import apply_gradient_on_client
 
 
 class SL(Base):
@@ -55,13 +55,13 @@ class SL(Base):
 
     def _begin(self, state: State, round_index: int) -> None:
         model, lr = state.units["model"], self.task.lr(round_index)
-        for part, name, units in (
+        for side, name, units in (
             (self.head, "head.", model[0 : self.cut]),
             (self.tail, "tail.", model[self.cut : self.task.num_units]),
         ):
-            part.begin(units, lr)
-            mine = {key.removeprefix(name): t for key, t in state.tensors.items() if key.startswith(name)}
-            part.load_optimizer_state(mine)
+            side.begin(units, lr)
+            optimizer_tensors = {key.removeprefix(name): t for key, t in state.tensors.items() if key.startswith(name)}
+            side.load_optimizer_state(optimizer_tensors)
 
     def _turn(self, k: int, round_index: int, losses: Losses, link: Link) -> None:
         """The client takes the head over, trains on all its batches and hands it on."""
@@ -74,7 +74,7 @@ class SL(Base):
             loss, gradient = session.step(smashed, y, key, need_gradient=self.cut > 0)
             gradient = link.carry("client_main_down", gradient)
             if self.cut > 0:
-                client_backward(self.head, smashed, gradient)
+                apply_gradient_on_client(self.head, smashed, gradient)
             losses.add(loss, len(y))
         for route in ("client_edge_down", "client_edge_up"):
             sent = self.head.state

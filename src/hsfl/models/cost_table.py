@@ -1,4 +1,6 @@
-"""What every cut costs: a model measured once into NumPy arrays indexed by cut. Only measuring imports torch.
+"""What every cut of a model costs: FLOPs, bits that travel and memory, as NumPy arrays indexed by cut.
+
+A model is measured once; reading a table needs no torch.
 
 Legend: C = num_units + 1 cuts, b samples in a mini-batch. A multiply-add is two FLOPs; only what
 `torch.utils.flop_counter` counts is counted (matrix products, convolutions, attention), so BatchNorm, ReLU, pooling
@@ -145,20 +147,20 @@ def measure_cost(
     num_units = model.num_units
     whole = backward["whole"]
     smashed_bits = np.append(output_bits[:-1], 0.0)
-    param_bits = _before([sum(_bits(p) for p in unit.parameters()) for unit in model.units])
-    model_bits = _before([sum(_bits(t) for t in model.unit_state(u).values()) for u in range(num_units)])
+    param_bits = _sums_before([sum(_num_bits(p) for p in unit.parameters()) for unit in model.units])
+    model_bits = _sums_before([sum(_num_bits(t) for t in model.unit_state(u).values()) for u in range(num_units)])
     training_bits = model_bits + (1 + optimizer_states) * param_bits
     return CostTable(
-        client_forward_flops=_before(forward),
-        client_backward_flops=_before(whole),
-        server_forward_flops=_after(forward),
+        client_forward_flops=_sums_before(forward),
+        client_backward_flops=_sums_before(whole),
+        server_forward_flops=_sums_from(forward),
         # At cut 0 the server trains the whole model; at any other its first unit returns a gradient.
-        server_backward_flops=np.append(sum(whole), _after(backward["with_input_gradient"])[1:]),
+        server_backward_flops=np.append(sum(whole), _sums_from(backward["with_input_gradient"])[1:]),
         smashed_bits=smashed_bits,
         gradient_bits=np.where(np.arange(num_units + 1) > 0, smashed_bits, 0.0),
         model_bits=model_bits,
         param_bits=param_bits,
-        memory_bits=training_bits + batch_size * (_before(saved_bits) + smashed_bits),
+        memory_bits=training_bits + batch_size * (_sums_before(saved_bits) + smashed_bits),
         batch_size=batch_size,
     )
 
@@ -171,21 +173,21 @@ def measure_module(module: "torch.nn.Module", input_shape: Sequence[int], batch_
     copied = copy.deepcopy(module).to("meta").train()
     x = torch.zeros(batch_size, *input_shape, device="meta")
     return sum(_forward_backward(copied, x, input_gradient=True)) / batch_size, sum(
-        _bits(t) for t in module.state_dict().values()
+        _num_bits(t) for t in module.state_dict().values()
     )
 
 
-def _before(per_unit: Sequence[float]) -> Array:
-    """Sums over units [0, cut)."""
+def _sums_before(per_unit: Sequence[float]) -> Array:
+    """The sum over the units [0, cut), for each cut."""
     return np.concatenate([[0.0], np.cumsum(per_unit, dtype=float)])
 
 
-def _after(per_unit: Sequence[float]) -> Array:
-    """Sums over units [cut, num_units)."""
+def _sums_from(per_unit: Sequence[float]) -> Array:
+    """The sum over the units [cut, num_units), for each cut."""
     return np.concatenate([np.cumsum(per_unit[::-1], dtype=float)[::-1], [0.0]])
 
 
-def _bits(tensor: "torch.Tensor") -> int:
+def _num_bits(tensor: "torch.Tensor") -> int:
     return tensor.numel() * tensor.element_size() * BITS_PER_BYTE
 
 
@@ -200,7 +202,7 @@ def _measure_units(
     x = torch.zeros(num_samples, *input_shape, dtype=model.input_dtype, device=device)
     forward: list[float] = []
     backward: dict[str, list[float]] = {"whole": [], "with_input_gradient": []}
-    saved_bits, output_bits = [], [float(_bits(x))]
+    saved_bits, output_bits = [], [float(_num_bits(x))]
     storages: dict[int, object] = {}
     for unit, name in zip(units, model.unit_names):
         flops = _forward_backward(unit, x, input_gradient=True, name=name)
@@ -208,9 +210,9 @@ def _measure_units(
         backward["with_input_gradient"].append(flops[1])
         # Before the first parameter of the whole model no gradient flows.
         backward["whole"].append(flops[1] if x.requires_grad else _forward_backward(unit, x, False, name)[1])
-        saved, y = _saved(unit, x, storages)
-        saved_bits.append(saved)
-        output_bits.append(float(_bits(y)))
+        unit_bits, y = _bits_saved(unit, x, storages)
+        saved_bits.append(unit_bits)
+        output_bits.append(float(_num_bits(y)))
         x = y
     per_sample = [[value / num_samples for value in values] for values in (forward, saved_bits, output_bits)]
     backward = {key: [value / num_samples for value in values] for key, values in backward.items()}
@@ -238,23 +240,25 @@ def _forward_backward(
         if not isinstance(y, torch.Tensor):
             raise InputError(f"unit {name!r} returns a {type(y).__name__}; a cut needs one tensor")
         if y.requires_grad:
-            wanted = [p for p in unit.parameters() if p.requires_grad] + ([leaf] if input_gradient else [])
-            torch.autograd.grad(y, wanted, torch.ones_like(y), allow_unused=True)
+            leaves = [p for p in unit.parameters() if p.requires_grad] + ([leaf] if input_gradient else [])
+            torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
     return forward, counter.get_total_flops() - forward
 
 
-def _saved(unit: "torch.nn.Module", x: "torch.Tensor", storages: dict[int, object]) -> tuple[float, "torch.Tensor"]:
-    """Bits that this unit adds to what autograd holds (`storages`, kept alive so that an id stays unique), and its
-    output, still joined to the units before it."""
+def _bits_saved(
+    unit: "torch.nn.Module", x: "torch.Tensor", storages: dict[int, object]
+) -> tuple[float, "torch.Tensor"]:
+    """The bits that a unit adds to what autograd saves for backward, and the unit's output, still joined to the graph of the units
+    before. storages: what autograd holds already, by id; it keeps the storages alive, so that an id stays unique."""
     import torch
 
-    held = {t.untyped_storage()._cdata for t in (*unit.parameters(), *unit.buffers())}
+    unit_storages = {t.untyped_storage()._cdata for t in (*unit.parameters(), *unit.buffers())}
     added = 0
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal added
         storage = tensor.untyped_storage()
-        if storage._cdata not in held and storage._cdata not in storages:
+        if storage._cdata not in unit_storages and storage._cdata not in storages:
             storages[storage._cdata] = storage
             added += storage.nbytes() * BITS_PER_BYTE
         return tensor

@@ -24,25 +24,22 @@ REFUSED = {  # what a config may ask for, and why it is not done
     "auto_map": "code of its folder, which is never run; take a built-in model_type",
     "quantization_config": "quantised weights, which cannot be trained; take those of floats",
 }
-DROPPED = (
-    "attn_implementation",
-    "_attn_implementation",
-    "dtype",
-    "torch_dtype",
-)  # kernels and types are ours to choose
+# Kernels and types are ours to choose.
+DROPPED = ("attn_implementation", "_attn_implementation", "dtype", "torch_dtype")
 
 
 def from_config(input_shape: tuple[int, ...], num_classes: int, *, stem: str, dropout: float, path: str) -> SplitModel:
     """The model of a config, split for samples of this shape; weights that no file holds are drawn."""
-    where = Path(path).expanduser()
-    file = where / "config.json" if where.is_dir() else where
+    config_path = Path(path).expanduser()
+    file = config_path / "config.json" if config_path.is_dir() else config_path
     if not file.is_file():
         raise InputError(
             f"{file} is no file; give model.name=hf:PATH, a folder with config.json, or such a file itself"
         )
     if len(input_shape) not in CLASSES:
         raise InputError(f"hf:{file} takes images or tokens, not samples of {input_shape}; choose another model")
-    module = _module(file, where if where.is_dir() and _has_weights(where) else None, input_shape, num_classes)
+    weights = config_path if config_path.is_dir() and _has_weights(config_path) else None
+    module = _module(file, weights, input_shape, num_classes)
     tokens = len(input_shape) == 1
     return split(module.float(), torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
 
@@ -76,17 +73,17 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
         if name in tree:
             raise InputError(f"{file} asks by {name} for {why}")
     tree = {name: value for name, value in tree.items() if name not in DROPPED}
-    kind, named = tree.pop("model_type", None), tree.pop("architectures", None)
+    kind, architectures = tree.pop("model_type", None), tree.pop("architectures", None)
     if kind not in transformers.CONFIG_MAPPING:
         raise InputError(
             f"{file}: model_type is {kind!r}, which transformers {transformers.__version__} does not know; correct it"
         )
     try:
         config = transformers.AutoConfig.for_model(kind, **_fitted(tree, file, input_shape, num_classes))
-        made = getattr(transformers, str(named[0]) if named else CLASSES[len(input_shape)])
+        model_class = getattr(transformers, str(architectures[0]) if architectures else CLASSES[len(input_shape)])
         if weights is not None:
-            return _loaded(made, config, weights)
-        return made.from_config(config) if not named else made(config)
+            return _with_weights_of(model_class, config, weights)
+        return model_class.from_config(config) if not architectures else model_class(config)
     except InputError:
         raise
     except Exception as error:  # a config may ask for anything, and a file may hold anything
@@ -94,9 +91,9 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
         raise InputError(f"{weights or file} holds no model that can be built ({reason}); correct it") from None
 
 
-def _loaded(made: Any, config: Any, folder: Path) -> nn.Module:
+def _with_weights_of(model_class: Any, config: Any, folder: Path) -> nn.Module:
     """The module with the weights of a folder; a head for other classes keeps the weights that were drawn."""
-    module, found = made.from_pretrained(
+    module, loading_info = model_class.from_pretrained(
         folder,
         config=config,
         local_files_only=True,
@@ -105,15 +102,17 @@ def _loaded(made: Any, config: Any, folder: Path) -> nn.Module:
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    other = {str(entry if isinstance(entry, str) else entry[0]) for entry in found["mismatched_keys"]}
+    other_sizes = {str(entry if isinstance(entry, str) else entry[0]) for entry in loading_info["mismatched_keys"]}
     strange = [
-        name for name in sorted({*found["missing_keys"], *other}) if name.startswith(f"{module.base_model_prefix}.")
+        name
+        for name in sorted({*loading_info["missing_keys"], *other_sizes})
+        if name.startswith(f"{module.base_model_prefix}.")
     ]
     if strange:
         raise InputError(
             f"{folder}: {strange[0]} is missing or of another size; its weights are not those of its config"
         )
-    if "lm_head.weight" in found["missing_keys"]:  # the head's weights were saved tied to the embedding
+    if "lm_head.weight" in loading_info["missing_keys"]:  # the head's weights were saved tied to the embedding
         module.get_output_embeddings().weight.data.copy_(module.get_input_embeddings().weight.data)
     return module
 

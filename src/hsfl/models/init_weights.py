@@ -1,4 +1,4 @@
-"""Start from somebody's weights: a state dict in a safetensors file, for example torchvision's ResNet-18."""
+"""First weights from a file: a state dict as safetensors, for example torchvision's ResNet-18."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,32 +23,32 @@ def load_init_weights(model: SplitModel, path: str | Path) -> list[str]:
     older files: they stay 0, and no result depends on them.
     """
     stored = _read(Path(path))
-    own = model.state_dict()
+    model_tensors = model.state_dict()
     classifier = set(model.unit_state(model.num_units - 1))
-    if problems := list(_problems(own, stored, classifier)):
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise InputError(f"init_weights {path}: {problems[0]}{more}")
-    kept = [name for name in own if name in stored and stored[name].shape != own[name].shape]
+    if problems := list(_problems(model_tensors, stored, classifier)):
+        count_note = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InputError(f"init_weights {path}: {problems[0]}{count_note}")
+    skipped = [name for name in model_tensors if name in stored and stored[name].shape != model_tensors[name].shape]
     with torch.no_grad():
-        for name, tensor in own.items():
-            if name in stored and name not in kept:
+        for name, tensor in model_tensors.items():
+            if name in stored and name not in skipped:
                 tensor.copy_(stored[name])
-    return kept
+    return skipped
 
 
-def _problems(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], classifier: set[str]) -> Iterator[str]:
-    """What does not match, the most telling first, each with its way out."""
-    unknown = {name: _shape(tensor) for name, tensor in stored.items() if name not in own}
+def _problems(model_tensors: Mapping[str, Tensor], stored: Mapping[str, Tensor], classifier: set[str]) -> Iterator[str]:
+    """A sentence for each tensor that does not match, with a way out; the most telling come first."""
+    unknown = {name: _shape(tensor) for name, tensor in stored.items() if name not in model_tensors}
     for name, shape in unknown.items():
         if name.endswith("running_mean"):
             yield f"{name} ({shape}) is BatchNorm's and the model has no place for it; choose norm = batch"
-    for name, tensor in own.items():
+    for name, tensor in model_tensors.items():
         if name in stored and stored[name].shape != tensor.shape and name not in classifier:
             yield (
                 f"{name} is {_shape(stored[name])} in the file but {_shape(tensor)} in the model, and only the "
                 "classifier may differ; choose the model, input shape, stem and norm that the file was made for"
             )
-    for name, tensor in own.items():
+    for name, tensor in model_tensors.items():
         if name not in stored and not name.endswith(COUNTER):
             yield f"{name} ({_shape(tensor)}) is missing from the file; choose the model that the file was made for"
     for name, shape in unknown.items():

@@ -35,18 +35,18 @@ def init_weights(module: nn.Module, linear_std: float | None = None) -> None:
             nn.init.zeros_(layer.bias)
 
 
-def num_groups(num_channels: int) -> int:
+def _num_groups(num_channels: int) -> int:
     """The largest divisor of the channels that is at most 32."""
     return next(groups for groups in range(min(MAX_GROUPS, num_channels), 0, -1) if num_channels % groups == 0)
 
 
-def group_norm(batch_norm: nn.BatchNorm2d) -> nn.Module:
+def _group_norm(batch_norm: nn.BatchNorm2d) -> nn.Module:
     """A GroupNorm for the channels of a BatchNorm."""
     channels = batch_norm.num_features
-    return nn.GroupNorm(num_groups(channels), channels, eps=batch_norm.eps, affine=batch_norm.affine)
+    return nn.GroupNorm(_num_groups(channels), channels, eps=batch_norm.eps, affine=batch_norm.affine)
 
 
-def swap_norm(module: nn.Module, into: Callable[[nn.BatchNorm2d], nn.Module] = group_norm) -> nn.Module:
+def swap_norm(module: nn.Module, into: Callable[[nn.BatchNorm2d], nn.Module] = _group_norm) -> nn.Module:
     """Exchange every BatchNorm2d, by default for a fresh GroupNorm, which has no statistics to average.
 
     Use the module that is returned. It is the given module, changed in place, or a new one where the given module is a

@@ -27,16 +27,16 @@ class Recipe:
     any_shape: bool = False  # takes samples of any shape, else images alone
     has_options: bool = False  # whether it takes the settings under options.<name>
     path: str | None = None  # of the file or folder that describes the model (hf:PATH)
-    own: bool = False  # whether a user registered it: `make(input_shape, num_classes)` makes it, and the data try it
+    registered: bool = False  # by a user: then `make(input_shape, num_classes)` makes it, and the data try it
 
     @property
     def make(self) -> "Callable[..., SplitModel]":
         """The function that makes the model; it takes the input's shape and the number of classes."""
         if not isinstance(self.code, str):
             return self.code
-        module, _, function = self.code.partition(":")
-        found: Any = getattr(import_module(module), function)
-        return found
+        module, _, name = self.code.partition(":")
+        function: Any = getattr(import_module(module), name)
+        return function
 
 
 MODELS = {

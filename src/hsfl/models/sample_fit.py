@@ -1,4 +1,4 @@
-"""Whether a model of one's own takes these samples and tells these classes apart."""
+"""Checks before a run: does a user's model take these samples, and does it give as many numbers as the targets need?"""
 
 import copy
 
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
+
+TARGET_NAMES = {"classes": "classes", "labels": "labels", "numbers": "columns of targets"}
 
 
 def example(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
@@ -24,19 +26,19 @@ def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str
     if not any(True for _ in model.parameters()):
         raise InputError("the model has no parameters, so there is nothing to train; give it a layer with weights")
     check_example(model, samples)
-    answer, units = samples, copy.deepcopy(model).eval()
+    output, units = samples, copy.deepcopy(model).eval()
     for name, unit in zip(units.unit_names, units.units) if isinstance(units, SplitModel) else [("", units)]:
-        before = tuple(getattr(answer, "shape", ()))[1:]
+        before = tuple(getattr(output, "shape", ()))[1:]
         try:
             with torch.no_grad():
-                answer = unit(answer)
-        except Exception as error:  # a model of one's own may raise anything
-            where = f"; unit {name} gets {before}" if before != tuple(samples.shape[1:]) else ""
+                output = unit(output)
+        except Exception as error:  # a user's model may raise anything
+            place_note = f"; unit {name} gets {before}" if before != tuple(samples.shape[1:]) else ""
             raise InputError(
-                f"the model does not take samples of {tuple(samples.shape[1:])}{where}: {_reason(model, samples, error)}; change "
+                f"the model does not take samples of {tuple(samples.shape[1:])}{place_note}: {_reason(model, samples, error)}; change "
                 f"{f'unit {name}' if name else 'it'}"
             ) from None
-    shape = tuple(getattr(answer, "shape", ()))
+    shape = tuple(getattr(output, "shape", ()))
     if targets == "tokens":
         _check_tokens(shape[1:], tuple(samples.shape[1:]), num_classes)
         return
@@ -46,7 +48,7 @@ def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str
         )
     if len(shape) != 2 or shape[1] != num_classes:
         raise InputError(
-            f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} {WORDS[targets]}; change its last unit"
+            f"the model gives {shape[1:]} numbers for a sample, but there are {num_classes} {TARGET_NAMES[targets]}; change its last unit"
         )
 
 
@@ -83,9 +85,6 @@ def _reason(model: nn.Module, samples: Tensor, error: Exception) -> str:
     if isinstance(error, IndexError) and not samples.is_floating_point():
         return f"the text has tokens up to {int(samples.max())}, more than it knows; take its tokenizer or a larger vocabulary"
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-WORDS = {"classes": "classes", "labels": "labels", "numbers": "columns of targets"}
 
 
 def _check_tokens(shape: tuple[int, ...], tokens: tuple[int, ...], vocabulary: int) -> None:

@@ -1,15 +1,14 @@
-"""The state of consecutive units as two flat vectors, one of floats and one of integers.
+"""The weights of consecutive units as two flat vectors, one of floats and one of integers.
 
 A model's parameters and buffers are views into these vectors, in unit order. So loading a client, adding it to a
 sum or counting its bytes is one operation on a slice, whatever the number of tensors: `state[0:cut]` is a head,
 `state[cut:num_units]` a tail.
 
-Many states of units in two vectors, which cross a process border as two tensors, however many states there are.
+`Packed` puts many such states into two vectors, which cross a process border as two tensors. A tensor that crosses takes a
+file descriptor in both processes, and clients that keep heads of their own are many.
 
-A tensor that crosses takes a file descriptor in both processes, and clients that keep heads of their own are many.
-
-The order in which a tensor's numbers lie in memory. Kernels follow it, and with them the last bits of what they compute, so it travels
-with the numbers.
+The functions at the end are about the order in which a tensor's numbers lie in memory. Kernels follow this order, and with
+them the last bits of what they compute, so the order travels with the numbers.
 """
 
 import copy
@@ -57,8 +56,8 @@ class Layout:
         return len(self.units)
 
     def __reduce__(self) -> tuple[Callable[..., "Layout"], tuple[Any, ...]]:
-        """How a layout crosses a process border, as every state and sum does with it: plain words, of which each process makes one
-        layout."""
+        """How a layout crosses a process border, as every state and sum does with it: as plain tuples, from which each process
+        makes one layout."""
         return _layout, (
             tuple(tuple((slot.name, tuple(slot.shape), slot.is_float) for slot in unit) for unit in self.units),
         )
@@ -136,29 +135,29 @@ class UnitState:
     def named(self) -> dict[str, Tensor]:
         """Views of the tensors, by name."""
         tensors: dict[str, Tensor] = {}
-        at = {True: 0, False: 0}
+        filled = {True: 0, False: 0}
         for unit in self.layout.units[self.start : self.stop]:
             for slot in unit:
-                begin, end = at[slot.is_float], at[slot.is_float] + slot.shape.numel()
+                begin, end = filled[slot.is_float], filled[slot.is_float] + slot.shape.numel()
                 vector = self.floats if slot.is_float else self.ints
                 tensors[slot.name] = vector[begin:end].view(slot.shape)
-                at[slot.is_float] = end
+                filled[slot.is_float] = end
         return tensors
 
 
-def joined_view(first: UnitState, then: UnitState) -> UnitState | None:
+def joined_view(first: UnitState, second: UnitState) -> UnitState | None:
     """Both states as one view, where one lies right behind the other in memory; else None."""
-    floats, ints = _joined_view(first.floats, then.floats), _joined_view(first.ints, then.ints)
-    if first.stop != then.start or floats is None or ints is None:
+    floats, ints = _joined_view(first.floats, second.floats), _joined_view(first.ints, second.ints)
+    if first.stop != second.start or floats is None or ints is None:
         return None
-    return UnitState(first.layout, first.start, then.stop, floats, ints)
+    return UnitState(first.layout, first.start, second.stop, floats, ints)
 
 
-def _joined_view(first: Tensor, then: Tensor) -> Tensor | None:
-    if first.untyped_storage().data_ptr() != then.untyped_storage().data_ptr():
+def _joined_view(first: Tensor, second: Tensor) -> Tensor | None:
+    if first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
         return None
-    behind = first.storage_offset() + len(first) == then.storage_offset()
-    return first.as_strided((len(first) + len(then),), (1,)) if behind else None
+    behind = first.storage_offset() + len(first) == second.storage_offset()
+    return first.as_strided((len(first) + len(second),), (1,)) if behind else None
 
 
 def read_state(model: SplitModel) -> UnitState:
@@ -214,6 +213,7 @@ def _bind_module(module: nn.Module, prefix: str, views: Mapping[str, Tensor]) ->
             module._buffers[name] = views[prefix + name]
 
 
+# --- many states in two vectors
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -228,23 +228,24 @@ class Packed(Generic[Key]):
     @classmethod
     def of(cls, states: Mapping[Key, UnitState]) -> "Packed[Key]":
         """A copy of these states."""
-        every = list(states.values())
-        floats = torch.cat([state.floats for state in every]) if every else torch.zeros(0)
-        ints = torch.cat([state.ints for state in every]) if every else torch.zeros(0, dtype=torch.int64)
-        return cls(floats, ints, tuple((key, each.layout, each.start, each.stop) for key, each in states.items()))
+        units = list(states.values())
+        floats = torch.cat([state.floats for state in units]) if units else torch.zeros(0)
+        ints = torch.cat([state.ints for state in units]) if units else torch.zeros(0, dtype=torch.int64)
+        return cls(floats, ints, tuple((key, state.layout, state.start, state.stop) for key, state in states.items()))
 
     def states(self) -> dict[Key, UnitState]:
         """The states by key: views of the two vectors."""
-        found: dict[Key, UnitState] = {}
-        at, at_int = 0, 0
+        states: dict[Key, UnitState] = {}
+        begin, begin_int = 0, 0
         for key, layout, start, stop in self.places:
-            end = at + layout.float_starts[stop] - layout.float_starts[start]
-            end_int = at_int + layout.int_starts[stop] - layout.int_starts[start]
-            found[key] = UnitState(layout, start, stop, self.floats[at:end], self.ints[at_int:end_int])
-            at, at_int = end, end_int
-        return found
+            end = begin + layout.float_starts[stop] - layout.float_starts[start]
+            end_int = begin_int + layout.int_starts[stop] - layout.int_starts[start]
+            states[key] = UnitState(layout, start, stop, self.floats[begin:end], self.ints[begin_int:end_int])
+            begin, begin_int = end, end_int
+        return states
 
 
+# --- the order of a tensor's numbers in memory
 def usual_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """The steps in memory of a tensor whose last dimension is the narrowest, its first the widest."""
     strides = [1]

@@ -27,9 +27,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = self.mix(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [3, b, heads, T, D / heads]
-        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
-        out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        qkv = self.mix(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [3, b, heads, T, D / heads]
+        attended = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=self.causal)
+        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return out
 
 
@@ -83,7 +83,7 @@ def gpt(
     width = chosen.width
     embedding = named(tokens=nn.Embedding(num_classes, width), places=Places(input_shape[0], width))
     head = named(norm=nn.LayerNorm(width), linear=nn.Linear(width, num_classes, bias=False))
-    return _joined("gpt", embedding, chosen, True, dropout, head)
+    return _transformer("gpt", embedding, chosen, True, dropout, head)
 
 
 def vit(
@@ -108,7 +108,7 @@ def vit(
         places=Places((height // patch) * (width // patch), chosen.width),
     )
     head = named(norm=nn.LayerNorm(chosen.width), mean=Mean(), linear=nn.Linear(chosen.width, num_classes))
-    return _joined("vit", embedding, chosen, False, dropout, head)
+    return _transformer("vit", embedding, chosen, False, dropout, head)
 
 
 class Transposed(nn.Module):
@@ -118,7 +118,7 @@ class Transposed(nn.Module):
         return x.transpose(1, 2)
 
 
-def _joined(
+def _transformer(
     name: str, embedding: nn.Module, chosen: GPTOptions | ViTOptions, causal: bool, dropout: float, head: nn.Module
 ) -> SplitModel:
     """The units in order, with torch's first weights, whose std is 1 / sqrt(3 fan_in). Embeddings and places have the same std for their

@@ -35,7 +35,7 @@ class SplitModel(nn.Module):
             raise InputError("the same module stands twice among the units; every unit needs a module of its own")
         _check_untied(named)
         self.unit_names = tuple(named)
-        if any(takes_tokens(unit) for unit in list(named.values())[:1]):
+        if any(_takes_tokens(unit) for unit in list(named.values())[:1]):
             self.input_dtype = torch.int64
         self.units = tuple(named.values())  # a tuple, so torch sees each module once, by its registered name
         self.prefixes = tuple((prefixes or {}).get(name, f"{name}.") for name in named)
@@ -103,9 +103,9 @@ def norm_rates(module: nn.Module) -> list[float]:
     return [layer.momentum for layer in norms if layer.momentum]
 
 
-def takes_tokens(module: nn.Module) -> bool:
+def _takes_tokens(module: nn.Module) -> bool:
     """Whether the first layer with weights is an embedding, which takes tokens, whole numbers."""
-    leaves = (part for part in module.modules() if part._parameters and not part._modules)
+    leaves = (layer for layer in module.modules() if layer._parameters and not layer._modules)
     return isinstance(next(leaves, None), nn.Embedding)
 
 
@@ -114,10 +114,12 @@ def _check_untied(units: Mapping[str, nn.Module]) -> None:
     owner: dict[int, str] = {}
     for name, unit in units.items():
         for local_name, parameter in unit.named_parameters(remove_duplicate=False):
-            here = f"{name}.{local_name}"
+            full_name = f"{name}.{local_name}"
             if id(parameter) in owner:
-                raise InputError(f"{here} and {owner[id(parameter)]} are one parameter; HSFL cannot train tied weights")
-            owner[id(parameter)] = here
+                raise InputError(
+                    f"{full_name} and {owner[id(parameter)]} are one parameter; HSFL cannot train tied weights"
+                )
+            owner[id(parameter)] = full_name
 
 
 def in_order(units: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Sequential) -> SplitModel:

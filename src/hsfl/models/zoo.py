@@ -75,7 +75,7 @@ def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseModel] | None" = None) -> None:
-    """Add a model of one's own.
+    """Add a user's model to the table of models.
 
     make: called as `make(input_shape, num_classes)`, with the shape of one sample. It returns an `nn.Module`, which is
         split for such samples, or units in order (a list, a mapping of names, an `nn.Sequential`), or what `hsfl.split`
@@ -84,32 +84,32 @@ def register_model(name: str, make: Callable[..., Any], *, options: "type[BaseMo
     """
     if not callable(make):
         raise InputError(f"model {name!r} is made by {make!r}; give a function of the input's shape and the classes")
-    words = ("input_shape", "num_classes", "options") if options is not None else ("input_shape", "num_classes")
-    plugins.check_call(f"model {name!r}", make, *words)
+    arguments = ("input_shape", "num_classes", "options") if options is not None else ("input_shape", "num_classes")
+    plugins.check_call(f"model {name!r}", make, *arguments)
 
-    def units(shape: Shape, num_classes: int, *, own: Any, **_: Any) -> SplitModel:
-        made = make(shape, num_classes) if options is None else make(shape, num_classes, own)
+    def units(shape: Shape, num_classes: int, *, registered_options: Any, **_: Any) -> SplitModel:
+        model = make(shape, num_classes) if options is None else make(shape, num_classes, registered_options)
         try:
-            return split_for(made, shape)
+            return _split_for(model, shape)
         except (TypeError, AttributeError):
-            raise InputError(f"model {name!r} is a {type(made).__name__}; make an nn.Module or a list") from None
+            raise InputError(f"model {name!r} is a {type(model).__name__}; make an nn.Module or a list") from None
 
-    plugins.register_name("model", MODELS, name, Recipe(units, NORMS, any_shape=True, own=True), options)
+    plugins.register_name("model", MODELS, name, Recipe(units, NORMS, any_shape=True, registered=True), options)
 
 
-def split_for(made: Any, shape: Shape) -> SplitModel:
-    """What a function of the user's made, as a SplitModel for samples of this shape. Samples are floats, or tokens
+def _split_for(model: Any, shape: Shape) -> SplitModel:
+    """The model that a user's function returned, as a SplitModel for samples of this shape. Samples are floats, or tokens
     where the module has an embedding and takes no floats. Modules in order keep their order."""
-    if not isinstance(made, nn.Module) or isinstance(made, nn.Sequential | SplitModel):
-        return split(made)
-    device = next(made.parameters(), torch.zeros(0)).device
+    if not isinstance(model, nn.Module) or isinstance(model, nn.Sequential | SplitModel):
+        return split(model)
+    device = next(model.parameters(), torch.zeros(0)).device
     floats, tokens = (torch.zeros(2, *shape, device=device, dtype=dtype) for dtype in (None, torch.int64))
-    if not any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in made.modules()):
-        return split(made, floats)
+    if not any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules()):
+        return split(model, floats)
     try:
-        return split(made, floats)
+        return split(model, floats)
     except InputError:
-        return split(made, tokens)
+        return split(model, tokens)
 
 
 def _takes_two(make: Callable[..., Any]) -> bool:
@@ -123,12 +123,12 @@ def _takes_two(make: Callable[..., Any]) -> bool:
 
 
 def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
-    """The model that a function of the user's makes, called with nothing or with the input's shape and the number of classes.
-    First weights are drawn from seed 0."""
+    """The model that a user's function returns. It is called without arguments, or with the input's shape and the number of
+    classes. First weights are drawn from seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        made = make() if not _takes_two(make) else make(shape, num_classes)
-    return _with_norm(split_for(made, shape), known("norm", norm, NORMS))
+        model = make() if not _takes_two(make) else make(shape, num_classes)
+    return _with_norm(_split_for(model, shape), known("norm", norm, NORMS))
 
 
 def build(
@@ -159,18 +159,20 @@ def build(
     if not 0 <= dropout < 1:
         raise InputError(f"dropout is {dropout}; choose a number from 0 up to, not including, 1")
     if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not recipe.any_shape):
-        wanted = "numbers of at least 1" if recipe.any_shape else "channels, height and width, each at least 1"
-        raise InputError(f"input_shape is {tuple(input_shape)}; give {name} {wanted}, or choose another model")
+        allowed = "numbers of at least 1" if recipe.any_shape else "channels, height and width, each at least 1"
+        raise InputError(f"input_shape is {tuple(input_shape)}; give {name} {allowed}, or choose another model")
     if num_classes < 1:
         raise InputError(f"num_classes is {num_classes}; a classifier needs at least 1")
 
-    more = {"own": plugins.default_options(name) if options is None else options} if recipe.own else {}
-    more |= {"options": options} if recipe.has_options else {}
-    more |= {"path": recipe.path} if recipe.path is not None else {}
+    extra_arguments: dict[str, Any] = {}
+    if recipe.registered:
+        extra_arguments["registered_options"] = plugins.default_options(name) if options is None else options
+    extra_arguments |= {"options": options} if recipe.has_options else {}
+    extra_arguments |= {"path": recipe.path} if recipe.path is not None else {}
 
     def make(shape: Shape, device: str) -> SplitModel:
         with torch.device(device):  # whatever the default device, since each has a generator of its own
-            return _with_norm(recipe.make(shape, num_classes, stem=stem, dropout=dropout, **more), norm)
+            return _with_norm(recipe.make(shape, num_classes, stem=stem, dropout=dropout, **extra_arguments), norm)
 
     def misfit(shape: Shape) -> str | None:
         """Why images of this shape do not pass, tried on tensors without data; None if they do."""

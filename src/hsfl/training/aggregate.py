@@ -7,6 +7,9 @@ Floating-point sums change with their order, and so would a model trained by sev
 weight and value is rounded once, to the grid of its unit, and counted in whole multiples of the grid as a 64-bit
 integer: integer sums are exact. The grid is a power of two that follows from the model at the start of the round, so
 all workers and servers have the same.
+
+Integer buffers (BatchNorm's counters) are rounded twice: `_add_rounded_integer_buffers` rounds weight times value where the weight is a
+fraction, and `_write_rounded_integer_mean` rounds the mean to whole numbers.
 """
 
 import math
@@ -20,12 +23,12 @@ from torch import Tensor
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 
-CHUNK = 1 << 18  # numbers that are added at once; whole vectors take four to seven times as long
+CHUNK = 1 << 18  # numbers that are added at once; adding whole vectors takes four to seven times as long
 GROWTH_BITS = 12  # a round may multiply a unit's largest number by 2 to this power
 SUM_BITS = 62  # of a sum; an int64 holds 63 and a sign
 WEIGHT_BITS = 20  # weights are multiples of 2 ** -20, so that their sums are exact, too
-COUNTED = 2**53  # up to here a sum of integers (BatchNorm's counters) is divided exactly
-ROUNDER = 1.5 * 2.0**52  # a double near it counts in ones: what is added is rounded, and lies in the lowest bits
+EXACT_INTEGERS = 2**53  # up to here a sum of integers (BatchNorm's counters) is divided exactly
+ROUNDER = 1.5 * 2.0**52  # doubles near it are whole numbers: what is added to it is rounded, into its lowest bits
 ROUNDER_BITS = np.float64(ROUNDER).view(np.int64)
 NEAR = 0.99 * 2.0**51  # how far from ROUNDER that holds
 
@@ -47,10 +50,10 @@ class PartialSum:
     def zero(
         cls, before: UnitState, most_weight: float, *after: UnitState, memory: UnitState | None = None
     ) -> "PartialSum":
-        """An empty sum for clients that start from `before` and weigh at most `most_weight` together.
+        """An empty sum for clients that start from the state `before` and together weigh at most `most_weight`.
 
-        after: states of the units that follow, where they lie in memory of their own. memory: what `sum_memory` gave, to be
-        used again; by default the sum gets memory of its own.
+        after: states of the units that follow, where these are separate in memory. memory: what `sum_memory` gave, to be
+        used again; by default the sum gets new memory.
         """
         stop = after[-1].stop if after else before.stop
         if memory is None:
@@ -59,38 +62,39 @@ class PartialSum:
             total = memory[before.start : stop]
             total.floats.zero_()
             total.ints.zero_()
-        largest = tuple(most for state in (before, *after) for most in most_after(state))
-        bits = tuple(SUM_BITS - math.ceil(math.log2(most * max(most_weight, 1.0))) for most in largest)
+        largest = tuple(number for state in (before, *after) for number in most_after(state))
+        bits = tuple(SUM_BITS - math.ceil(math.log2(number * max(most_weight, 1.0))) for number in largest)
         return cls(total, torch.zeros(stop - before.start, dtype=torch.float64), bits, largest)
 
     def __getitem__(self, units: slice) -> "PartialSum":
         first = self.total.start
         if (units.start, units.stop) == (first, self.total.stop):
             return self
-        mine = slice(units.start - first, units.stop - first)
-        return PartialSum(self.total[units], self.weight[mine], self.bits[mine], self.largest[mine])
+        positions = slice(units.start - first, units.stop - first)
+        return PartialSum(self.total[units], self.weight[positions], self.bits[positions], self.largest[positions])
 
     def add(self, state: UnitState, weight: float) -> None:
         """Add one client's state, whose units are some of this sum's. weight: the client's number of samples."""
-        mine, weight = self[state.start : state.stop], math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
-        peak = check_growth(state, mine.largest)
+        section = self[state.start : state.stop]
+        weight = math.ldexp(round(math.ldexp(weight, WEIGHT_BITS)), -WEIGHT_BITS)
+        peak = check_growth(state, section.largest)
         starts = state.layout.float_starts
         ends = [starts[unit + 1] - starts[state.start] for unit in range(state.start, state.stop)]
-        _add(mine.total.floats, state.floats, [math.ldexp(weight, bits) for bits in mine.bits], ends, peak)
+        scales = [math.ldexp(weight, bits) for bits in section.bits]
+        _add_rounded_floats(section.total.floats, state.floats, scales, ends, peak)
         if len(state.ints):
-            most_weight = (
-                math.ldexp(1.0, SUM_BITS - mine.bits[0]) / mine.largest[0]
-            )  # the weight of all clients of the round, or up to twice that
-            _add_ints(mine.total.ints, state.ints, weight, COUNTED / most_weight)
-        mine.weight.add_(weight)
+            # The weight of all clients of the round, or up to twice that.
+            most_weight = math.ldexp(1.0, SUM_BITS - section.bits[0]) / section.largest[0]
+            _add_rounded_integer_buffers(section.total.ints, state.ints, weight, EXACT_INTEGERS / most_weight)
+        section.weight.add_(weight)
 
     def merge(self, other: "PartialSum") -> None:
         """Add the sum of another server, or of another part of the round, over some of our units."""
-        mine = self[other.total.start : other.total.stop]
-        assert mine.bits == other.bits, "sums of rounds that began differently"
-        mine.total.floats.add_(other.total.floats)
-        mine.total.ints.add_(other.total.ints)
-        mine.weight.add_(other.weight)
+        section = self[other.total.start : other.total.stop]
+        assert section.bits == other.bits, "sums of rounds that began differently"
+        section.total.floats.add_(other.total.floats)
+        section.total.ints.add_(other.total.ints)
+        section.weight.add_(other.weight)
 
     def copy_(self, other: "PartialSum") -> None:
         """Take over the numbers of another sum over the same units."""
@@ -112,10 +116,10 @@ class PartialSum:
         for unit, bits, largest, weight in zip(units, self.bits, self.largest, self.weight.tolist()):
             assert math.ldexp(weight * largest, bits) < 2.0**63, "clients weigh more than the sum was made for"
             if weight > 0:
-                mine, out = self.total[unit : unit + 1], after[unit : unit + 1]
-                for theirs, numbers in zip(out.floats.split(CHUNK), mine.floats.split(CHUNK)):
-                    theirs.copy_(numbers.double() / math.ldexp(weight, bits))
-                out.ints.copy_((mine.ints.double() / weight).round())
+                unit_sum, unit_mean = self.total[unit : unit + 1], after[unit : unit + 1]
+                for chunk, numbers in zip(unit_mean.floats.split(CHUNK), unit_sum.floats.split(CHUNK)):
+                    chunk.copy_(numbers.double() / math.ldexp(weight, bits))
+                _write_rounded_integer_mean(unit_mean.ints, unit_sum.ints, weight)
 
     @property
     def num_bytes(self) -> int:
@@ -139,22 +143,22 @@ def most_after(before: UnitState) -> tuple[float, ...]:
     return tuple(max(1.0, number) * 2.0**GROWTH_BITS for number in numbers)
 
 
-def check_growth(state: UnitState, most: Sequence[float]) -> float:
+def check_growth(state: UnitState, bounds: Sequence[float]) -> float:
     """Refuse a state that holds NaN or a number too large for a sum, so that no sum ever overflows; returns its largest absolute
     value.
 
-    most: the largest number that each unit of the state may hold.
+    bounds: the largest number that each unit of the state may hold.
     """
     if not len(state.floats):
         return 0.0
     low, high = torch.aminmax(state.floats)
     peak = max(-low.item(), high.item())
-    if peak <= min(most):
+    if peak <= min(bounds):
         return peak  # one look at all units together; NaN is not less than anything
-    for unit, largest, found in zip(range(state.start, state.stop), most, _largest(state)):
-        if not found <= largest:
-            grown = "is no number" if math.isnan(found) else f"has grown to {found:.3g} within a round"
-            raise Diverged(f"a weight of unit {unit + 1} {grown}; lower train.lr, or normalise the data")
+    for unit, bound, largest in zip(range(state.start, state.stop), bounds, _largest(state)):
+        if not largest <= bound:
+            growth_note = "is no number" if math.isnan(largest) else f"has grown to {largest:.3g} within a round"
+            raise Diverged(f"a weight of unit {unit + 1} {growth_note}; lower train.lr, or normalise the data")
     return peak
 
 
@@ -165,50 +169,57 @@ def _largest(state: UnitState) -> list[float]:
     return torch.stack([torch.maximum(-low, high) for low, high in ranges]).tolist() if ranges else []
 
 
-def _add(total: Tensor, part: Tensor, scales: Sequence[float], ends: Sequence[int], peak: float) -> None:
-    """total += part times the scale of its unit, rounded, in pieces that stay in the cache. ends: where each unit ends. peak: the
-    largest absolute value of the part."""
-    stretches, part = _stretches(scales, ends), part.detach()
+def _add_rounded_floats(
+    total: Tensor, numbers: Tensor, scales: Sequence[float], ends: Sequence[int], peak: float
+) -> None:
+    """total += numbers times the scale of their unit, rounded, in chunks that stay in the cache. ends: where each unit ends. peak: the
+    largest absolute value of the numbers."""
+    stretches, numbers = _stretches(scales, ends), numbers.detach()
     near = total.device.type == "cpu" and peak * max(scales, default=0.0) < NEAR
     for begin in range(0, len(total), CHUNK):
         end = min(begin + CHUNK, len(total))
-        wide = part[begin:end].to(total.device, torch.float64, copy=True)
+        wide = numbers[begin:end].to(total.device, torch.float64, copy=True)
         for first, last, scale in stretches:
             if max(first, begin) < min(last, end):
                 wide[max(first - begin, 0) : last - begin].mul_(scale)
         if near:
-            _count(total[begin:end], wide)
+            _add_rounded_floats_fast(total[begin:end], wide)
         else:
             total[begin:end].add_(wide.round_().long())
 
 
-def _count(total: Tensor, wide: Tensor) -> None:
+def _add_rounded_floats_fast(total: Tensor, wide: Tensor) -> None:
     """total += wide, rounded, for numbers up to NEAR: twice as fast as torch's rounding, conversion and sum, to the same bits."""
-    whole, mine = wide.add_(ROUNDER).numpy().view(np.int64), total.numpy()
+    whole, sums = wide.add_(ROUNDER).numpy().view(np.int64), total.numpy()
     whole -= ROUNDER_BITS
-    mine += whole
+    sums += whole
 
 
 def _stretches(scales: Sequence[float], ends: Sequence[int]) -> list[tuple[int, int, float]]:
     """(begin, end, scale) of neighbouring units that have one scale, as most have."""
-    found: list[tuple[int, int, float]] = []
+    stretches: list[tuple[int, int, float]] = []
     for first, last, scale in zip([0, *ends], ends, scales):
-        if found and found[-1][2] == scale:
-            first = found.pop()[0]
-        found.append((first, last, scale))
-    return found
+        if stretches and stretches[-1][2] == scale:
+            first = stretches.pop()[0]
+        stretches.append((first, last, scale))
+    return stretches
 
 
-def _add_ints(total: Tensor, part: Tensor, weight: float, most: float) -> None:
-    """total += weight times part, rounded. most: the largest integer whose sum over the round is still divided exactly."""
-    largest = max(abs(int(end)) for end in torch.aminmax(part))
-    if largest > most:
+def _add_rounded_integer_buffers(total: Tensor, integers: Tensor, weight: float, bound: float) -> None:
+    """total += weight times integers, rounded. bound: the largest integer whose sum over the round is still divided exactly."""
+    largest = max(abs(int(end)) for end in torch.aminmax(integers))
+    if largest > bound:
         raise InputError(
             f"the model has integers of up to {largest:,}, which cannot be averaged to the digit; register a buffer that need not "
             "travel with persistent=False"
         )
-    part = part.to(total.device)
+    integers = integers.to(total.device)
     if weight.is_integer():
-        total.add_(part, alpha=int(weight))
+        total.add_(integers, alpha=int(weight))
     else:
-        total.add_((part.double() * weight).round_().long())
+        total.add_((integers.double() * weight).round_().long())
+
+
+def _write_rounded_integer_mean(mean: Tensor, total: Tensor, weight: float) -> None:
+    """mean = total / weight, rounded to whole numbers."""
+    mean.copy_((total.double() / weight).round())

@@ -1,6 +1,7 @@
-"""Every client's batches. They depend on (seed, client, pass over its samples, step of the pass) and on nothing else.
+"""The batches of every client. They depend on (seed, client, pass over the client's samples, step of the pass) and on nothing else.
 
-`hsfl.data.passes` says which batches of which passes belong to a round. So HSFL, FL and SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
+`hsfl.data.passes` says how many steps a client makes in a round, and which batches of which passes these are. So HSFL, FL and
+SplitFed V1 see the same samples in the same order, and no framework has luckier batches than another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from hsfl.training.step import StepKey
 
 
 def pass_positions(num_samples: int, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """One pass: the positions 0 to num_samples - 1 in random order, as an array for each batch (`passes.batches_of_pass`)."""
+    """One pass: the positions 0 to num_samples - 1 in random order, as an array for each batch (`hsfl.data.passes.batches_of_pass`)."""
     order = rng.permutation(num_samples)
     return np.split(order, [batch_size * batch for batch in range(1, int(batches_of_pass(num_samples, batch_size)))])
 
@@ -39,9 +40,8 @@ class Images:
 
     x: Tensor  # uint8 [n, C, H, W], floats [n, ...], or tokens int64 [n, T]
     y: Tensor  # of classes int64 [n], of labels or numbers floats [n, L], of tokens int64 [n, T]
-    mean: tuple[
-        float, ...
-    ]  # of pixels in 0..1, per channel; of floats, per place in their first axis; empty: nothing is normalised
+    # Of pixels in 0..1, per channel; of floats, per place in their first axis. Empty: nothing is normalised.
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     dtype: torch.dtype = torch.float32
 
@@ -59,8 +59,8 @@ class Images:
         scale = [1 / (whole * s) for s in self.std]
         shift = [-m / s for m, s in zip(self.mean, self.std)]
         columns = torch.tensor([scale, shift], dtype=self.dtype, device=self.x.device)
-        others = (1,) * (self.x.ndim - 2)
-        return columns[0].view(-1, *others), columns[1].view(-1, *others)
+        trailing = (1,) * (self.x.ndim - 2)
+        return columns[0].view(-1, *trailing), columns[1].view(-1, *trailing)
 
     def floats(self, x: Tensor) -> Tensor:
         """Normalised floats: (bytes / 255 - mean) / std, or (numbers - mean) / std. Tokens stay as they are. Always a copy, since a
@@ -79,9 +79,9 @@ def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
         return x
     small = x.new_empty(*x.shape[:2], *size)
     for start in range(0, len(x), chunk):
-        part = x[start : start + chunk].float()
-        part = F.interpolate(part, size, mode="bilinear", antialias=True, align_corners=False)
-        small[start : start + chunk] = part.round_().clamp_(0, 255)
+        pixels = x[start : start + chunk].float()
+        pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+        small[start : start + chunk] = pixels.round_().clamp_(0, 255)
     return small
 
 
@@ -107,8 +107,8 @@ class Feed:
         """How many samples each client holds, [K]."""
         return sizes_of(self.indices)
 
-    def plan(self, client: int, round_index: int, batch_size: int, epochs: float) -> list[PlannedBatch]:
-        """A client's batches of a round (0, 1, ...), in order."""
+    def batches_of_round(self, client: int, round_index: int, batch_size: int, epochs: float) -> list[PlannedBatch]:
+        """The batches on which a client trains in a round (0, 1, ...), in order: one for each step."""
         steps = RoundSteps(self.num_samples(client), batch_size, epochs, round_index)
         batches, passes = [], dict[int, list[np.ndarray]]()
         for step in range(steps.count):
@@ -124,11 +124,11 @@ class Feed:
         """Normalised, augmented samples [b, ...] and their targets, as `Images` has them."""
         key = planned.key
         self.on_batch(key.client, len(planned.indices))
-        where = torch.from_numpy(planned.indices).to(self.images.y.device)
-        x = self.images.x[where]
+        indices = torch.from_numpy(planned.indices).to(self.images.y.device)
+        x = self.images.x[indices]
         if self.augment != "none":
             x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", key.client, key.pass_index, key.step))
-        return self.images.floats(x), self.images.y[where]
+        return self.images.floats(x), self.images.y[indices]
 
 
 @dataclass(frozen=True)
@@ -146,5 +146,5 @@ class ClientData:
 
     def batches(self, round_index: int) -> Iterator[tuple[Tensor, Tensor, StepKey]]:
         """Samples, targets and name of every step of a round. round_index: 0, 1, ..."""
-        for planned in self.feed.plan(self.client, round_index, self.batch_size, self.epochs):
+        for planned in self.feed.batches_of_round(self.client, round_index, self.batch_size, self.epochs):
             yield *self.feed.batch(planned), planned.key

@@ -56,9 +56,9 @@ def tally(
     goal: Goal = CLASSIFY,
 ) -> Tally:
     """Loss and sums of a model, which is in evaluation mode, on one batch. batch: its number (0, 1, ...)."""
-    here = slice(batch * batch_size, (batch + 1) * batch_size)
-    y = images.y[here]
-    return tally_output(model(images.floats(images.x[here])), y, num_outputs, goal)
+    rows = slice(batch * batch_size, (batch + 1) * batch_size)
+    y = images.y[rows]
+    return tally_output(model(images.floats(images.x[rows])), y, num_outputs, goal)
 
 
 @torch.inference_mode()
@@ -68,7 +68,7 @@ def tally_output(output: Tensor, y: Tensor, num_outputs: int, goal: Goal = CLASS
 
 
 def merged(tallies: Sequence[Tally]) -> Tally:
-    """One tally of several batches. A batch's loss is a float32 number and the sum a float64, which has room for all their digits."""
+    """One tally of several batches. Losses of batches are float32 numbers and their sum is a float64, which has room for all digits."""
     sums = tuple(sum(column) for column in zip(*(t.sums for t in tallies)))
     return Tally(sum(t.loss for t in tallies), sum(t.num_samples for t in tallies), sums)
 

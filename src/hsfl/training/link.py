@@ -44,9 +44,10 @@ class Link:
         return self.arrive(route, load)
 
     def arrive(self, route: str, load: Load) -> Load:
-        """The load as it comes out at the other end: unchanged here, but that a tensor has no gaps in memory; a codec or a wire takes this place.
+        """The load as it comes out at the other end. Here it is unchanged, except that a tensor gets no gaps in memory; a codec or a
+        wire would change it in this function.
 
-        Called alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round, and is used in the next.
+        Call this alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round and is used in the next.
         """
         return dense(load) if isinstance(load, Tensor) and not load.is_contiguous() else load
 
@@ -61,7 +62,7 @@ class Losses:
     def __init__(self) -> None:
         self.steps: list[tuple[Tensor, int]] = []  # losses on another device that were not read yet, with their samples
         self.total: float | None = None  # of the steps that were added here, in their order
-        self.parts: list[float] = []  # totals of merged parts
+        self.parts: list[float] = []  # the totals of other parts of the round, which were merged
         self.num_samples = 0
 
     def add(self, loss: Tensor, num_samples: int) -> None:
@@ -77,7 +78,7 @@ class Losses:
         self.num_samples += other.num_samples
 
     def read(self) -> None:
-        """Make one part of each total: nothing but plain numbers is left."""
+        """Turn everything into plain numbers, which can be sent to another process."""
         self.parts, self.total = self.totals, None
 
     def _read(self) -> None:

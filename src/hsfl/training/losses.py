@@ -18,7 +18,7 @@ from hsfl.tasks import DEFAULT, LearningTask, Metric, find_task
 MOST_NATS = 600.0  # beyond it a perplexity is no number that a record holds
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """The cross-entropy of classes, the mean over the batch; of tokens, the mean over all tokens."""
     return (
         F.cross_entropy(output.flatten(0, -2), target.flatten()) if target.ndim > 1 else F.cross_entropy(output, target)
@@ -26,7 +26,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": cross_entropy,
+    "cross_entropy": _cross_entropy,
     "bce": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
     "mae": F.l1_loss,
@@ -51,7 +51,7 @@ class Goal:
         loss = self.loss or self.row.loss
         if isinstance(loss, str):
             return FUNCTIONS[loss](output, target)
-        return checked_loss(self.task, loss(output, target))
+        return _checked_loss(self.task, loss(output, target))
 
     def total(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss summed over the samples of a batch."""
@@ -61,39 +61,39 @@ class Goal:
 
     def sums(self, output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
         """The sums that the metrics need of a batch; sums of several batches are added."""
-        own = [metric for metric in self.row.metrics if metric.function is not None]
+        plugin_metrics = [metric for metric in self.row.metrics if metric.function is not None]
         return (
             *_SUMS[self.row.targets](output, target, num_outputs),
-            *(_own_sum(self.task, metric, output, target) for metric in own),
+            *(_plugin_metric_sum(self.task, metric, output, target) for metric in plugin_metrics),
         )
 
     def metrics(self, sums: Sequence[float], num_samples: int) -> dict[str, float]:
         """The metrics by name, in the task's order, from sums over all batches. Classification has fields of its own (`Quality`)."""
-        own = [metric.name for metric in self.row.metrics if metric.function is not None]
-        split = len(sums) - len(own)
-        found = {name: value / num_samples for name, value in zip(own, sums[split:])}
-        found |= _METRICS[self.row.targets](sums[:split], num_samples)
-        return {metric.name: found[metric.name] for metric in self.row.metrics if metric.name in found}
+        plugin_names = [metric.name for metric in self.row.metrics if metric.function is not None]
+        num_task_sums = len(sums) - len(plugin_names)
+        values = {name: value / num_samples for name, value in zip(plugin_names, sums[num_task_sums:])}
+        values |= _METRICS[self.row.targets](sums[:num_task_sums], num_samples)
+        return {metric.name: values[metric.name] for metric in self.row.metrics if metric.name in values}
 
 
 CLASSIFY = Goal()
 
 
-def checked_loss(task: str, loss: object) -> Tensor:
-    """What a plugin's loss gave, or an error that says what it should give."""
+def _checked_loss(task: str, loss: object) -> Tensor:
+    """The value of a plugin's loss; refuses what is no single float."""
     if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.is_floating_point():
-        what = (
+        kind = (
             f"a tensor of {tuple(loss.shape)} ({loss.dtype})"
             if isinstance(loss, Tensor)
             else f"a {type(loss).__name__}"
         )
         raise InputError(
-            f"the loss of task {task!r} gives {what}; give the mean over the batch, one float: loss.mean()"
+            f"the loss of task {task!r} gives {kind}; give the mean over the batch, one float: loss.mean()"
         )
     return loss
 
 
-def _own_sum(task: str, metric: Metric, output: Tensor, target: Tensor) -> float:
+def _plugin_metric_sum(task: str, metric: Metric, output: Tensor, target: Tensor) -> float:
     assert metric.function is not None
     value = metric.function(output, target)
     if not isinstance(value, Tensor) or value.shape != (len(target),):
@@ -107,14 +107,15 @@ def _own_sum(task: str, metric: Metric, output: Tensor, target: Tensor) -> float
 def _class_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
     """Hits of each class, then samples of each class."""
     hits = target[output.argmax(dim=1) == target]
-    both = [torch.bincount(some.cpu(), minlength=num_outputs).tolist() for some in (hits, target)]
-    return (*both[0], *both[1])
+    counts = [torch.bincount(classes.cpu(), minlength=num_outputs).tolist() for classes in (hits, target)]
+    return (*counts[0], *counts[1])
 
 
 def _label_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
     """Labels rightly and wrongly given, labels missed, and samples without any mistake."""
-    said, true = output > 0, target > 0.5
-    counts = ((said & true).sum(), (said & ~true).sum(), (~said & true).sum(), (said == true).all(dim=1).sum())
+    predicted, true = output > 0, target > 0.5
+    right, wrong, missed = (predicted & true).sum(), (predicted & ~true).sum(), (~predicted & true).sum()
+    counts = (right, wrong, missed, (predicted == true).all(dim=1).sum())
     return tuple(int(count) for count in counts)
 
 
@@ -134,27 +135,27 @@ def _token_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float
 
 def _label_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
     right, wrong, missed, exact = sums
-    of = 2 * right + wrong + missed
-    return {"micro_f1": 2 * right / of if of else 1.0, "exact_match": exact / num_samples}
+    denominator = 2 * right + wrong + missed
+    return {"micro_f1": 2 * right / denominator if denominator else 1.0, "exact_match": exact / num_samples}
 
 
 def _number_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
     columns = [sums[place : place + 4] for place in range(0, len(sums), 4)]
     spreads = [squares - total**2 / num_samples for _, _, total, squares in columns]
     explained = [1 - column[1] / spread for column, spread in zip(columns, spreads) if spread > 0]
-    found = {
+    metrics = {
         "mean_absolute_error": sum(column[0] for column in columns) / (num_samples * len(columns)),
         "mean_squared_error": sum(column[1] for column in columns) / (num_samples * len(columns)),
     }
-    return found | ({"r2": sum(explained) / len(explained)} if explained else {})  # constant targets have no r2
+    return metrics | ({"r2": sum(explained) / len(explained)} if explained else {})  # constant targets have no r2
 
 
 def _token_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
     nats, num_tokens, hits = sums
-    each = nats / num_tokens
+    nats_per_token = nats / num_tokens
     return {
-        "perplexity": math.exp(min(each, MOST_NATS)) if math.isfinite(each) else math.nan,
-        "bits_per_token": each / math.log(2),
+        "perplexity": math.exp(min(nats_per_token, MOST_NATS)) if math.isfinite(nats_per_token) else math.nan,
+        "bits_per_token": nats_per_token / math.log(2),
         "token_accuracy": hits / num_tokens,
     }
 

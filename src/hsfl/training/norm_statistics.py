@@ -32,7 +32,7 @@ from hsfl.training.link import LinkBytes
 
 Array = np.ndarray
 REST_BITS = 41  # the rest of a product is counted in multiples of 2 to the minus this power
-MOST = 2.0**45  # of one product, so that 2 ** 17 batches never overflow a sum
+LARGEST_PRODUCT = 2.0**45  # of weight and moment, so that 2 ** 17 batches never overflow a sum
 NUM_BYTES = 8  # of an integer on a link
 
 
@@ -96,7 +96,7 @@ class Moments:
     stop: int
     sums: Array  # int64 [4, C]: whole numbers and rests, of weight x deviation and of weight x squared deviation
     weights: (
-        Array  # int64 [2, L]: weights in multiples of 2 ** -WEIGHT_BITS, and how many values of a channel were counted
+        Array  # int64 [2, L]: weights in multiples of 2 ** -WEIGHT_BITS; and how many values of a channel were counted
     )
 
     @classmethod
@@ -119,17 +119,17 @@ class Moments:
 
     def merge(self, other: "Moments") -> None:
         """Add the moments of another server, or of other clients, over some of our units."""
-        mine = self[other.start : other.stop]
-        mine.sums[...] += other.sums
-        mine.weights[...] += other.weights
+        section = self[other.start : other.stop]
+        section.sums[...] += other.sums
+        section.weights[...] += other.weights
 
     def add(self, layer: int, channels: slice, mean: Array, variance: Array, weight: float, num_values: int) -> None:
-        """Add what one layer saw of one batch. layer, channels: the layer's place among all. mean, variance: of each channel, the mean
-        about the running mean, the variance biased. num_values: of a channel in the batch."""
+        """Add what one layer saw of one batch. layer, channels: the layer's place among all. mean: of each channel, less the running
+        mean. variance: of each channel, biased. num_values: of a channel in the batch."""
         counted = round(weight * 2.0**WEIGHT_BITS)
         weight = counted / 2.0**WEIGHT_BITS
         for row, values in ((0, weight * mean), (2, weight * (variance + mean * mean))):
-            if not (np.abs(values) <= MOST).all():
+            if not (np.abs(values) <= LARGEST_PRODUCT).all():
                 raise Diverged(
                     f"the inputs of BatchNorm layer {layer + 1} are too large to be pooled, or no numbers; lower train.lr, or "
                     "normalise the data"
@@ -198,12 +198,12 @@ class NormBatches:
         """Each batch, augmented as in training, and its part of all samples that the client sends."""
         feed, positions = self.feed, self.positions
         seen = sum(map(len, positions))
-        for step, where in enumerate(positions):
-            x = feed.images.x[torch.from_numpy(feed.indices[self.client][where]).to(feed.images.y.device)]
+        for step, batch_positions in enumerate(positions):
+            x = feed.images.x[torch.from_numpy(feed.indices[self.client][batch_positions]).to(feed.images.y.device)]
             if feed.augment != "none":
                 key = ("norm statistics augment", self.client, self.round_index, step)
                 x = AUGMENTATIONS[feed.augment](x, stream(feed.seed, *key))
-            yield feed.images.floats(x), len(where) / seen
+            yield feed.images.floats(x), len(batch_positions) / seen
 
 
 def num_seen(num_samples: int, batch_size: int, count: int) -> int:
@@ -234,7 +234,7 @@ class Estimator:
             assert layer.running_mean is not None
             shift, channels = _array(layer.running_mean), slice(ends[number], ends[number + 1])
             layer.training, layer.track_running_stats = True, False  # batch statistics, and no buffer is written
-            self.handles.append(layer.register_forward_pre_hook(partial(self._see, number, channels, shift)))
+            self.handles.append(layer.register_forward_pre_hook(partial(self._record_moments, number, channels, shift)))
         return self
 
     def __exit__(
@@ -254,7 +254,9 @@ class Estimator:
             x = unit(x)
         return x
 
-    def _see(self, number: int, channels: slice, shift: Array, layer: nn.Module, inputs: Sequence[Tensor]) -> None:
+    def _record_moments(
+        self, number: int, channels: slice, shift: Array, layer: nn.Module, inputs: Sequence[Tensor]
+    ) -> None:
         x = inputs[0].detach()
         wide = (x.cpu() if x.device.type == "mps" else x).double()
         variance, mean = torch.var_mean(wide, [axis for axis in range(x.ndim) if axis != 1], correction=0)

@@ -24,7 +24,8 @@ class Memory:
         self.starts = list(accumulate((parameter.numel() for parameter in parameters), initial=0))
         self.vectors: list[Tensor] | None = None
 
-    def made(self) -> list[Tensor]:
+    def zeroed_vectors(self) -> list[Tensor]:
+        """The vectors, made of zeros at the first call."""
         if self.vectors is None:
             like = self.parameters[0]
             self.vectors = [torch.zeros(self.starts[-1], dtype=like.dtype, device=like.device) for _ in self.kinds]
@@ -34,11 +35,11 @@ class Memory:
         """For each kind of moment: views of the parameters `[first, last)`, in their shapes."""
         return [
             [vector[self.starts[i] : self.starts[i + 1]].view_as(self.parameters[i]) for i in range(first, last)]
-            for vector in self.made()
+            for vector in self.zeroed_vectors()
         ]
 
     def clear(self, first: int, last: int) -> None:
-        for vector in self.made():
+        for vector in self.zeroed_vectors():
             vector[self.starts[first] : self.starts[last]].zero_()
 
 

@@ -16,22 +16,22 @@ from hsfl.models.state import UnitState, joined_view
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.batches import ClientData
 from hsfl.training.link import Link, Losses
-from hsfl.training.step import Part, StepKey, client_backward, run_backward, whole_step
+from hsfl.training.step import Part, StepKey, apply_gradient_on_client, run_backward, whole_step
 
 
 class Session:
     """The main server's side of one client's round: a copy of the tail, trained on the client's smashed data."""
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
+    def __init__(self, tail: Part) -> None:
+        self.tail = tail
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): the loss on the labels `y`, and the gradient of the
-        smashed data, which is empty where it is not needed."""
+        """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): returns the loss on the labels `y`, and the gradient of the
+        smashed data, which returns to the client; it is empty where it is not needed."""
         smashed = smashed.detach().requires_grad_(need_gradient and smashed.is_floating_point())
-        loss = self.part.goal(self.part.forward(smashed, key), y)
+        loss = self.tail.goal(self.tail.forward(smashed, key), y)
         run_backward(loss)
-        self.part.update()
+        self.tail.update()
         gradient = smashed.grad if smashed.grad is not None else smashed.new_zeros(0)
         return loss.detach(), gradient
 
@@ -58,8 +58,8 @@ class Server:
     def commit(self, clients: Iterable[int]) -> None:
         """Add the sides of these clients, which both servers have. Sides of other clients are dropped at the end of the round."""
         for client in clients:
-            done = self.finished.pop(client)
-            self.total.add(done.state, done.weight)
+            side = self.finished.pop(client)
+            self.total.add(side.state, side.weight)
 
     def send(self, start: int, stop: int) -> PartialSum:
         """Our sum over the units `[start, stop)`, which both servers hold, for the other server."""
@@ -88,14 +88,14 @@ class MainServer(Server):
     One working copy serves one open session at a time.
     """
 
-    def __init__(self, state: UnitState, total: PartialSum, part: Part) -> None:
+    def __init__(self, state: UnitState, total: PartialSum, tail: Part) -> None:
         super().__init__(state, total)
-        self.part = part
+        self.tail = tail
 
     def open(self, cut: int, lr: float) -> Session:
         """Begin the session of the next client, with a fresh copy of the units `[cut, num_units)`."""
-        self.part.begin(self.state[cut : self.state.stop], lr)
-        return Session(self.part)
+        self.tail.begin(self.state[cut : self.state.stop], lr)
+        return Session(self.tail)
 
 
 def agree(main: MainServer, edge: EdgeServer) -> list[int]:
@@ -130,24 +130,24 @@ class Steps(Protocol):
 class Client:
     """A client: it holds its own data and the units `[0, cut)`."""
 
-    def __init__(self, data: ClientData, part: Part, num_units: int) -> None:
-        self.data, self.part, self.num_units = data, part, num_units
+    def __init__(self, data: ClientData, head: Part, num_units: int) -> None:
+        self.data, self.head, self.num_units = data, head, num_units
 
     def receive(self, head: UnitState, lr: float) -> None:
         """Take the head of the round, with an optimiser that remembers nothing."""
-        self.part.begin(head, lr)
+        self.head.begin(head, lr)
 
     def train(self, session: Steps, round_index: int, link: Link) -> tuple[UnitState, Losses]:
-        """All batches of the round, stages 1 and 2 of the paper; returns the trained head and the losses."""
-        losses, has_head, has_all = Losses(), self.part.stop > 0, self.part.stop == self.num_units
+        """Train on all batches of the round, stages 1 and 2 of the paper; returns the trained head and the losses."""
+        losses, has_head, has_all = Losses(), self.head.stop > 0, self.head.stop == self.num_units
         for x, y, key in self.data.batches(round_index):
             if has_all:
-                loss = whole_step(self.part, x, y, key)
+                loss = whole_step(self.head, x, y, key)
             else:
-                smashed = self.part.forward(x, key)
+                smashed = self.head.forward(x, key)
                 loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
                 gradient = link.carry("client_main_down", gradient)
                 if has_head:
-                    client_backward(self.part, smashed, gradient)
+                    apply_gradient_on_client(self.head, smashed, gradient)
             losses.add(loss, len(y))
-        return self.part.state, losses
+        return self.head.state, losses

@@ -1,4 +1,4 @@
-"""How fast this machine trains a model: all units of the model, step after step, for some seconds. And its memory."""
+"""How fast this machine trains a whole model, measured step after step for some seconds; and how much memory the machine has."""
 
 import os
 import statistics
@@ -54,26 +54,27 @@ def training_speed(
     num_classes: int,
     train: TrainConfig,
     seconds: float,
-    now: Callable[[], float] = time.perf_counter,
+    clock_s: Callable[[], float] = time.perf_counter,
 ) -> Speed:
     """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
 
-    input_shape: of one sample. now: the clock, in seconds.
+    input_shape: of one sample. clock_s: gives the time in seconds.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
-    part = Part(model, Layout.of(model), 0, model.num_units, train)
-    part.begin(read_state(model), train.lr)
+    whole_model = Part(model, Layout.of(model), 0, model.num_units, train)
+    whole_model.begin(read_state(model), train.lr)
     x, y = _any_batch(model, (train.batch_size, *input_shape), num_classes)
 
     def step_s(number: int) -> float:
-        began = now()
-        float(whole_step(part, x, y, StepKey(0, 0, 0, number)))  # the number is there when the device has done its work
-        return now() - began
+        began = clock_s()
+        loss = whole_step(whole_model, x, y, StepKey(0, 0, 0, number))
+        float(loss)  # the number is there when the device has done its work
+        return clock_s() - began
 
     for number in range(WARM_UP):
         step_s(number)
-    took_s, began = [step_s(WARM_UP)], now()
-    while len(took_s) < LEAST_STEPS or now() - began < seconds:
+    took_s, began = [step_s(WARM_UP)], clock_s()
+    while len(took_s) < LEAST_STEPS or clock_s() - began < seconds:
         took_s.append(step_s(WARM_UP + len(took_s)))
     low_s, median_s, high_s = statistics.quantiles(took_s, n=4)
     assert cost.memory_bits is not None, "measured"

@@ -22,9 +22,8 @@ from hsfl.rng import torch_seed
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.optimizer import MOMENTS, Memory, Optimizer
 
-DRAWING = (
-    threading.Lock()
-)  # torch has one generator for all threads: between seeding and drawing no other thread may draw
+# Torch has one generator for all threads: between seeding and drawing no other thread may draw.
+GENERATOR_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,10 @@ class Part:
         self.units, self._memory = bound_copy(model, layout, start, stop)
         self._draws = tuple(_draws(unit) for unit in self.units)
         modules = [module for unit in self.units for module in unit.modules()]
-        self._known = all(
-            _is_known(each) and not each._forward_pre_hooks and not each._forward_hooks for each in modules
+        self._all_known = all(
+            _is_known(module) and not module._forward_pre_hooks and not module._forward_hooks for module in modules
         )
-        self._keeps: set[tuple[int, int]] = set()  # stretches of units that leave their input as it is
+        self._input_safe: set[tuple[int, int]] = set()  # stretches of units that leave their input as it is
         self._views: dict[tuple[int, int], UnitState] = {}  # of the states of stretches of units
         self._moments = Memory(self.parameters(), MOMENTS[train.optimizer])
         self._optimizer: Optimizer | None = None
@@ -136,30 +135,30 @@ class Part:
             self._optimizers[start, stop] = Optimizer(self._moments, first, last, self.train) if first < last else None
         return self._optimizers[start, stop]
 
-    def _num_parameters_before(self, unit: int) -> int:
-        units = self.units[: unit - self._memory.start]
-        return sum(parameter.requires_grad for each in units for parameter in each.parameters())
+    def _num_parameters_before(self, end_unit: int) -> int:
+        units_before = self.units[: end_unit - self._memory.start]
+        return sum(parameter.requires_grad for unit in units_before for parameter in unit.parameters())
 
     def _anchor_of(self, state: UnitState) -> list[Tensor]:
         """The weights at the start of the round, in the order of `parameters`; FedProx pulls towards them."""
-        mine = {view.data_ptr(): name for name, view in self.state.named().items()}
+        name_at = {view.data_ptr(): name for name, view in self.state.named().items()}
         views = state.clone().named()
-        return [views[mine[parameter.data_ptr()]] for parameter in self.parameters()]
+        return [views[name_at[parameter.data_ptr()]] for parameter in self.parameters()]
 
     def forward(self, x: Tensor, key: StepKey) -> Tensor:
         """Run a batch through the units. On a client this is stage 1, i, Eq. (1)."""
         first, copied = self._memory.start, None
-        if x.is_leaf and x.requires_grad and (self.start, self.stop) not in self._keeps:
+        if x.is_leaf and x.requires_grad and (self.start, self.stop) not in self._input_safe:
             x = copied = x.clone()  # a unit may begin in place, and the smashed data must stay as they are
         for unit in range(self.start, self.stop):
             if self._draws[unit - first]:
-                with DRAWING:
+                with GENERATOR_LOCK:
                     torch.manual_seed(key.torch_seed(unit))
                     x = self.units[unit - first](x)
             else:
                 x = self.units[unit - first](x)
-        if copied is not None and copied._version == 0 and self._known:
-            self._keeps.add((self.start, self.stop))
+        if copied is not None and copied._version == 0 and self._all_known:
+            self._input_safe.add((self.start, self.stop))
         return x
 
     def update(self) -> None:
@@ -196,16 +195,17 @@ def run_backward(output: Tensor, gradient: Tensor | None = None) -> None:
     _engine_run_backward((output,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def client_backward(part: Part, smashed: Tensor, gradient: Tensor) -> None:
-    """Stage 2, iii: the client's backward pass and update, Eq. (5). Nothing happens if no weight of the head is trained."""
+def apply_gradient_on_client(head: Part, smashed: Tensor, gradient: Tensor) -> None:
+    """Stage 2, iii: the gradient of the smashed data has returned to the client, which runs its backward pass and updates its
+    head, Eq. (5). Nothing happens if no weight of the head is trained."""
     if smashed.requires_grad:
         run_backward(smashed, gradient)
-        part.update()
+        head.update()
 
 
-def whole_step(part: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
+def whole_step(model: Part, x: Tensor, y: Tensor, key: StepKey) -> Tensor:
     """One step of a party that holds the whole model: a client whose cut is num_units, or the server of CL. Returns the loss."""
-    loss = part.goal(part.forward(x, key), y)
+    loss = model.goal(model.forward(x, key), y)
     run_backward(loss)
-    part.update()
+    model.update()
     return loss.detach()

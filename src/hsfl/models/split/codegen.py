@@ -1,12 +1,11 @@
-"""Stretches of a graph written as the code of units.
+"""The code of units: a stretch of a module's graph becomes plain Python over the module's own tensors.
 
-A unit that is a stretch of a module's graph: plain code over the module's own tensors, once for training and once for evaluation.
+A unit (`GraphUnit`) has its code twice, once for training and once for evaluation. `Writer` writes the code of the operations
+between two cuts. The functions that the written code calls (`unit_tensor`, `pack_pieces`, `unpack_pieces`, `laid_out`) stand here, too.
 
 What crosses a cut is one tensor whose first dimension counts samples. Several tensors, or one with the samples in
-another dimension, are packed into such a tensor.
-
-A packed message is `[batch, numbers]` in the type of the first piece. Side tensors (an attention mask) travel in it as floats, so
-that every link counts them; whole numbers are exact up to 2 ** 24.
+another dimension, are packed into a `Message` `[batch, numbers]` in the type of the first piece. Side tensors (an attention mask)
+travel in it as floats, so that every link counts them; whole numbers are exact up to 2 ** 24.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from hsfl.models.split.cut_points import Crossing, Flow, draws
 Function = Callable[[None, nn.Module, Tensor], Tensor]
 
 
+# --- a unit and its code
 @dataclass(frozen=True)
 class Code:
     """The forward pass of a unit in one mode, as text, so that a unit can be sent to another process."""
@@ -37,16 +37,16 @@ class Code:
 
 
 @cache
-def compiled_function(code: Code) -> Function:
+def _compiled_function(code: Code) -> Function:
     """The function that the text defines."""
-    space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "NoneType": type(None)}
-    for name, module, inner in code.names:
-        found: Any = import_module(module)
-        for word in inner.split(".") if inner else ():
-            found = getattr(found, word)
-        space[name] = found
-    exec(compile(code.source, "<unit of a split module>", "exec"), space)
-    return space["forward"]
+    namespace: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "NoneType": type(None)}
+    for name, module, dotted_name in code.names:
+        value: Any = import_module(module)
+        for attribute in dotted_name.split(".") if dotted_name else ():
+            value = getattr(value, attribute)
+        namespace[name] = value
+    exec(compile(code.source, "<unit of a split module>", "exec"), namespace)
+    return namespace["forward"]
 
 
 class GraphUnit(nn.Module):
@@ -63,7 +63,7 @@ class GraphUnit(nn.Module):
         self.__compile()
 
     def __compile(self) -> None:
-        self.__functions = tuple(map(compiled_function, self.__codes))
+        self.__functions = tuple(map(_compiled_function, self.__codes))
         self.__parts: dict[str, tuple[nn.Module, str]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,36 +85,36 @@ class GraphUnit(nn.Module):
         return unit.__parts
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in MADE_AGAIN}
+        return {name: value for name, value in self.__dict__.items() if name not in REMADE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.__compile()
 
 
-MADE_AGAIN = ("_GraphUnit__functions", "_GraphUnit__parts")  # attributes that a copy makes anew
+REMADE = ("_GraphUnit__functions", "_GraphUnit__parts")  # attributes that a copy makes anew
 
 
 def unit_tensor(unit: GraphUnit, name: str) -> Tensor:
-    """The tensor of a unit by its dotted name. Words are looked up among parts and tensors alone, since they may be
-    anything."""
-    parts = GraphUnit.parts(unit)
-    if name not in parts:
+    """The tensor of a unit by its dotted name. The words of the name are looked up among submodules and tensors
+    alone, since a submodule may be called anything, even like a method."""
+    holders = GraphUnit.parts(unit)
+    if name not in holders:
         *path, leaf = name.split(".")
-        part: nn.Module = unit
-        for word in path:
-            part = part._modules[word]  # type: ignore[assignment]
-        parts[name] = part, leaf
-    part, leaf = parts[name]
-    return part._parameters[leaf] if leaf in part._parameters else part._buffers[leaf]  # type: ignore[return-value]
+        holder: nn.Module = unit
+        for child in path:
+            holder = holder._modules[child]  # type: ignore[assignment]
+        holders[name] = holder, leaf
+    holder, leaf = holders[name]
+    return holder._parameters[leaf] if leaf in holder._parameters else holder._buffers[leaf]  # type: ignore[return-value]
 
 
 def plant(root: nn.Module, name: str, tensor: Tensor, persistent: bool = True) -> None:
     """Put a tensor under a module by its dotted name. This goes past `add_module`, which would refuse a part called
     `head` in a class that has a method of this name. persistent: whether a buffer is part of the state dict."""
     *path, leaf = name.split(".")
-    for part in path:
-        root = root._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
+    for child in path:
+        root = root._modules.setdefault(child, nn.Module())  # type: ignore[assignment]
     if isinstance(tensor, nn.Parameter):
         root._parameters[leaf] = tensor
     else:
@@ -123,6 +123,7 @@ def plant(root: nn.Module, name: str, tensor: Tensor, persistent: bool = True) -
             root._non_persistent_buffers_set.add(leaf)
 
 
+# --- what crosses a cut
 # Of a piece: the dimension of the samples, its other sizes, its type, and the order of its dimensions in memory.
 Layout = tuple[int, tuple[int, ...], torch.dtype, tuple[int, ...]]
 
@@ -163,10 +164,10 @@ def pack_pieces(tensors: Sequence[Tensor], pieces: Sequence[Layout], dtype: torc
 
 def unpack_pieces(packed: Tensor, pieces: Sequence[Layout]) -> list[Tensor]:
     """The pieces again, each with its own shape, type and order in memory."""
-    parts = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
+    columns = packed.split([prod(sizes) for _, sizes, *_ in pieces], dim=1)
     return [
-        laid_out(part.reshape(packed.shape[0], *sizes).movedim(0, dim).to(dtype), order)
-        for part, (dim, sizes, dtype, order) in zip(parts, pieces)
+        laid_out(column.reshape(packed.shape[0], *sizes).movedim(0, dim).to(dtype), order)
+        for column, (dim, sizes, dtype, order) in zip(columns, pieces)
     ]
 
 
@@ -175,13 +176,14 @@ def laid_out(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
 
-def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
+def _memory_order(strides: Sequence[int]) -> tuple[int, ...]:
     """The dimensions in the order of their steps in memory, the widest first. A repeated tensor, which has a step of 0,
     keeps its order."""
     plain = range(len(strides))
     return tuple(plain) if 0 in strides else tuple(sorted(plain, key=lambda dim: -strides[dim]))
 
 
+# --- the writer
 @dataclass
 class Writer:
     """Writes stretches of one graph as code, and keeps the constants that the code needs."""
@@ -190,7 +192,7 @@ class Writer:
     owner: Mapping[str, int]  # by name of a tensor of the state: the unit that has the tensor
     mode: str  # training or evaluation; constants of the two modes have different names
     constants: dict[str, Tensor] = field(default_factory=dict)  # by attribute, of all units
-    _made: dict[fx.Node, Tensor] = field(default_factory=dict)  # constants, computed once
+    _constant_values: dict[fx.Node, Tensor] = field(default_factory=dict)  # constants, computed once
 
     def message(self, crossing: Crossing | None) -> Message:
         """What a crossing carries; None is the model's input."""
@@ -202,7 +204,7 @@ class Writer:
         tensor, dim = node.meta["val"], self.flow.batch_dim(node)
         assert dim is not None, node
         sizes = tuple(int(size) for i, size in enumerate(tensor.shape) if i != dim)
-        return dim, sizes, tensor.dtype, memory_order([_example(step) for step in tensor.stride()])
+        return dim, sizes, tensor.dtype, _memory_order([_example(step) for step in tensor.stride()])
 
     def write(self, unit: int, start: Crossing | None, stop: Crossing | None) -> "Written":
         """The code of the operations between two crossings. None: the beginning or the end of the model."""
@@ -213,12 +215,12 @@ class Writer:
         """Nodes whose value is always the same: they follow from no input, no size of a batch and no tensor of the state."""
         flow = self.flow
         written = {s for call in flow.writers for s in flow.storage[call]}
-        found = set(flow.trace.constants)
+        fixed_nodes = set(flow.trace.constants)
         for call in flow.trace.calls:
             is_tensor = bool(flow.storage[call]) and not flow.storage[call] & written
-            if is_tensor and flow.is_still(call) and all(arg in found for arg in call.all_input_nodes):
-                found.add(call)
-        return found
+            if is_tensor and flow.is_still(call) and all(arg in fixed_nodes for arg in call.all_input_nodes):
+                fixed_nodes.add(call)
+        return fixed_nodes
 
     def constant(self, node: fx.Node) -> str:
         """The attribute that holds a fixed value."""
@@ -231,10 +233,10 @@ class Writer:
     def _value(self, node: fx.Node) -> Any:
         if node in self.flow.trace.constants:
             return self.flow.trace.constants[node]
-        if node not in self._made:
+        if node not in self._constant_values:
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._value)
-            self._made[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        return self._made[node]
+            self._constant_values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return self._constant_values[node]
 
 
 @dataclass(frozen=True)
@@ -271,9 +273,9 @@ class _Stretch:
             in_order = order == tuple(range(len(order)))
             self.known[nodes[0]] = self.x if in_order else self.graph.call_function(laid_out, (self.x, order))
             return
-        parts = self.graph.call_function(unpack_pieces, (self.x, message.pieces))
+        pieces = self.graph.call_function(unpack_pieces, (self.x, message.pieces))
         for i, node in enumerate(nodes):
-            self.known[node] = self.graph.call_function(getitem, (parts, i))
+            self.known[node] = self.graph.call_function(getitem, (pieces, i))
 
     def written(self) -> Written:
         flow = self.flow
@@ -311,7 +313,7 @@ class _Stretch:
         if node.target is torch.ops.aten.sym_size.int and self.flow.is_size(node):
             return self._size(node.meta["val"].node.expr)
         same = self.flow.same(node)
-        if same is not node and same in self.known and not self._is_here(node):
+        if same is not node and same in self.known and not self._is_inside(node):
             return self.known[same]  # changed in place before the cut
         assert node.op == "call_function", node
         if node.target is torch.ops.aten.batch_norm.default:
@@ -324,7 +326,7 @@ class _Stretch:
         x, weight, bias, mean, variance, training, momentum, eps, _ = (self._argument(value) for value in node.args)
         return self.graph.call_function(F.batch_norm, (x, mean, variance, weight, bias, training, momentum, eps))
 
-    def _is_here(self, node: fx.Node) -> bool:
+    def _is_inside(self, node: fx.Node) -> bool:
         return self.flow.place[node] in self.places
 
     def _argument(self, value: Any) -> Any:

@@ -1,10 +1,8 @@
-"""Where a graph may be cut.
+"""Where a module's graph may be cut, which of the legal cuts are kept, and what the units between them are called.
 
 Legend: a *moving* operation depends on the sample (or draws random numbers, or changes a buffer); moving operations keep their
 order, and a cut lies after one of them. Everything else (masks, rotary tables, position embeddings, sizes) is made where it is
 needed, on either side of a cut. `place` counts moving operations; a cut at place i has the operations 0..i before it.
-
-Which of the legal cuts of a module are kept, and what the units between them are called.
 
 Several legal cuts may have the same weights (of two or more dimensions) before them. Of these, the cut with the
 smallest message is kept. Of equally small ones, it is the last cut that does not part an operation from the layer it
@@ -32,6 +30,7 @@ RATES, MODES = (
 )  # what the arguments of dropout and its kin are called
 
 
+# --- legal cuts
 @dataclass(frozen=True)
 class Crossing:
     """A legal cut: what crosses it, and what lies before it."""
@@ -64,9 +63,7 @@ class Flow:
         written = writes(call)
         if _is_norm(call):
             written = [node for node in call.all_input_nodes if self.trace.state.get(node) not in self.trace.parameters]
-        storages = {
-            storage for node in written for storage in self.storage[node]
-        }  # a view of a buffer changes the buffer
+        storages = {s for node in written for s in self.storage[node]}  # a view of a buffer changes the buffer
         return [node for node in self.trace.state if self.storage[node] & storages]
 
     def _find_moving(self, main: fx.Node) -> set[fx.Node]:
@@ -104,20 +101,20 @@ class Flow:
     def closure(self, node: fx.Node) -> list[fx.Node]:
         """What must be made, in order, before a moving operation can run: all that the operation needs and that does
         not move, back to inputs, tensors of the state and constants, which are included."""
-        here = self._position[node]
-        found: set[fx.Node] = set()
-        todo = [arg for arg in node.all_input_nodes if self.is_still(arg)]
-        while todo:
-            current = todo.pop()
-            if current in found:
+        position = self._position[node]
+        needed: set[fx.Node] = set()
+        waiting = [arg for arg in node.all_input_nodes if self.is_still(arg)]
+        while waiting:
+            current = waiting.pop()
+            if current in needed:
                 continue
-            found.add(current)
+            needed.add(current)
             if not self.is_size(current) or current.target is not torch.ops.aten.sym_size.int:
-                todo += [arg for arg in current.all_input_nodes if self.is_still(arg)]
+                waiting += [arg for arg in current.all_input_nodes if self.is_still(arg)]
             if current.op == "call_function":
-                mine = self.storage[current]
-                todo += [c for c in self.writers if self._position[c] < here and mine & self.storage[c]]
-        return sorted(found, key=self._position.__getitem__)
+                memory = self.storage[current]
+                waiting += [c for c in self.writers if self._position[c] < position and memory & self.storage[c]]
+        return sorted(needed, key=self._position.__getitem__)
 
     def is_still(self, node: fx.Node) -> bool:
         return node not in self.moving and node is not self.trace.inputs[0]
@@ -240,9 +237,10 @@ def writes(call: fx.Node) -> list[fx.Node]:
     schema = getattr(call.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    given = _arguments(call)
+    arguments = _arguments(call)
     written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    values = [v for name in written for v in (given[name] if isinstance(given[name], list | tuple) else [given[name]])]
+    groups = [arguments[name] for name in written]
+    values = [value for group in groups for value in (group if isinstance(group, list | tuple) else [group])]
     return [value for value in values if isinstance(value, fx.Node)]
 
 
@@ -255,8 +253,8 @@ def draws(call: fx.Node) -> bool:
     """Whether an operation draws random numbers from torch's generator: dropout does not at rate 0 or in evaluation mode."""
     if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
         return False
-    given = _arguments(call)
-    rates, modes = ([given[name] for name in names if name in given] for names in (RATES, MODES))
+    arguments = _arguments(call)
+    rates, modes = ([arguments[name] for name in names if name in arguments] for names in (RATES, MODES))
     return all(rate != 0 for rate in rates) and all(mode is not False for mode in modes)
 
 
@@ -274,6 +272,7 @@ def module_path(node: fx.Node) -> str:
     return path if isinstance(path, str) and not path.startswith("_") else ""
 
 
+# --- the cuts that are kept
 @dataclass(frozen=True)
 class Cut:
     """A cut of a module, in the graph of training and in that of evaluation."""
@@ -323,32 +322,33 @@ def _layer(flow: Flow, place: int) -> str:
     return _parent(names[0]) if names else ""
 
 
-def cuts_after(cuts: Sequence[Cut], wanted: Iterable[str], matrices: frozenset[str]) -> list[Cut]:
+def cuts_after(cuts: Sequence[Cut], parts: Iterable[str], matrices: frozenset[str]) -> list[Cut]:
     """The cuts that lie right behind these parts of the module."""
-    kept, before = [], dict(zip(cuts, [frozenset[str](), *(cut.training.weights for cut in cuts)]))
-    for name in wanted:
+    chosen, before = [], dict(zip(cuts, [frozenset[str](), *(cut.training.weights for cut in cuts)]))
+    for name in parts:
         inside = {weight for weight in matrices if weight.startswith(f"{name}.")}
-        found = [
+        candidates = [
             c for c in cuts if inside and inside <= c.training.weights and c.training.weights - before[c] <= inside
         ]
-        if not found:
+        if not candidates:
             names = ", ".join(_parent(max(cut.training.weights - before[cut])) for cut in cuts)
             raise InputError(f"there is no cut right behind {name!r}; the cuts lie behind {names}")
-        kept.append(found[0])
-    return [cut for cut in cuts if cut in kept]
+        chosen.append(candidates[0])
+    return [cut for cut in cuts if cut in chosen]
 
 
+# --- names of the units
 def unit_names(units: Sequence[Sequence[str]], is_matrix: Callable[[str], bool]) -> list[str]:
     """A readable name for each unit from the names of its tensors: the part of the module that holds exactly these tensors,
     else what the names of its weights of two or more dimensions have in common, else the layer of the first weight."""
     owner = {name: unit for unit, names in enumerate(units) for name in names}
-    taken: dict[str, int] = {}
-    found = []
+    uses: dict[str, int] = {}
+    chosen = []
     for unit, names in enumerate(units):
         name = _unit_name(unit, names, [n for n in names if is_matrix(n)] or list(names), owner) or f"unit{unit}"
-        taken[name] = taken.get(name, 0) + 1
-        found.append(name if taken[name] == 1 else f"{name}~{taken[name]}")
-    return found
+        uses[name] = uses.get(name, 0) + 1
+        chosen.append(name if uses[name] == 1 else f"{name}~{uses[name]}")
+    return chosen
 
 
 def _unit_name(unit: int, names: Sequence[str], weights: Sequence[str], owner: Mapping[str, int]) -> str:
@@ -370,10 +370,10 @@ def _parent(name: str) -> str:
 
 def _in_common(names: Iterable[str]) -> str:
     """The leading parts that all names have in common, each with its dot; the last part of a name counts, too."""
-    parts = [f"{name}.".split(".")[:-1] for name in names]
+    paths = [f"{name}.".split(".")[:-1] for name in names]
     common = []
-    for words in zip(*parts):
-        if len(set(words)) > 1:
+    for level in zip(*paths):
+        if len(set(level)) > 1:
             break
-        common.append(words[0])
+        common.append(level[0])
     return "".join(f"{word}." for word in common)

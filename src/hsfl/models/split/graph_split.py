@@ -1,6 +1,7 @@
-"""A module split by its graphs: what the cuts are, which unit has which tensor, or why there is no cut.
+"""`hsfl.split`: any module becomes a SplitModel, cut where its graph allows, with the names of its own state dict.
 
-`hsfl.split`: any module becomes a SplitModel, cut where its graph allows, with the names of its own state dict.
+This is the entrance of the folder. It traces the module in both modes, finds the cuts, decides which unit has which tensor
+and makes the units; where there is no cut, an error says why.
 """
 
 from bisect import bisect_left
@@ -30,8 +31,8 @@ from hsfl.models.units import SplitModel, check_not_lazy, in_order
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What `hsfl.split` is asked for."""
+class SplitRequest:
+    """What a caller of `hsfl.split` asks for."""
 
     inputs: Sequence[Tensor]  # the example batch
     names: tuple[str, ...] = ()  # of the inputs, where they are given by name
@@ -40,10 +41,80 @@ class Wanted:
     output: str | int | None = None  # which of several outputs is the model's
 
 
-def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
+Example = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+
+
+def split(
+    model: Any,
+    example_input: Example | None = None,
+    *,
+    at: Iterable[str] = (),
+    most_tensors: int = 1,
+    output: str | int | None = None,
+) -> SplitModel:
+    """A SplitModel from a module and an example batch, or from modules in order (a list, a mapping of names, an `nn.Sequential`).
+
+    example_input: a batch of two samples or more; its values do not matter. Of several tensors the first is the sample,
+    and the others (an attention mask) travel beside whatever crosses a cut. Tensors of a mapping go to the module by
+    their names.
+    at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
+    outputs is the model's, by its name or number.
+    """
+    if example_input is None or isinstance(model, list | tuple | Mapping):
+        return in_order(model)
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"the model to split is a {type(model).__name__}; give an nn.Module with an example of its input"
+        )
+    if not isinstance(most_tensors, int) or most_tensors < 1:
+        raise InputError(f"most_tensors is {most_tensors!r}; at least one tensor crosses a cut")
+    inputs = _inputs(example_input)
+    _check_trainable_on_one_device(model, inputs)
+
+    names = tuple(map(str, example_input)) if isinstance(example_input, Mapping) else ()
+    request = SplitRequest(inputs, names, (at,) if isinstance(at, str) else tuple(at), most_tensors, output)
+    return _split_by_graph(model, request)
+
+
+def _inputs(example: Example) -> list[Tensor]:
+    inputs = (
+        [example]
+        if isinstance(example, Tensor)
+        else list(example.values() if isinstance(example, Mapping) else example)
+    )
+    for i, x in enumerate(inputs):
+        if not isinstance(x, Tensor):
+            raise InputError(f"example_input holds a {type(x).__name__} at {i}; give a tensor, or several")
+        if x.dim() < 1 or len(x) < 2:
+            raise InputError(
+                f"example_input has shape {tuple(x.shape)}; give a batch of two samples or more, so that sizes that follow "
+                "the batch can be told from others"
+            )
+    if not inputs:
+        raise InputError("example_input is empty; give a batch of two samples or more")
+    if len({len(x) for x in inputs}) > 1:
+        raise InputError(
+            f"the tensors of example_input have {[len(x) for x in inputs]} samples; give all the same number"
+        )
+    return inputs
+
+
+def _check_trainable_on_one_device(model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    name = type(model).__name__
+    check_not_lazy(model, name)
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(f"{name} has no parameters to train; give it a layer with weights")
+    if len(devices) > 1 or inputs[0].device not in devices:
+        raise InputError(
+            f"{name} is on {', '.join(map(str, devices))} but example_input is on {inputs[0].device}; move them to one device"
+        )
+
+
+def _split_by_graph(module: nn.Module, request: SplitRequest) -> ModuleSplit:
     """The module cut wherever its graph allows, or behind the parts `at`; see `hsfl.split`."""
     try:
-        return _split(module, wanted)
+        return _units_by_graph(module, request)
     except (NotImplementedError, AssertionError, KeyError, SyntaxError) as error:  # what no graph of ours has shown yet
         reason = " ".join(str(error).split())[:160]
         raise InputError(
@@ -52,40 +123,41 @@ def split_by_graph(module: nn.Module, wanted: Wanted) -> ModuleSplit:
         ) from error
 
 
-def _split(module: nn.Module, wanted: Wanted) -> ModuleSplit:
-    training, evaluation = (_flow(module, wanted, mode) for mode in (True, False))
+def _units_by_graph(module: nn.Module, request: SplitRequest) -> ModuleSplit:
+    training, evaluation = (_flow(module, request, mode) for mode in (True, False))
     training.owned = evaluation.owned = training.owned | evaluation.owned  # a statistic may be read in one mode alone
     _check_draws(module, evaluation)
-    cuts = find_cuts(training, evaluation, wanted.most_tensors)
+    cuts = find_cuts(training, evaluation, request.most_tensors)
     if not cuts:
-        raise InputError(_why_no_cut(module, training, wanted.most_tensors))
-    if wanted.at:
-        cuts = cuts_after(cuts, wanted.at, training.trace.matrices)
+        raise InputError(_why_no_cut(module, training, request.most_tensors))
+    if request.at:
+        cuts = cuts_after(cuts, request.at, training.trace.matrices)
     tensors = state_of(module)
     owner = _owners(tensors, training, evaluation, cuts)
     units, message = _make_units(tensors, owner, training, evaluation, cuts)
 
-    def again(changed: nn.Module) -> SplitModel:
-        return split_by_graph(changed, wanted)
+    def split_again(changed_module: nn.Module) -> SplitModel:
+        return _split_by_graph(changed_module, request)
 
-    return ModuleSplit(module, units, message, again, wanted.names)
+    return ModuleSplit(module, units, message, split_again, request.names)
 
 
-def _flow(model: nn.Module, wanted: Wanted, training: bool) -> Flow:
-    found = trace(model, wanted.inputs, training, wanted.output, wanted.names)
-    _check_kept(model, found)
+def _flow(model: nn.Module, request: SplitRequest, training: bool) -> Flow:
+    graph = trace(model, request.inputs, training, request.output, request.names)
+    _check_changes_are_in_state(model, graph)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    flow = Flow(found, (names[id(p)] for p in model.parameters() if p.requires_grad))
-    if found.output not in flow.moving:
+    flow = Flow(graph, (names[id(p)] for p in model.parameters() if p.requires_grad))
+    if graph.output not in flow.moving:
         raise InputError(f"{type(model).__name__} cannot be split: what it returns does not depend on its input")
     return flow
 
 
-def _check_kept(model: nn.Module, found: ModuleGraph) -> None:
-    """What training changes must be in the state dict: nothing else is averaged, kept in checkpoints or handed from client to client."""
-    own = {storage: name for node, name in found.attributes.items() for storage in storages(node)}
-    for call in found.calls:
-        if changed := [own[s] for node in writes(call) for s in storages(node) if s in own]:
+def _check_changes_are_in_state(model: nn.Module, graph: ModuleGraph) -> None:
+    """Refuse a module that changes a tensor outside of its state dict: only the state dict is averaged, saved in checkpoints and
+    handed from client to client."""
+    name_of_storage = {storage: name for node, name in graph.attributes.items() for storage in storages(node)}
+    for call in graph.calls:
+        if changed := [name_of_storage[s] for node in writes(call) for s in storages(node) if s in name_of_storage]:
             raise InputError(
                 f"{type(model).__name__} cannot be split: its forward changes {changed[0]}, which is not in its state dict, so no "
                 "client's weights would hold it; make it a buffer: register_buffer(name, tensor)"
@@ -107,18 +179,18 @@ def _why_no_cut(model: nn.Module, flow: Flow, most_tensors: int) -> str:
     """One line on why a module has no cut."""
     name = type(model).__name__
     names: dict[int, list[str]] = {id(parameter): [] for parameter in model.parameters()}
-    for own, parameter in model.named_parameters(remove_duplicate=False):
-        names[id(parameter)].append(own)
+    for parameter_name, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(parameter_name)
     matrices = flow.trace.matrices
     widest = max(
         flow.tied.items(), key=lambda item: (item[1][1] - item[1][0], item[0] in matrices, item[0]), default=None
     )
     if widest is not None:
         tied = next((group for group in names.values() if widest[0] in group), [widest[0]])
-        what = " and ".join(tied) + " are one parameter, used" if len(tied) > 1 else f"{tied[0]} is used"
+        use_clause = " and ".join(tied) + " are one parameter, used" if len(tied) > 1 else f"{tied[0]} is used"
         first, last = (module_path(flow.order[place]) or "its forward" for place in widest[1])
         return (
-            f"{name} has no cut: {what} from {first!r} to {last!r}, and a weight that is trained must lie on one side; untie it "
+            f"{name} has no cut: {use_clause} from {first!r} to {last!r}, and a weight that is trained must lie on one side; untie it "
             "(tie_word_embeddings=False in transformers), or freeze it"
         )
     if most_tensors == 1 and flow.crossings(most_tensors=4):
@@ -156,17 +228,17 @@ def _make_units(
     """The units by name, and the message that the first unit takes."""
     writers = Writer(training, owner, "training"), Writer(evaluation, owner, "evaluation")
     borders = [[None, *(cut.training for cut in cuts), None], [None, *(cut.evaluation for cut in cuts), None]]
-    of_unit: list[list[str]] = [[] for _ in range(len(cuts) + 1)]
+    names_of_unit: list[list[str]] = [[] for _ in range(len(cuts) + 1)]
     for name, number in owner.items():
-        of_unit[number].append(name)
+        names_of_unit[number].append(name)
     units: dict[str, nn.Module] = {}
-    for i, unit_name in enumerate(unit_names(of_unit, lambda name: name in training.trace.matrices)):
-        written = [writer.write(i, mine[i], mine[i + 1]) for writer, mine in zip(writers, borders)]
+    for i, unit_name in enumerate(unit_names(names_of_unit, lambda name: name in training.trace.matrices)):
+        written = [writer.write(i, crossings[i], crossings[i + 1]) for writer, crossings in zip(writers, borders)]
         unit = GraphUnit(written[0].code, written[1].code, written[0].draws)
-        for name in of_unit[i]:
+        for name in names_of_unit[i]:
             plant(unit, name, tensors[name])
-        for writer, one in zip(writers, written):
-            _plant_others(unit, one, writer, tensors)
+        for writer, mode_code in zip(writers, written):
+            _plant_others(unit, mode_code, writer, tensors)
         units[unit_name] = unit
     return units, writers[0].message(None)
 
@@ -178,73 +250,3 @@ def _plant_others(unit: GraphUnit, written: Written, writer: Writer, tensors: Ma
         plant(unit, attribute, tensors[name].detach(), persistent=False)
     for attribute in written.constants:
         plant(unit, attribute, writer.constants[attribute], persistent=False)
-
-
-Example = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-
-
-def split(
-    model: Any,
-    example_input: Example | None = None,
-    *,
-    at: Iterable[str] = (),
-    most_tensors: int = 1,
-    output: str | int | None = None,
-) -> SplitModel:
-    """A SplitModel from a module and an example batch, or from modules in order (a list, a mapping of names, an `nn.Sequential`).
-
-    example_input: a batch of two samples or more; its values do not matter. Of several tensors the first is the sample,
-    and the others (an attention mask) travel beside whatever crosses a cut. Tensors of a mapping go to the module by
-    their names.
-    at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
-    outputs is the model's, by its name or number.
-    """
-    if example_input is None or isinstance(model, list | tuple | Mapping):
-        return in_order(model)
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"the model to split is a {type(model).__name__}; give an nn.Module with an example of its input"
-        )
-    if not isinstance(most_tensors, int) or most_tensors < 1:
-        raise InputError(f"most_tensors is {most_tensors!r}; at least one tensor crosses a cut")
-    inputs = _inputs(example_input)
-    _check(model, inputs)
-
-    names = tuple(map(str, example_input)) if isinstance(example_input, Mapping) else ()
-    wanted = Wanted(inputs, names, (at,) if isinstance(at, str) else tuple(at), most_tensors, output)
-    return split_by_graph(model, wanted)
-
-
-def _inputs(example: Example) -> list[Tensor]:
-    inputs = (
-        [example]
-        if isinstance(example, Tensor)
-        else list(example.values() if isinstance(example, Mapping) else example)
-    )
-    for i, x in enumerate(inputs):
-        if not isinstance(x, Tensor):
-            raise InputError(f"example_input holds a {type(x).__name__} at {i}; give a tensor, or several")
-        if x.dim() < 1 or len(x) < 2:
-            raise InputError(
-                f"example_input has shape {tuple(x.shape)}; give a batch of two samples or more, so that sizes that follow "
-                "the batch can be told from others"
-            )
-    if not inputs:
-        raise InputError("example_input is empty; give a batch of two samples or more")
-    if len({len(x) for x in inputs}) > 1:
-        raise InputError(
-            f"the tensors of example_input have {[len(x) for x in inputs]} samples; give all the same number"
-        )
-    return inputs
-
-
-def _check(model: nn.Module, inputs: Sequence[Tensor]) -> None:
-    name = type(model).__name__
-    check_not_lazy(model, name)
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError(f"{name} has no parameters to train; give it a layer with weights")
-    if len(devices) > 1 or inputs[0].device not in devices:
-        raise InputError(
-            f"{name} is on {', '.join(map(str, devices))} but example_input is on {inputs[0].device}; move them to one device"
-        )

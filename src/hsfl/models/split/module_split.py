@@ -9,7 +9,7 @@ from hsfl.errors import InputError
 from hsfl.models.split.codegen import GraphUnit, Message, pack_pieces, plant
 from hsfl.models.units import SplitModel, norm_rates
 
-Again = Callable[[nn.Module], SplitModel]
+SplitAgain = Callable[[nn.Module], SplitModel]
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
@@ -28,13 +28,14 @@ class ModuleSplit(SplitModel):
         module: nn.Module,
         units: Mapping[str, nn.Module],
         message: Message,
-        again: Again,
+        split_again: SplitAgain,
         names: tuple[str, ...] = (),
     ) -> None:
-        """message: what the first unit takes. again: splits another module in the same way. names: of the inputs, where the
+        """message: what the first unit takes. split_again: splits another module in the same way. names: of the inputs, where the
         module takes them by name."""
         super().__init__(units, dict.fromkeys(units, ""))
-        self._again, self._origin = again, (module,)  # in a tuple, so that torch does not take the module for a part
+        self._split_again = split_again
+        self._origin = (module,)  # in a tuple, so that torch does not take the module for a part
         self.message, self.names = message, names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
@@ -55,10 +56,10 @@ class ModuleSplit(SplitModel):
     def pack(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The module's inputs packed into one tensor, which the first unit takes; a single input stays as it is. Give
         the tensors in the order of the example, or by the names that they had there."""
-        rest = self.names[len(inputs) :]
-        if named and set(named) != set(rest):
+        named_later = self.names[len(inputs) :]
+        if named and set(named) != set(named_later):
             raise InputError(f"the model takes {', '.join(self.names) or 'tensors in order'}, not {', '.join(named)}")
-        inputs = (*inputs, *(named[name] for name in rest if named))
+        inputs = (*inputs, *(named[name] for name in named_later if named))
         if len(inputs) != len(self.message.pieces):
             raise InputError(f"the model takes {len(self.message.pieces)} tensors, not {len(inputs)}")
         return inputs[0] if self.message.is_plain else pack_pieces(inputs, self.message.pieces, self.message.dtype)
@@ -70,9 +71,9 @@ class ModuleSplit(SplitModel):
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
         """The module after a change to its layers, split anew."""
-        if not self._origin or self._again is None:
+        if not self._origin or self._split_again is None:
             raise InputError("the model is a copy of a split module; change the module's layers before it is split")
-        return self._again(change(self._origin[0]))
+        return self._split_again(change(self._origin[0]))
 
     def train(self, mode: bool = True) -> "ModuleSplit":
         for unit in self.units:
@@ -94,7 +95,7 @@ class ModuleSplit(SplitModel):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or what another process gets, has the units and no longer the module, whose class may be known here alone."""
-        return self.__dict__ | {"_again": None, "_origin": ()}
+        return self.__dict__ | {"_split_again": None, "_origin": ()}
 
 
 def _held(unit: nn.Module) -> dict[str, str]:

@@ -31,14 +31,16 @@ HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
     """The module's program in one mode; the module is left as it was. names: of the inputs, where they are given by name."""
     _check_hooks(module)
-    before = {part: dict(vars(part)) for part in module.modules()}  # modes, and what a forward pass keeps of a batch
+    before = {
+        submodule: dict(vars(submodule)) for submodule in module.modules()
+    }  # modes, and what a forward pass keeps of a batch
     try:
-        with _own_randomness(module), _own_gradients(module):
+        with _other_generators_refused(module), _autograd_functions_refused(module):
             return _export(module.train(training), inputs, names)
     finally:
-        for part, attributes in before.items():
-            vars(part).clear()
-            vars(part).update(attributes)
+        for submodule, attributes in before.items():
+            vars(submodule).clear()
+            vars(submodule).update(attributes)
 
 
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
@@ -61,19 +63,19 @@ def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -
             return with_batch(Dim.DYNAMIC)
     except InputError:
         raise
-    except Exception as error:  # a module of one's own may raise anything
-        raise InputError(_why_not(module, inputs, error)) from error
+    except Exception as error:  # a user's module may raise anything
+        raise InputError(_error_sentence(module, inputs, error)) from error
 
 
-def _holds_for_every_batch(words: str) -> bool:
+def _holds_for_every_batch(error_text: str) -> bool:
     """Whether torch's error names nothing but conditions on the batch size that torch could not prove, and all of them
     hold for every batch size that is tried."""
     guards = [
-        re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "b", guard) for guard in re.findall(r"generated guard (.*)\.", words)
+        re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "b", guard) for guard in re.findall(r"generated guard (.*)\.", error_text)
     ]
     if (
         not guards
-        or "pecializ" in words
+        or "pecializ" in error_text
         or not all(re.fullmatch(r"(?:[b\d\s()+*/,<>=!-]|min|max)*", g) for g in guards)
     ):
         return False
@@ -103,41 +105,41 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _why_not(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> str:
+def _error_sentence(module: nn.Module, inputs: Sequence[Tensor], error: Exception) -> str:
     """One line that says why a module gives no graph, and where in it."""
-    name, words = type(module).__name__, " ".join(str(error).split())
-    where = _place(module, error)
-    if any(word in words or word in type(error).__name__ for word in DATA_DEPENDENT):
+    name, error_text = type(module).__name__, " ".join(str(error).split())
+    place = _place(module, error)
+    if any(word in error_text or word in type(error).__name__ for word in DATA_DEPENDENT):
         return (
-            f"{name} cannot be split: {where} decides by values that are known only while it runs, so there is no one "
+            f"{name} cannot be split: {place} decides by values that are known only while it runs, so there is no one "
             f"order of its parts; compute both ways and choose with torch.where, {IN_ORDER}"
         )
-    if any(word in words for word in BATCH_FIXED):
+    if any(word in error_text for word in BATCH_FIXED):
         return (
-            f"{name} cannot be split: {where} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1, "
+            f"{name} cannot be split: {place} takes batches of {len(inputs[0])} alone; write the batch as x.shape[0] or -1, "
             f"not as len(x) or as a number, {IN_ORDER}"
         )
-    if any(word in words for word in BATCH_GUARDED):
+    if any(word in error_text for word in BATCH_GUARDED):
         return (
-            f"{name} cannot be split: {where} may not take batches of every size ({_guard(words)}); write view as reshape, "
+            f"{name} cannot be split: {place} may not take batches of every size ({_guard(error_text)}); write view as reshape, "
             f"and no sizes that are computed from the batch's, {IN_ORDER}"
         )
-    if "not a known type" in words:
+    if "not a known type" in error_text:
         return (
-            f"{name} cannot be split: it returns something else than tensors ({words[:90]}); return one tensor "
+            f"{name} cannot be split: it returns something else than tensors ({error_text[:90]}); return one tensor "
             "(use_cache=False in transformers)"
         )
     shapes = " and ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in inputs)
-    reason = re.sub(r"\bs\d+\b", "batch", words)[:200] or type(error).__name__
+    reason = re.sub(r"\bs\d+\b", "batch", error_text)[:200] or type(error).__name__
     return (
-        f"{name} cannot be split: {where} fails on the example of {shapes} ({reason}); give an example as the module takes it, "
+        f"{name} cannot be split: {place} fails on the example of {shapes} ({reason}); give an example as the module takes it, "
         f"{IN_ORDER}"
     )
 
 
-def _guard(words: str) -> str:
+def _guard(error_text: str) -> str:
     """The condition on the batch size that torch could not prove, in short."""
-    guard = words.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0] or words
+    guard = error_text.partition("generated guard ")[2].partition(" - ")[0].partition(". ")[0] or error_text
     return re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "batch", guard)[:120].rstrip(".")
 
 
@@ -149,7 +151,7 @@ def _place(module: nn.Module, error: BaseException) -> str:
 
 def _part_at_work(module: nn.Module, owners: Sequence[Any]) -> str:
     """The first of the owners of some frames, innermost first, that is a part of the module."""
-    names = {id(part): name for name, part in module.named_modules()}
+    names = {id(submodule): name for name, submodule in module.named_modules()}
     for owner in owners:
         if isinstance(owner, nn.Module) and names.get(id(owner)):
             return f"its part {names[id(owner)]!r} ({type(owner).__name__})"
@@ -157,7 +159,7 @@ def _part_at_work(module: nn.Module, owners: Sequence[Any]) -> str:
 
 
 @contextmanager
-def _own_randomness(module: nn.Module) -> Iterator[None]:
+def _other_generators_refused(module: nn.Module) -> Iterator[None]:
     """Refuse a forward pass that draws from Python's or NumPy's generator: its draw would stand in the graph for ever."""
     before = random.getstate(), str(np.random.get_state())  # noqa: NPY002 -- the module may draw from the old generator
     yield
@@ -169,7 +171,7 @@ def _own_randomness(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _own_gradients(module: nn.Module) -> Iterator[None]:
+def _autograd_functions_refused(module: nn.Module) -> Iterator[None]:
     """Refuse a forward pass that calls an `autograd.Function`: the graph would hold its forward and forget its backward."""
     plain: Callable[..., Any] = vars(Function)["apply"]
 
@@ -192,9 +194,9 @@ def _own_gradients(module: nn.Module) -> Iterator[None]:
 
 def _check_hooks(module: nn.Module) -> None:
     """Refuse hooks on the backward pass, which are no part of a graph."""
-    for name, part in module.named_modules():
-        if any(getattr(part, hooks, None) for hooks in HOOKS):
+    for name, submodule in module.named_modules():
+        if any(getattr(submodule, hooks, None) for hooks in HOOKS):
             raise InputError(
-                f"{type(module).__name__} cannot be split: its part {name!r} ({type(part).__name__}) has a hook on its backward "
+                f"{type(module).__name__} cannot be split: its part {name!r} ({type(submodule).__name__}) has a hook on its backward "
                 f"pass, which a graph does not hold; remove it, {IN_ORDER}"
             )

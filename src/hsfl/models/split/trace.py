@@ -1,9 +1,8 @@
 """A module as a graph: what its forward pass computes, in order, found by `torch.export` without computing anything.
 
 Training and evaluation mode have a graph each, over the same tensors. The batch size is a symbol; every other size is
-the example's. Regions without gradients are written out, and checks are left out.
-
-Regions of a graph with or without gradients, and with or without autocast, written out as plain operations.
+the example's. Checks are left out. `torch.export` gives a region with or without gradients, or with or without
+autocast, as one node; here the region's operations are written out in the place of the node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,10 @@ from hsfl.errors import InputError
 from hsfl.models.split.torch_export import IN_ORDER, export_module
 
 GRAD, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+CHECKS = ("_assert", "sym_constrain_range")  # operations that only look
 
 
-def write_out_regions(program: ExportedProgram, name: str) -> None:
+def _write_out_regions(program: ExportedProgram, name: str) -> None:
     """Put the operations of every region in the place of the one node that stands for the region. What enters a region
     without gradients is detached. name: of the module, for errors."""
     graph, owner = program.graph, program.graph_module
@@ -36,18 +36,20 @@ def write_out_regions(program: ExportedProgram, name: str) -> None:
                 raise InputError(
                     f"{name} cannot be split: its forward turns autocast on; turn it off there, {IN_ORDER}"
                 )
-            at = next(i for i, arg in enumerate(node.args) if isinstance(arg, fx.Node) and arg.op == "get_attr")
-            region: Any = owner.get_submodule(str(node.args[at].target))
+            region_index = next(
+                i for i, arg in enumerate(node.args) if isinstance(arg, fx.Node) and arg.op == "get_attr"
+            )
+            region: Any = owner.get_submodule(str(node.args[region_index].target))
             detach = _name(node) == GRAD and not node.args[0]
-            _write_out(graph, node, region, node.args[at + 1 :], plain if detach else None)
+            _write_out_region(graph, node, region, node.args[region_index + 1 :], plain if detach else None)
             owner.__dict__.setdefault("_regions", []).append(region)  # keeps the graph's values alive
     for node in reversed(list(graph.nodes)):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
     if left := [node for node in graph.nodes if node.op == "get_attr"]:
-        used = next(iter(left[0].users))
+        user = next(iter(left[0].users))
         raise InputError(
-            f"{name} cannot be split: its forward uses torch.{_name(used)}, whose branches are graphs of their own; compute both "
+            f"{name} cannot be split: its forward uses torch.{_name(user)}, whose branches are graphs of their own; compute both "
             f"ways and choose with torch.where, {IN_ORDER}"
         )
 
@@ -56,19 +58,22 @@ def _name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", ""))
 
 
-def _write_out(graph: fx.Graph, node: fx.Node, region: Any, args: Sequence[Any], plain: set[str] | None) -> None:
+def _write_out_region(graph: fx.Graph, node: fx.Node, region: Any, args: Sequence[Any], plain: set[str] | None) -> None:
     """Write out one region. plain: names of inputs that need not be detached; None in a region that has gradients."""
     inner = [n for n in region.graph.nodes if n.op == "placeholder"]
     (answer,) = [n for n in region.graph.nodes if n.op == "output"]
-    given = dict(zip(inner, args))
-    mapped: dict[fx.Node, Any] = dict(given)
+    arguments = dict(zip(inner, args))
+    mapped: dict[fx.Node, Any] = dict(arguments)
     with graph.inserting_before(node):
         if plain is not None:
-            mapped = {n: _detached(graph, arg, plain) for n, arg in given.items()}
+            mapped = {n: _detached(graph, arg, plain) for n, arg in arguments.items()}
         graph.graph_copy(region.graph, mapped)
     results = answer.args[0] if isinstance(answer.args[0], list | tuple) else [answer.args[0]]
     # What was changed in place is the thing that entered, with the gradient that it had.
-    outs = [given.get(_origin(one), mapped.get(one, one)) if isinstance(one, fx.Node) else one for one in results]
+    outs = [
+        arguments.get(_origin(result), mapped.get(result, result)) if isinstance(result, fx.Node) else result
+        for result in results
+    ]
     for user in list(node.users):
         assert user.target is getitem, user
         number: Any = user.args[1]
@@ -95,9 +100,6 @@ def _detached(graph: fx.Graph, node: Any, plain: set[str]) -> Any:
     out = graph.call_function(torch.ops.aten.detach.default, (node,))
     out.meta = dict(node.meta)
     return out
-
-
-CHECKS = ("_assert", "sym_constrain_range")  # operations that only look
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,14 @@ def trace(
     inputs, where the module is to get them by name."""
     program = export_module(module, inputs, names, training)
     graph = program.graph
-    write_out_regions(program, type(module).__name__)
+    _write_out_regions(program, type(module).__name__)
     _drop_checks(graph)
     _hasten_assignments(graph)
-    given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     first_names = _first_names(module)
     state, constants, attributes, samples = {}, {}, {}, []
     for spec in program.graph_signature.input_specs:
-        node = given[spec.arg.name]
+        node = placeholders[spec.arg.name]
         if spec.kind is InputKind.USER_INPUT:
             samples.append(node)
         elif spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and spec.persistent):
@@ -153,7 +155,7 @@ def trace(
                 attributes[node] = str(spec.target)
     parameters = frozenset(first_names[name] for name, _ in module.named_parameters())
     if names:
-        samples = [given[name] for name in names]
+        samples = [placeholders[name] for name in names]
     return ModuleGraph(
         graph, tuple(samples), _output(program, module, output), state, parameters, constants, attributes
     )
@@ -168,15 +170,15 @@ def _first_names(module: nn.Module) -> dict[str, str]:
 
 def _constant(program: ExportedProgram, module: nn.Module, name: str) -> Tensor:
     """A tensor that the module holds outside of its state dict, or one that the forward pass writes down as numbers."""
-    found = program.constants.get(name)
-    if found is None:
-        found = module.get_buffer(name)
-    if not isinstance(found, Tensor):
+    tensor = program.constants.get(name)
+    if tensor is None:
+        tensor = module.get_buffer(name)
+    if not isinstance(tensor, Tensor):
         raise InputError(
-            f"{type(module).__name__} cannot be split: its forward uses a {type(found).__name__} of its own, which no key of a step and "
+            f"{type(module).__name__} cannot be split: its forward uses a {type(tensor).__name__} of its own, which no key of a step and "
             f"no weights reach; use tensors alone, {IN_ORDER}"
         )
-    return found.detach()
+    return tensor.detach()
 
 
 def _drop_checks(graph: fx.Graph) -> None:
@@ -204,37 +206,37 @@ def _storage(node: fx.Node) -> int:
     return node.meta["val"].untyped_storage()._cdata
 
 
-def _output(program: ExportedProgram, module: nn.Module, wanted: str | int | None) -> fx.Node:
+def _output(program: ExportedProgram, module: nn.Module, choice: str | int | None) -> fx.Node:
     """The one tensor that the module returns."""
     (node,) = [node for node in program.graph.nodes if node.op == "output"]
     leaves = list(node.args[0])
     structure: Any = pytree.tree_unflatten(list(range(len(leaves))), program.call_spec.out_spec)
     name = type(module).__name__
-    if wanted is None and len(leaves) != 1:
+    if choice is None and len(leaves) != 1:
         raise InputError(
             f"{name} returns {len(leaves)} tensors{_names_of(structure)}, and training needs one; return one, or name it: "
             "hsfl.split(..., output=...)"
         )
-    index = 0 if wanted is None else _pick(structure, wanted, name)
-    found = leaves[index] if isinstance(index, int) and not isinstance(index, bool) else None
-    if not isinstance(found, fx.Node) or not isinstance(found.meta.get("val"), Tensor):
-        raise InputError(f"{name} returns no tensor{'' if wanted is None else f' as {wanted!r}'}; return one")
-    return found
+    index = 0 if choice is None else _pick(structure, choice, name)
+    output_node = leaves[index] if isinstance(index, int) and not isinstance(index, bool) else None
+    if not isinstance(output_node, fx.Node) or not isinstance(output_node.meta.get("val"), Tensor):
+        raise InputError(f"{name} returns no tensor{'' if choice is None else f' as {choice!r}'}; return one")
+    return output_node
 
 
 def _names_of(structure: Any) -> str:
-    words = list(structure) if isinstance(structure, Mapping) else list(getattr(structure, "_fields", ()))
-    if not words and isinstance(structure, list | tuple):
-        words = list(range(len(structure)))
-    return f" ({', '.join(map(str, words))})" if words else ""
+    names = list(structure) if isinstance(structure, Mapping) else list(getattr(structure, "_fields", ()))
+    if not names and isinstance(structure, list | tuple):
+        names = list(range(len(structure)))
+    return f" ({', '.join(map(str, names))})" if names else ""
 
 
-def _pick(structure: Any, wanted: str | int, name: str) -> Any:
+def _pick(structure: Any, choice: str | int, name: str) -> Any:
     try:
         return (
-            getattr(structure, wanted) if isinstance(wanted, str) and hasattr(structure, wanted) else structure[wanted]
+            getattr(structure, choice) if isinstance(choice, str) and hasattr(structure, choice) else structure[choice]
         )
     except (KeyError, IndexError, TypeError, AttributeError):
         raise InputError(
-            f"{name} returns nothing called {wanted!r}{_names_of(structure)}; name one of its outputs"
+            f"{name} returns nothing called {choice!r}{_names_of(structure)}; name one of its outputs"
         ) from None
