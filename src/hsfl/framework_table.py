@@ -219,8 +219,8 @@ NEEDED = {  # what a framework's class must have
     "init": "init(self)",
     "round": "round(self, state, kept, round_index)",
     "models": "models(self, state)",
-    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.framework.Base has it",
-    "extras": "extras(self), as hsfl.frameworks.framework.Base has it",
+    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.FrameworkBase has it",
+    "extras": "extras(self), as hsfl.FrameworkBase has it",
 }
 TIMELINE_ARGUMENTS = (  # of `network.clock.timeline`, without the name
     "phases", "num_batches", "tau_s", "started=", "clusters=", "order=", "decoder_s=", "cut_gradient=",
@@ -295,9 +295,7 @@ def _parent(code: type[Any]) -> Method | None:
 
 def _check_class(name: str, code: Any) -> None:
     if not isinstance(code, type):
-        raise InputError(
-            f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.framework.Base"
-        )
+        raise InputError(f"framework {name!r} is {code!r}; give a class that derives from hsfl.FrameworkBase")
     for need, how in NEEDED.items():
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
