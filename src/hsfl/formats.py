@@ -99,5 +99,5 @@ def quantiles(values: np.ndarray) -> list[float]:
 
 def counted(values: np.ndarray) -> dict[str, int]:
     """How often each whole number occurs, by the number."""
-    found, counts = np.unique(np.asarray(values, int), return_counts=True)
-    return {str(value): int(count) for value, count in zip(found, counts)}
+    numbers, counts = np.unique(np.asarray(values, int), return_counts=True)
+    return {str(value): int(count) for value, count in zip(numbers, counts)}

@@ -95,9 +95,9 @@ class Method:
         """The row without its code, as a run folder keeps it."""
         colour, marker, dashes = self.style
         style = [colour, marker, dashes if isinstance(dashes, str) else [dashes[0], list(dashes[1])]]
-        words = {name: getattr(self, name) for name in ("name", "title", "paper", "source", "pools_data")}
-        words |= {name: getattr(self, name) for name in ("own_cuts", "copy_per_client", "own_policy")}
-        return words | {"style": style, "timing": asdict(self.timing), "own_timeline": self.timeline is not None}
+        row = {name: getattr(self, name) for name in ("name", "title", "paper", "source", "pools_data")}
+        row |= {name: getattr(self, name) for name in ("own_cuts", "copy_per_client", "own_policy")}
+        return row | {"style": style, "timing": asdict(self.timing), "own_timeline": self.timeline is not None}
 
 
 METHODS: dict[str, Method] = {}
@@ -300,22 +300,22 @@ def _check_class(name: str, code: Any) -> None:
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
     plugins.check_call(f"framework {name!r}: class {code.__name__}", code, "task")
-    for need, words in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
-        plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *words)
+    for need, arguments in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
+        plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *arguments)
 
 
-def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
+def _timing(name: str, changes: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
     """The words given, and the usual ones for the rest."""
-    if given is None:
+    if changes is None:
         return usual
-    if not isinstance(given, Timing | Mapping):
-        raise InputError(f'framework {name!r} has timing {given!r}; give a dict, such as {{"step": "joint"}}')
-    words = asdict(given) if isinstance(given, Timing) else dict(given)
-    for word, value in words.items():
+    if not isinstance(changes, Timing | Mapping):
+        raise InputError(f'framework {name!r} has timing {changes!r}; give a dict, such as {{"step": "joint"}}')
+    settings = asdict(changes) if isinstance(changes, Timing) else dict(changes)
+    for word, value in settings.items():
         known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
         if value not in WORDS[word]:
             known(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
-    return Timing(**(asdict(usual) | words))
+    return Timing(**(asdict(usual) | settings))
 
 
 def _free_style() -> Style:
@@ -325,9 +325,9 @@ def _free_style() -> Style:
 
 
 def _checked_style(name: str, style: Any) -> Style:
-    if (found := read_style(style)) is None:
+    if (checked := read_style(style)) is None:
         raise InputError(f"framework {name!r} has style {style!r}; give colour, marker and dashes as {FREE_STYLES[0]}")
-    return found
+    return checked
 
 
 MARKERS = "xsv^DP<>*ohp8dXH"  # that figures and pages know

@@ -36,35 +36,35 @@ def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     What is of the wrong type stays, too: it is told where the tree is checked.
     """
     folder = source.parent
-    found = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
     for section, field in FIELDS:
-        part = found.get(section)
-        if isinstance(part, dict) and isinstance(part.get(field), str):
-            part[field] = _joined(folder, part[field])
-    data = found.get("data")
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str):
+            fields[field] = _joined(folder, fields[field])
+    data = settings.get("data")
     if isinstance(data, dict) and isinstance(data.get("name"), str):
         kind, colon, path = data["name"].partition(":")
         data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
-    model = found.get("model")
+    model = settings.get("model")
     if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
         model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
     for field in DATA_FIELDS:
         if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
             data[field] = _joined(folder, data[field])
-    files = found.get("plugins")
+    files = settings.get("plugins")
     if isinstance(files, list) and all(isinstance(file, str) for file in files):
-        found["plugins"] = [_joined(folder, file) for file in files]
-    return found
+        settings["plugins"] = [_joined(folder, file) for file in files]
+    return settings
 
 
 def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
-    found = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
     for section, field in KEPT:
-        part = found.get(section)
-        if isinstance(part, dict) and isinstance(part.get(field), str) and part[field].startswith(f"{INPUTS}/"):
-            part[field] = str(folder / INPUTS / Path(part[field]).name)
-    return found
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str) and fields[field].startswith(f"{INPUTS}/"):
+            fields[field] = str(folder / INPUTS / Path(fields[field]).name)
+    return settings
 
 
 def _joined(folder: Path, path: str) -> str:
@@ -73,7 +73,7 @@ def _joined(folder: Path, path: str) -> str:
     return os.path.normpath(folder / path)
 
 
-def count_devices(tree: dict[str, Any]) -> None:
+def _count_devices(tree: dict[str, Any]) -> None:
     """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
     fleet = tree.get("fleet")
     if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
@@ -107,17 +107,17 @@ def read_config(
         none), and so is an installed plugin for each name that is not built in.
     """
     load_plugins_of(plugins)
-    tree, of_a_run = _found(source)
+    tree, of_a_run = _settings_of(source)
     if of_a_run and tree.get("plugins"):
         raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
     for change in changes:
         _apply(tree, change)
-    count_devices(tree)
+    _count_devices(tree)
     _load_plugins(tree, look=not of_a_run)
     return parse_config(tree, of_a_folder=of_a_run)
 
 
-def _found(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+def _settings_of(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """The settings of a source, with paths from where it lies, and whether HSFL wrote it."""
     if source is None or isinstance(source, Mapping):
         return dict(source or {}), source is not None
@@ -175,7 +175,7 @@ def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfi
         config = RunConfig.model_validate(dict(tree))
     except ValidationError as error:
         raise InputError(explain(error, tree, RunConfig, "config", known_fields=config_fields())) from None
-    return _with_own_options(config, of_a_folder)
+    return _with_plugin_options(config, of_a_folder)
 
 
 def parse_stored(tree: Mapping[str, Any], file: str | Path) -> RunConfig:
@@ -202,39 +202,41 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
     if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
         load_plugins_of(files)
     if look:
-        sections = {name: part for name, part in tree.items() if isinstance(part, Mapping)}
+        sections = {name: value for name, value in tree.items() if isinstance(value, Mapping)}
         places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
-        words = [part for name in names if isinstance(name, str) for part in name.partition(":")[0].split("+")]
-        for name in dict.fromkeys([*words, *sections.get("options", {})]):
+        plugin_names = [
+            plugin_name for name in names if isinstance(name, str) for plugin_name in name.partition(":")[0].split("+")
+        ]
+        for name in dict.fromkeys([*plugin_names, *sections.get("options", {})]):
             find_installed(str(name))
 
 
-def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
+def _with_plugin_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
     """The config with the options of plugins checked by their own models. Where the config uses a plugin but gives it no
     options, the plugin's defaults are filled in."""
-    given = dict(config.options.model_extra or {})
+    options_given = dict(config.options.model_extra or {})
     names = [name for _, name in config.named() if name in OPTIONS]
-    own = {}
-    for name in dict.fromkeys([*given, *names]):
+    checked = {}
+    for name in dict.fromkeys([*options_given, *names]):
         if name in OPTIONS:
-            own[name] = _own_options(name, OPTIONS[name], given.get(name, {}))
-        elif not of_a_folder or not isinstance(given[name], Mapping):
+            checked[name] = _plugin_options(name, OPTIONS[name], options_given.get(name, {}))
+        elif not of_a_folder or not isinstance(options_given[name], Mapping):
             raise InputError(unknown_field(f"options.{name}"))
-    if not own:
+    if not checked:
         return config
-    return config.model_copy(update={"options": config.options.model_copy(update=own)})
+    return config.model_copy(update={"options": config.options.model_copy(update=checked)})
 
 
-def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
+def _plugin_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
     path = f"options.{name}"
     value = value.model_dump() if isinstance(value, BaseModel) else value
     if not isinstance(value, Mapping):
         raise InputError(
             f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {fields_of(path)}"
         )
-    known = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
-    if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in known]):
+    spellings = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
+    if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in spellings]):
         raise InputError(unknown_field(f"{path}.{unknown[0]}"))
     try:
         return model.model_validate(value)

@@ -69,7 +69,7 @@ class Holdings(Sequence[Array]):
 
 def sizes_of(parts: Sequence[Array]) -> Array:
     """How many samples each client holds, [K]."""
-    return parts.sizes if isinstance(parts, Holdings) else np.array([len(part) for part in parts], int)
+    return parts.sizes if isinstance(parts, Holdings) else np.array([len(indices) for indices in parts], int)
 
 
 def class_counts(parts: Sequence[Array], labels: Array, num_classes: int) -> Array:
@@ -80,12 +80,12 @@ def class_counts(parts: Sequence[Array], labels: Array, num_classes: int) -> Arr
     return np.bincount(cell, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)
 
 
-def redrawn_iid(labels: Array, num_clients: int, rng: np.random.Generator, *, min_samples: int) -> Holdings:
+def _redrawn_iid(labels: Array, num_clients: int, rng: np.random.Generator, *, min_samples: int) -> Holdings:
     """`min_samples` random samples for each client."""
     return _any(labels, np.full(num_clients, min_samples), rng)
 
 
-def redrawn_quantity_skew(
+def _redrawn_quantity_skew(
     labels: Array, num_clients: int, rng: np.random.Generator, *, alpha: float, min_samples: int
 ) -> Holdings:
     """`min_samples` each, and as many more in all as there are samples, divided by Dirichlet(alpha)."""
@@ -93,7 +93,7 @@ def redrawn_quantity_skew(
     return _any(labels, min_samples + more, rng)
 
 
-def redrawn_dirichlet(
+def _redrawn_dirichlet(
     labels: Array, num_clients: int, rng: np.random.Generator, *, alpha: float, min_samples: int
 ) -> Holdings:
     """`min_samples` each, of classes mixed by the client's own draw from Dirichlet(alpha), times how frequent the classes are."""
@@ -105,7 +105,7 @@ def redrawn_dirichlet(
     return _of_mix(labels, mix, min_samples, rng)
 
 
-def redrawn_shards(
+def _redrawn_shards(
     labels: Array, num_clients: int, rng: np.random.Generator, *, classes_per_client: int, min_samples: int
 ) -> Holdings:
     """`min_samples` each, of `classes_per_client` different classes."""
@@ -137,7 +137,7 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, min_s
     """Equal random parts."""
     _check(labels, num_clients, min_samples)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn_iid(labels, num_clients, rng, min_samples=min_samples)
+        return _redrawn_iid(labels, num_clients, rng, min_samples=min_samples)
     sizes = np.full(num_clients, len(labels) // num_clients)
     sizes[: len(labels) % num_clients] += 1
     return _parts(_dealt(sizes, rng), num_clients)
@@ -150,7 +150,7 @@ def quantity_skew(
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn_quantity_skew(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
+        return _redrawn_quantity_skew(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     spare = len(labels) - num_clients * min_samples
     sizes = min_samples + _rounded(spare * rng.dirichlet(np.full(num_clients, alpha)), spare)
     return _parts(_dealt(sizes, rng), num_clients)
@@ -163,7 +163,7 @@ def dirichlet(
     _check(labels, num_clients, min_samples)
     _check_alpha(alpha)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn_dirichlet(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
+        return _redrawn_dirichlet(labels, num_clients, rng, alpha=alpha, min_samples=min_samples)
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -185,7 +185,7 @@ def shards(
     classes, sizes = np.unique(labels, return_counts=True)
     _check_shards(num_clients, len(classes), classes_per_client)
     if is_redrawn(len(labels), num_clients, min_samples):
-        return redrawn_shards(labels, num_clients, rng, classes_per_client=classes_per_client, min_samples=min_samples)
+        return _redrawn_shards(labels, num_clients, rng, classes_per_client=classes_per_client, min_samples=min_samples)
     num_shards = _shards_per_class(sizes, num_clients, num_clients * classes_per_client)
     holders = _shard_holders(num_shards, num_clients, classes_per_client, rng)
     owner = np.empty(len(labels), np.int64)
@@ -197,7 +197,7 @@ def shards(
     return _parts(owner, num_clients)
 
 
-def given(
+def _given(
     labels: np.ndarray,
     num_clients: int,
     rng: np.random.Generator,
@@ -235,7 +235,7 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
     "dirichlet": dirichlet,
     "shards": shards,
     "quantity_skew": quantity_skew,
-    "given": given,
+    "given": _given,
 }
 
 
@@ -245,8 +245,10 @@ BY_CLASS = ("dirichlet", "shards")
 def check_classes(kind: str, task: str, targets: str) -> None:
     """Refuse a partition by class where the targets are no classes."""
     if kind in BY_CLASS and targets != "classes":
-        others = ", ".join(name for name in PARTITIONS if name not in BY_CLASS)
-        raise InputError(f"data.partition is {kind!r}, by class, but {task} has no classes; choose one of {others}")
+        other_kinds = ", ".join(name for name in PARTITIONS if name not in BY_CLASS)
+        raise InputError(
+            f"data.partition is {kind!r}, by class, but {task} has no classes; choose one of {other_kinds}"
+        )
 
 
 def partition(labels: np.ndarray, num_clients: int, kind: str, rng: np.random.Generator, **options: Any) -> Parts:

@@ -78,7 +78,7 @@ READERS: dict[str, Reader] = {
     "cifar10": cifar10.read_cifar10,
     "ham10000": ham10000.read_ham10000,
     "digits": digits.read_digits,
-    "idx": idx.read_any,  # idx:PATH
+    "idx": idx.read_idx_folder,  # idx:PATH
     "folder": image_folder.read_image_folder,  # folder:PATH
     "npz": npz.read_npz,  # npz:PATH
     "csv": csv_table.read_csv,  # csv:PATH
