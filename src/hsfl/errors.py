@@ -1,4 +1,7 @@
-"""The error that people see, names looked up with a hint, and pydantic's errors in one line each. Nothing is imported for it."""
+"""The error that people see (`InputError`), names looked up with a hint (`known`), and pydantic's errors in one line each.
+
+This file imports nothing but Python's own library, so that every other file may import it.
+"""
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence

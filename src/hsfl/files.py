@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, JSON, CSV, and records that are checked where they are read."""
+"""Files: written whole or not at all, JSON and CSV, and records that are checked where they are read."""
 
 import csv
 import json

@@ -1,14 +1,15 @@
 """Fleet files, TOML or JSON: a `[[device]]` table for each client, and `[main_server]`.
 
-[[device]]
-name = "ward-1"
-compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
-memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
-up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
-down = "100Mbps"
-power = "2W"             # where the links are a radio
+    [[device]]
+    name = "ward-1"
+    compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
+    memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
+    up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
+    down = "100Mbps"
+    power = "2W"             # where the links are a radio
 
-A device entered into a fleet file, as hsfl measure does it; what stood there stays, comments too.
+`read_fleet_file` reads one. `added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
+3.6GHz are read by `quantities.parse_quantity`.
 """
 
 import json
@@ -154,6 +155,8 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
     except InputError as error:
         raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None
 
+
+# --- a device entered into a fleet file
 
 MISSING_LINKS = (
     '# up = "100Mbps"    # to and from the servers, as you measured them (iperf3, a copied file)\n# down = "100Mbps"'

@@ -1,6 +1,7 @@
 """Numbers as people read them: seconds, bytes, per cent, cycles. Commands, progress lines, pages and figures take them from here.
 
-Many clients in a few numbers: quantiles, and how often each whole number occurs.
+Many clients are told in a few numbers: `quantiles`, and how often each whole number occurs (`counted`). Reading a quantity such as
+3.6GHz is the work of `quantities.py`.
 """
 
 import math

@@ -1,11 +1,7 @@
 """The frameworks, one row each: name, title, paper, how a round is timed, who keeps what, and how it is drawn.
 
-This is the only list of frameworks. It imports no torch: the clock, the planner and the report read it. The class that trains
-is named by its place and imported when it is needed. A framework of the user's is one more row (`hsfl.register_framework`).
-
-`hsfl.register_framework`: a framework of the user's becomes one more row of the table, checked.
-
-The table of frameworks, and the door by which a user's framework gets a row in it. Imports no torch.
+This is the only list of frameworks. It imports no torch: the clock, the planner and the report read it. The class that trains is named by
+its place ("module:Class") and imported when it is needed. `register_framework` checks a user's framework and adds its row.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Quantities with units, such as 3.6GHz or 16GiB: the one place that reads them.
+"""Quantities with units, such as 3.6GHz, 16GiB or 100Mbps: the one place that reads them.
+
+`parse_quantity` turns the text into a number in base units; `parse_setting` does so for a setting whose name ends with a unit, such as
+`cpu_hz`; `quantity_text` writes a number with its unit. `KINDS` lists the units of each kind of quantity.
 
 A number without a unit is in the base unit of its kind. A small b is bits and a large B bytes, M is a million and Mi is
 2^20; a small m is milli, which only watts and seconds know.

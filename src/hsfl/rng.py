@@ -1,7 +1,7 @@
 """Randomness by name: one seed gives streams that never disturb each other.
 
-A stream is keyed by words and numbers, for example `stream(seed, "batches", client, round)`. Nothing in HSFL draws
-from a global generator that it has not seeded by such a key, so the optimiser's draws never move the data split, and frameworks see the same batches.
+A stream is keyed by words and numbers, for example `stream(seed, "batches", client, round)`. Nothing in HSFL draws from a global
+generator that it has not seeded by such a key. So the optimiser's draws never move the data split, and frameworks see the same batches.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """What a model learns: one row for each task, with its loss, its metrics and what its targets are. Imports no torch.
 
-`training.goal` computes losses and metrics; what reads folders takes names, titles and directions from here, or from the folder
-where the task is a plugin's.
+`training/losses.py` and `training/evaluation.py` compute losses and metrics. What reads run folders takes names, titles and directions from
+here, or from the folder where the task is a plugin's.
 """
 
 from collections.abc import Callable, Collection, Mapping

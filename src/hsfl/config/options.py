@@ -1,6 +1,7 @@
-"""Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some.
+"""The section `options`: choices that the papers of frameworks leave open, and the sizes of models that have some; a class for each name.
 
-What every section of the settings has in common.
+`Section`, the base class of every section of the settings, is here, too: frozen, without unknown fields, and with text such as 100Mbps read
+where a field's name ends with a unit.
 """
 
 from typing import Any, Literal

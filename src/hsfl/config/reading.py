@@ -1,6 +1,7 @@
-"""Settings are read from a preset, from TOML or JSON, and from `section.field=value`; plugins check their own options.
+"""From a preset, a TOML or JSON file or a run folder to a checked `RunConfig`: `read_config`, and `with_changes` for `section.field=value`.
 
-Files that a config names: found from where the config lies, and what follows from them.
+Paths in a config file are from the folder of that file; a run folder's config names the copies that the folder holds. Options of plugins
+are checked by the plugins' own models.
 """
 
 import json
@@ -28,60 +29,6 @@ KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  #
 FIELDS = (*KEPT, ("data", "dir"))
 DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
 DATA_KINDS = ("idx", "folder", "npz", "csv", "text")  # of data.name = "kind:PATH"
-
-
-def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its paths from the folder of the config file `source`; absolute ones and ~ stay as they are.
-
-    What is of the wrong type stays, too: it is told where the tree is checked.
-    """
-    folder = source.parent
-    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
-    for section, field in FIELDS:
-        fields = settings.get(section)
-        if isinstance(fields, dict) and isinstance(fields.get(field), str):
-            fields[field] = _joined(folder, fields[field])
-    data = settings.get("data")
-    if isinstance(data, dict) and isinstance(data.get("name"), str):
-        kind, colon, path = data["name"].partition(":")
-        data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
-    model = settings.get("model")
-    if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
-        model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
-    for field in DATA_FIELDS:
-        if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
-            data[field] = _joined(folder, data[field])
-    files = settings.get("plugins")
-    if isinstance(files, list) and all(isinstance(file, str) for file in files):
-        settings["plugins"] = [_joined(folder, file) for file in files]
-    return settings
-
-
-def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
-    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
-    for section, field in KEPT:
-        fields = settings.get(section)
-        if isinstance(fields, dict) and isinstance(fields.get(field), str) and fields[field].startswith(f"{INPUTS}/"):
-            fields[field] = str(folder / INPUTS / Path(fields[field]).name)
-    return settings
-
-
-def _joined(folder: Path, path: str) -> str:
-    if not path or path.startswith("~") or Path(path).is_absolute():
-        return path
-    return os.path.normpath(folder / path)
-
-
-def _count_devices(tree: dict[str, Any]) -> None:
-    """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
-    fleet = tree.get("fleet")
-    if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
-        return
-    if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
-        fleet["num_clients"] = len(fleet_file.read_fleet_file(fleet["file"]).devices)
-
-
 YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
 
 
@@ -147,6 +94,35 @@ def is_of_a_run(source: str | Path | None) -> bool:
     return source is not None and Path(source).name == RUN_CONFIG
 
 
+def read_tree(source: str) -> dict[str, Any]:
+    """The settings of a preset or a file as they stand there."""
+    if source in presets():
+        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
+    path = Path(source)
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
+    except (OSError, ValueError):
+        near = get_close_matches(source.lower(), presets(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(
+            f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
+        ) from None
+    yaml = f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so"
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise InputError(f"{yaml}, as {path.with_suffix('.toml')}")
+    try:
+        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if path.suffix != ".json" and YAML_SECTION.search(text):
+            raise InputError(yaml) from None
+        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
+    return tree
+
+
 def with_changes(config: RunConfig, changes: Iterable[str], look: bool = True) -> RunConfig:
     """A copy of the config with changes such as "train.rounds=20" applied in turn.
 
@@ -192,6 +168,100 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
+
+
+# --- one change: section.field=value
+
+
+def set_name(change: str) -> str:
+    """The name of the field that a change such as "train.rounds=20" sets."""
+    return change.partition("=")[0].strip()
+
+
+def set_names(change: str) -> list[str]:
+    """The names of all fields that a change sets: a whole section may be given at once, as in "train={rounds=20, lr=0.1}"."""
+    return list(flatten({set_name(change): _value(change.partition("=")[2].strip())}))
+
+
+def _apply(tree: dict[str, Any], change: str) -> None:
+    _, equals, text = change.partition("=")
+    *sections, field = set_name(change).split(".")
+    if not equals or not field:
+        raise InputError(f"--set {change!r} is not of the form section.field=value, such as train.rounds=20")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(f"--set {change!r}: {section} is a value, not a section")
+    tree[field] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """The value that a text stands for: a TOML value (1, 0.5, true, [1, 2]), None for `null`, else the text itself."""
+    if text == "null":
+        return None
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text  # no field is a date
+
+
+# --- files that a config names
+
+
+def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with its paths from the folder of the config file `source`; absolute ones and ~ stay as they are.
+
+    What is of the wrong type stays, too: it is told where the tree is checked.
+    """
+    folder = source.parent
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
+    for section, field in FIELDS:
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str):
+            fields[field] = _joined(folder, fields[field])
+    data = settings.get("data")
+    if isinstance(data, dict) and isinstance(data.get("name"), str):
+        kind, colon, path = data["name"].partition(":")
+        data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
+    model = settings.get("model")
+    if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
+        model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
+    for field in DATA_FIELDS:
+        if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
+            data[field] = _joined(folder, data[field])
+    files = settings.get("plugins")
+    if isinstance(files, list) and all(isinstance(file, str) for file in files):
+        settings["plugins"] = [_joined(folder, file) for file in files]
+    return settings
+
+
+def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
+    for section, field in KEPT:
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str) and fields[field].startswith(f"{INPUTS}/"):
+            fields[field] = str(folder / INPUTS / Path(fields[field]).name)
+    return settings
+
+
+def _joined(folder: Path, path: str) -> str:
+    if not path or path.startswith("~") or Path(path).is_absolute():
+        return path
+    return os.path.normpath(folder / path)
+
+
+def _count_devices(tree: dict[str, Any]) -> None:
+    """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
+    fleet = tree.get("fleet")
+    if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
+        return
+    if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
+        fleet["num_clients"] = len(fleet_file.read_fleet_file(fleet["file"]).devices)
+
+
+# --- plugins and their options
 
 
 def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
@@ -242,65 +312,3 @@ def _plugin_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
         return model.model_validate(value)
     except ValidationError as error:
         raise InputError(explain(error, value, model, "config", f"{path}.", config_fields())) from None
-
-
-def read_tree(source: str) -> dict[str, Any]:
-    """The settings of a preset or a file as they stand there."""
-    if source in presets():
-        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
-    path = Path(source)
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
-    except (OSError, ValueError):
-        near = get_close_matches(source.lower(), presets(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(
-            f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
-        ) from None
-    yaml = f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so"
-    if path.suffix.lower() in (".yaml", ".yml"):
-        raise InputError(f"{yaml}, as {path.with_suffix('.toml')}")
-    try:
-        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        if path.suffix != ".json" and YAML_SECTION.search(text):
-            raise InputError(yaml) from None
-        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
-    return tree
-
-
-def set_name(change: str) -> str:
-    """The name of the field that a change such as "train.rounds=20" sets."""
-    return change.partition("=")[0].strip()
-
-
-def set_names(change: str) -> list[str]:
-    """The names of all fields that a change sets: a whole section may be given at once, as in "train={rounds=20, lr=0.1}"."""
-    return list(flatten({set_name(change): _value(change.partition("=")[2].strip())}))
-
-
-def _apply(tree: dict[str, Any], change: str) -> None:
-    _, equals, text = change.partition("=")
-    *sections, field = set_name(change).split(".")
-    if not equals or not field:
-        raise InputError(f"--set {change!r} is not of the form section.field=value, such as train.rounds=20")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise InputError(f"--set {change!r}: {section} is a value, not a section")
-    tree[field] = _value(text.strip())
-
-
-def _value(text: str) -> Any:
-    """The value that a text stands for: a TOML value (1, 0.5, true, [1, 2]), None for `null`, else the text itself."""
-    if text == "null":
-        return None
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float | str | list | dict) else text  # no field is a date

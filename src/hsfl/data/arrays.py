@@ -1,15 +1,12 @@
-"""Arrays that people bring: checked, and brought into the form that training takes.
+"""Arrays that people bring, from Python or from a file: checked, and brought into the form that training takes.
 
-Floats are taken as they are. Whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
-Labels are whole numbers of any type, or names. Each function takes `what`, the words that an error names the array by.
+`checked_arrays` does all of it; the sections below it are its steps. An input may be an array, a tensor, a list or a column of a table.
+Samples: floats are taken as they are; whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
+Targets, by the task: classes (whole numbers of any type, or names), labels of which a sample has any number, numbers, or tokens.
 
-Legend: n samples, C channels, H height, W width.
+A function's `array_name` is how an error message calls the array.
 
-What people bring as NumPy arrays: arrays, tensors, lists, columns of a table.
-
-Targets that are no classes: labels of which a sample has any number, numbers, and tokens; everything checked.
-
-Each function takes `what`, the words that an error names the array by. Legend: n samples, L labels or columns, T tokens.
+Legend: n samples, C channels, H height, W width, L labels or columns, T tokens.
 """
 
 from collections.abc import Sequence
@@ -22,107 +19,8 @@ from hsfl.errors import InputError
 from hsfl.rng import stream
 from hsfl.tasks import find_task
 
-
-def _as_numbers(array_name: str, value: Any) -> np.ndarray:
-    """An array of numbers or of truth values."""
-    array = _as_array(array_name, value)
-    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-        raise InputError(f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it")
-    return array
-
-
-def _as_array(array_name: str, value: Any) -> np.ndarray:
-    """NumPy's view of an array, a tensor on any device, a list, or a column of a table."""
-    try:
-        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
-        raise InputError(
-            f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it"
-        ) from None
-
-
-def _short_description(value: Any) -> str:
-    """What a value is, with its shape where it has one."""
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
-
-
-def _as_floats(array_name: str, x: np.ndarray) -> np.ndarray:
-    """The numbers as float32; an error names the place of a number that is infinite or NaN."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
-        x = x.astype(np.float32)
-    if not (fine := np.isfinite(x)).all():
-        place = np.unravel_index(int(fine.argmin()), x.shape)
-        raise InputError(
-            f"{array_name}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
-        )
-    return x
-
-
-MOST_TOKENS = 2**24  # of a vocabulary
-
-
-def _label_targets(array_name: str, value: Any) -> np.ndarray:
-    """Which labels each sample has: 0 or 1 as float32, [n, L]."""
-    y = _as_numbers(array_name, value)
-    if y.ndim != 2 or y.size == 0:
-        raise InputError(
-            f"{array_name} has shape {y.shape}; give 0 or 1 for each label of each sample, [samples, labels]"
-        )
-    if (wrong := (y != 0) & (y != 1)).any():
-        place = np.unravel_index(int(wrong.argmax()), y.shape)
-        raise InputError(f"{array_name}[{place[0]}, {place[1]}] is {y[place]}; a label is 0 or 1")
-    return y.astype(np.float32)
-
-
-def _number_targets(array_name: str, value: Any) -> np.ndarray:
-    """The numbers that a model shall give, as float32 [n, L]; one for each sample may come as [n]."""
-    y = _as_numbers(array_name, value)
-    if y.ndim not in (1, 2) or y.size == 0:
-        raise InputError(
-            f"{array_name} has shape {y.shape}; give one number for each sample, or some: [samples, columns]"
-        )
-    y = _as_floats(array_name, y)
-    return y[:, None] if y.ndim == 1 else y
-
-
-def _token_numbers(array_name: str, value: Any) -> np.ndarray:
-    """Tokens as int64 [n, T]."""
-    x = _as_numbers(array_name, value)
-    if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
-        raise InputError(
-            f"{array_name} is {_short_description(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
-        )
-    if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
-        place = np.unravel_index(int(wrong.argmax()), x.shape)
-        raise InputError(
-            f"{array_name}[{place[0]}, {place[1]}] is {x[place]}; tokens are numbered 0 to {MOST_TOKENS - 1}"
-        )
-    return x.astype(np.int64)
-
-
-def _named_columns(array_names: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
-    """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
-    widths = [targets.shape[1] for targets in y]
-    if len(set(widths)) > 1:
-        raise InputError(f"{array_names[0]} has {widths[0]} columns but {array_names[1]} {widths[1]}; make them alike")
-    if names is None:
-        return tuple(map(str, range(widths[0])))
-    if len(set(map(str, names))) != widths[0] or len(names) != widths[0]:
-        raise InputError(
-            f"classes has {len(names)} names but {array_names[0]} {widths[0]} columns; name each column once"
-        )
-    return tuple(map(str, names))
-
-
-def _check_follows(array_names: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
-    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
-    for side, tokens, following in zip(array_names, x, y):
-        if tokens.shape != following.shape:
-            raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")
-
-
 CHANNELS = (1, 3, 4)  # of images as people store them
+MOST_TOKENS = 2**24  # of a vocabulary
 
 
 class Side(NamedTuple):
@@ -189,6 +87,9 @@ def _check_alike(where: str, sides: Sequence[Side], x: Sequence[np.ndarray], raw
         raise InputError(f"{where}{sides[0].x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
 
 
+# --- samples
+
+
 def samples(array_name: str, value: Any) -> np.ndarray:
     """Images as uint8 [n, C, H, W], everything else as float32 [n, ...]."""
     x = _as_numbers(array_name, value)
@@ -211,6 +112,31 @@ def _images(array_name: str, x: np.ndarray) -> np.ndarray:
             f"{array_name} has shape {x.shape}, with the channels last; put them second: x.transpose(0, 3, 1, 2)"
         )
     return (x[:, None] if x.ndim == 3 else x).astype(np.uint8)
+
+
+def _token_numbers(array_name: str, value: Any) -> np.ndarray:
+    """Tokens as int64 [n, T]."""
+    x = _as_numbers(array_name, value)
+    if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
+        raise InputError(
+            f"{array_name} is {_short_description(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
+        )
+    if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
+        place = np.unravel_index(int(wrong.argmax()), x.shape)
+        raise InputError(
+            f"{array_name}[{place[0]}, {place[1]}] is {x[place]}; tokens are numbered 0 to {MOST_TOKENS - 1}"
+        )
+    return x.astype(np.int64)
+
+
+def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
+    other_axes = (0, *range(2, x.ndim))
+    mean, std = x.mean(axis=other_axes, dtype=np.float64), x.std(axis=other_axes, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+# --- targets
 
 
 def _raw_labels(array_name: str, value: Any) -> np.ndarray:
@@ -281,6 +207,62 @@ def _class_numbers(
     return [np.array([place[label] for label in labels.tolist()], np.int64) for labels in raw], names
 
 
+def _label_targets(array_name: str, value: Any) -> np.ndarray:
+    """Which labels each sample has: 0 or 1 as float32, [n, L]."""
+    y = _as_numbers(array_name, value)
+    if y.ndim != 2 or y.size == 0:
+        raise InputError(
+            f"{array_name} has shape {y.shape}; give 0 or 1 for each label of each sample, [samples, labels]"
+        )
+    if (wrong := (y != 0) & (y != 1)).any():
+        place = np.unravel_index(int(wrong.argmax()), y.shape)
+        raise InputError(f"{array_name}[{place[0]}, {place[1]}] is {y[place]}; a label is 0 or 1")
+    return y.astype(np.float32)
+
+
+def _number_targets(array_name: str, value: Any) -> np.ndarray:
+    """The numbers that a model shall give, as float32 [n, L]; one for each sample may come as [n]."""
+    y = _as_numbers(array_name, value)
+    if y.ndim not in (1, 2) or y.size == 0:
+        raise InputError(
+            f"{array_name} has shape {y.shape}; give one number for each sample, or some: [samples, columns]"
+        )
+    y = _as_floats(array_name, y)
+    return y[:, None] if y.ndim == 1 else y
+
+
+def _named_columns(array_names: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
+    """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
+    widths = [targets.shape[1] for targets in y]
+    if len(set(widths)) > 1:
+        raise InputError(f"{array_names[0]} has {widths[0]} columns but {array_names[1]} {widths[1]}; make them alike")
+    if names is None:
+        return tuple(map(str, range(widths[0])))
+    if len(set(map(str, names))) != widths[0] or len(names) != widths[0]:
+        raise InputError(
+            f"classes has {len(names)} names but {array_names[0]} {widths[0]} columns; name each column once"
+        )
+    return tuple(map(str, names))
+
+
+def _check_follows(array_names: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
+    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
+    for side, tokens, following in zip(array_names, x, y):
+        if tokens.shape != following.shape:
+            raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")
+
+
+RAW = {
+    "classes": _raw_labels,
+    "labels": _label_targets,
+    "numbers": _number_targets,
+    "tokens": _token_numbers,
+}  # by targets
+
+
+# --- who holds a sample, and which samples are held out for testing
+
+
 def client_numbers(array_name: str, value: Any, num_samples: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Which client holds each sample, as an index [n], and the clients' names.
 
@@ -334,16 +316,40 @@ def _evenly(length: int, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.minimum(places, length - 1)
 
 
-def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
-    other_axes = (0, *range(2, x.ndim))
-    mean, std = x.mean(axis=other_axes, dtype=np.float64), x.std(axis=other_axes, dtype=np.float64)
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+# --- whatever people bring, as NumPy has it
 
 
-RAW = {
-    "classes": _raw_labels,
-    "labels": _label_targets,
-    "numbers": _number_targets,
-    "tokens": _token_numbers,
-}  # by targets
+def _as_array(array_name: str, value: Any) -> np.ndarray:
+    """NumPy's view of an array, a tensor on any device, a list, or a column of a table."""
+    try:
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
+        raise InputError(
+            f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it"
+        ) from None
+
+
+def _as_numbers(array_name: str, value: Any) -> np.ndarray:
+    """An array of numbers or of truth values."""
+    array = _as_array(array_name, value)
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
+        raise InputError(f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it")
+    return array
+
+
+def _as_floats(array_name: str, x: np.ndarray) -> np.ndarray:
+    """The numbers as float32; an error names the place of a number that is infinite or NaN."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+        x = x.astype(np.float32)
+    if not (fine := np.isfinite(x)).all():
+        place = np.unravel_index(int(fine.argmin()), x.shape)
+        raise InputError(
+            f"{array_name}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
+        )
+    return x
+
+
+def _short_description(value: Any) -> str:
+    """What a value is, with its shape where it has one."""
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

@@ -1,4 +1,4 @@
-"""What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
+"""What the experiments share: scales, folders that an experiment claims and goes on with, Markdown tables, claims of the paper beside findings."""
 
 import csv
 import json

@@ -1,6 +1,5 @@
-"""What every reader shares: what it is asked, what it answers, how it complains, how it holds test images back.
-
-Pillow at one place: image files and bytes to arrays [C, H, W].
+"""What readers share: the `Request` that a reader gets, the `Arrays` that it gives, errors for damaged or missing files, test samples that are
+held out, and images, which Pillow turns from files or bytes into arrays [C, H, W].
 """
 
 import io
@@ -65,7 +64,7 @@ FILE_FIELDS = {  # which data sets look at a setting; any of them has a client_f
 
 @dataclass(frozen=True)
 class Request:
-    """What `load` asks of a reader."""
+    """What `load_dataset` asks of a reader."""
 
     data_dir: Path
     path: str = ""  # of idx:PATH, folder:PATH, npz:PATH, csv:PATH and text:PATH
@@ -105,7 +104,7 @@ def _find_file(path: str, data_dir: Path) -> Path:
 
 
 class Arrays(NamedTuple):
-    """What a reader answers; x is uint8 [n, C, H, W] (or, of one's own, floats [n, ...]), y an index into classes [n]."""
+    """What a reader gives. x is uint8 [n, C, H, W] (or, of one's own, floats [n, ...]); y is an index into classes [n]."""
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -174,6 +173,8 @@ def divided(x: np.ndarray, y: np.ndarray, is_test: np.ndarray, classes: tuple[st
     """The two sides of a split."""
     return Arrays(x[~is_test], y[~is_test], x[is_test], y[is_test], classes)
 
+
+# --- images
 
 MAX_BYTES = 16 * 2**30
 Size = tuple[int, int]  # width, height, as Pillow has it

@@ -30,7 +30,7 @@ SENSITIVE = 0.1  # of the latency, from one value of an axis to the next; the pa
 
 
 def fig4_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
-    """The fleets and values of a scale; --seeds may ask for more fleets."""
+    """The fleets and values of a scale; num_seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     axes = (BANDWIDTH, CYCLES, POWER)
     if scale == "smoke":

@@ -1,9 +1,8 @@
-"""What the points of a latency study say: rows of a CSV, means with intervals over fleets, tables and panels.
+"""From the points of a latency study to its files: rows of a CSV, means with intervals over fleets, tables, panels and claims; what Figs. 4 and 5
+have in common.
 
-Fleets differ far more than policies do, so policies are compared in pairs, fleet by fleet: the ratio of a policy's round to
-the proposed one's.
-
-From the points of a latency study to its files: what Figs. 4 and 5 have in common.
+Fleets differ far more than policies do, so policies are compared in pairs, fleet by fleet: the ratio of a policy's round to the
+proposed one's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -245,6 +244,9 @@ def _curve(axes: "Axes", axis: Axis, name: str, estimates: Sequence[Estimate]) -
         zorder=4 if name == "proposed" else 3,
         label=NAMES[name],
     )
+
+
+# ---- the whole, and the claims
 
 
 def make_latency_figure(

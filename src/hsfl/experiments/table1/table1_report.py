@@ -1,8 +1,5 @@
-"""Table 1 in words: ratios of seconds over fleets, accuracies at a budget, verdicts over fleets and training seeds.
-
-Legend: F fleets, S training seeds.
-
-Learning over simulated time, averaged over fleets, and over rounds.
+"""Table 1 in words and pictures: ratios of seconds over fleets, accuracies at a budget, verdicts over fleets and training seeds; and figures of
+learning over simulated time, averaged over fleets, and over rounds.
 
 Legend: F fleets, S training seeds, G places on the x-axis.
 """
@@ -315,6 +312,8 @@ def _settings_note(study: Study, scale: str) -> str:
         "allocation; FL trains on every client, storage or not. " + machine() + "\n\n" + "\n".join(lines) + "\n"
     )
 
+
+# ---- figures
 
 LOOKS: dict[str, Style] = {
     **{name: row.style for name, row in BUILT_IN.items()},

@@ -1,12 +1,13 @@
-"""Traces: what a training gave, round by round, without any clock.
+"""Traces: what a training gave, round by round, without any clock; and a trace under a fleet's clock.
 
-A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the
-machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
+A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the machine.
+`pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
 
-A trace under a fleet's clock: how far a column comes within a budget of simulated seconds, and when it reaches a target.
+With nobody dropped and a constant learning rate, what is learned after a round does not depend on how long the round took. So one training
+serves every fleet, and only the seconds differ: `at_budget` says how far a column comes within a budget of simulated seconds, `time_to_s`
+when it reaches a target.
 
-With nobody dropped and a constant learning rate, what is learned after a round does not depend on how long the round took.
-So one training serves every fleet, and only the seconds differ.
+Legend: K clients.
 """
 
 import csv
@@ -38,6 +39,7 @@ AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others
     "averaged_balanced_accuracy": "balanced_accuracy",
 }
 MakeObserver = Callable[[str], Observer]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def largest_difference(left: Trace, right: Trace) -> float:
     return max(1.0 if a is None or b is None else abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
 
 
-Array = np.ndarray
+# ---- a trace under a fleet's clock
 
 
 @dataclass(frozen=True)
