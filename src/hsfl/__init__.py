@@ -3,6 +3,7 @@
     import hsfl
     result = hsfl.run("demo", "runs/demo", progress=True)
 
+Programs and plugins take every name from here and need not know in which folder it lives (`docs/extend.md` shows plugins).
 Names are loaded when they are first used, so that what needs no torch imports none.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.allocation.policies import register_policy
+    from hsfl.allocation.policy_table import RULES as POLICY_RULES
     from hsfl.allocation.scenario import Scenario
     from hsfl.allocation.solvers import allocate
     from hsfl.api.plan_calls import plan
@@ -19,21 +21,31 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.data.from_python import dataset
     from hsfl.data.registry import register_dataset
     from hsfl.errors import InputError
-    from hsfl.framework_table import register_framework
+    from hsfl.framework_table import Timing, register_framework
+    from hsfl.frameworks.framework import Base as FrameworkBase
+    from hsfl.frameworks.framework import RoundResult, State
+    from hsfl.frameworks.parallel import HSFL
     from hsfl.models.split.graph_split import split
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
+    from hsfl.network.clock import timeline
     from hsfl.runs.progress import Observer
     from hsfl.tasks import register_task
 
     __version__: str
 
 __all__ = [
+    "HSFL",
+    "POLICY_RULES",
+    "FrameworkBase",
     "InputError",
     "Observer",
+    "RoundResult",
     "RunConfig",
     "Scenario",
     "SplitModel",
+    "State",
+    "Timing",
     "allocate",
     "compare",
     "dataset",
@@ -46,18 +58,26 @@ __all__ = [
     "register_task",
     "run",
     "split",
+    "timeline",
 ]
 
-_HOMES = {
-    "Scenario": "hsfl.allocation.scenario",
-    "allocate": "hsfl.allocation.solvers",
+_HOMES = {  # the module of each name; "module:name" where the module calls it otherwise
+    "FrameworkBase": "hsfl.frameworks.framework:Base",
+    "HSFL": "hsfl.frameworks.parallel",
     "InputError": "hsfl.errors",
+    "Observer": "hsfl.runs.progress",
+    "POLICY_RULES": "hsfl.allocation.policy_table:RULES",
+    "RoundResult": "hsfl.frameworks.framework",
     "RunConfig": "hsfl.config",
-    "read_config": "hsfl.config",
+    "Scenario": "hsfl.allocation.scenario",
+    "SplitModel": "hsfl.models.units",
+    "State": "hsfl.frameworks.framework",
+    "Timing": "hsfl.framework_table",
+    "allocate": "hsfl.allocation.solvers",
     "compare": "hsfl.api.run_calls",
     "dataset": "hsfl.data.from_python",
-    "Observer": "hsfl.runs.progress",
     "plan": "hsfl.api.plan_calls",
+    "read_config": "hsfl.config",
     "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",
     "register_model": "hsfl.models.zoo",
@@ -65,13 +85,14 @@ _HOMES = {
     "register_task": "hsfl.tasks",
     "run": "hsfl.api.run_calls",
     "split": "hsfl.models.split.graph_split",
-    "SplitModel": "hsfl.models.units",
+    "timeline": "hsfl.network.clock",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        module, _, name_there = _HOMES[name].partition(":")
+        return getattr(import_module(module), name_there or name)
     if name == "__version__":
         from importlib.metadata import version  # here, because it takes as long to load as all commands
 

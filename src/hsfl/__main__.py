@@ -1,4 +1,4 @@
-"""`python -m hsfl` is the command."""
+"""`python -m hsfl` runs the command line, as the command `hsfl` does."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""The error that people see, names looked up with a hint, and pydantic's errors in one line each. Nothing is imported for it."""
+"""The error that people see (`InputError`), names looked up with a hint (`known`), and pydantic's errors in one line each.
+
+This file imports nothing but Python's own library, so that every other file may import it.
+"""
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +21,13 @@ class DataMissing(InputError):
     """A data set is not on this machine."""
 
 
-def known(what: str, name: str, choices: Iterable[str], way_out: str = "") -> str:
+def known(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> str:
     """The name, if it is among the choices; else an error that suggests the nearest, and another way out."""
     choices = list(choices)
     if name not in choices:
         near = get_close_matches(str(name).lower(), choices, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{what} {name!r} is unknown; {hint}choose one of {', '.join(choices)}{way_out}")
+        raise InputError(f"{kind} {name!r} is unknown; {hint}choose one of {', '.join(choices)}{way_out}")
     return name
 
 
@@ -36,7 +39,7 @@ def shown(value: Any) -> str:
         return f"of type {type(value).__name__}, too long to show"
 
 
-def explain(error: Any, tree: Any, model: Any, what: str, prefix: str = "", known_fields: Sequence[str] = ()) -> str:
+def explain(error: Any, tree: Any, model: Any, noun: str, prefix: str = "", known_fields: Sequence[str] = ()) -> str:
     """The first mistake in some settings, in one line: the field, its value, the way out.
 
     error: pydantic's ValidationError. tree: the settings that were read. model: the pydantic model that refused them.
@@ -48,13 +51,13 @@ def explain(error: Any, tree: Any, model: Any, what: str, prefix: str = "", know
     name = (prefix + name).removesuffix(".")
     known_fields = known_fields or field_names(model)
     if problem["type"] == "extra_forbidden":
-        return f"unknown {what} field {name!r}; {suggest(name, known_fields)}"
+        return f"unknown {noun} field {name!r}; {suggest(name, known_fields)}"
     if problem["type"] == "model_type":
         fields = ", ".join(field for field in known_fields if field.startswith(f"{name}."))
-        return f"{what} {name} is {shown(value)} but it is a section; set its fields: {fields}"
+        return f"{noun} {name} is {shown(value)} but it is a section; set its fields: {fields}"
     if problem["type"] == "missing" and value is None:
-        return f"{what} {name} is missing; set it"
-    return f"{what} {name} is {shown(value)}{_clause(problem, 'give', field)}"
+        return f"{noun} {name} is missing; set it"
+    return f"{noun} {name} is {shown(value)}{_clause(problem, 'give', field)}"
 
 
 def first_problem(error: Any) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def explain_field(problem: Mapping[str, Any], show: bool = True) -> str:
     """
     if problem["type"] == "json_invalid":
         return f" cannot be read as JSON ({problem['msg'].removeprefix('Invalid JSON: ')})"
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
+    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f": {name} is missing"
     value = shown(problem["input"]) if show else "wrong"
@@ -93,13 +96,13 @@ def _clause(problem: Mapping[str, Any], should: str, field: Any = None) -> str:
         return f"; {problem['msg']}"
     if problem["type"] in ("value_error", "assertion_error"):
         return f": {problem['msg'].partition(', ')[2]}"
-    wanted = field.description if field is not None and field.description else _wanted(problem)
-    if wanted and field is not None and type(None) in get_args(field.annotation):
-        wanted += " or null"
-    return f"; {should} {wanted}" if wanted else f": {problem['msg']}"
+    expected = field.description if field is not None and field.description else _expected(problem)
+    if expected and field is not None and type(None) in get_args(field.annotation):
+        expected += " or null"
+    return f"; {should} {expected}" if expected else f": {problem['msg']}"
 
 
-def _wanted(problem: Mapping[str, Any]) -> str:
+def _expected(problem: Mapping[str, Any]) -> str:
     """What a field takes, in words, from pydantic's name for the problem: int_parsing, literal_error, less_than...; empty if unclear."""
     kinds = {
         "int": "a whole number",
@@ -121,8 +124,8 @@ def _wanted(problem: Mapping[str, Any]) -> str:
         return ranges[kind].format(**problem.get("ctx", {}))
     if kind.partition("_")[0] in kinds:
         return kinds[kind.partition("_")[0]]
-    given = message.removeprefix("Input should be ").replace("a valid ", "a ")
-    return given if given != message else ""
+    expectation = message.removeprefix("Input should be ").replace("a valid ", "a ")
+    return expectation if expectation != message else ""
 
 
 def _locate(loc: Location, tree: Any, model: Any) -> tuple[str, Any, Any]:
@@ -131,15 +134,15 @@ def _locate(loc: Location, tree: Any, model: Any) -> tuple[str, Any, Any]:
     A field with a description is told as a whole. In other fields the position in a list is named; branches of a union are not.
     """
     name, field = "", None
-    for part in loc:
-        inside = isinstance(tree, Mapping) and part in tree
-        if isinstance(part, int):
-            name, field = f"{name}[{part}]", None
-            tree = tree[part] if isinstance(tree, Sequence) and part < len(tree) else None
+    for step in loc:
+        inside = isinstance(tree, Mapping) and step in tree
+        if isinstance(step, int):
+            name, field = f"{name}[{step}]", None
+            tree = tree[step] if isinstance(tree, Sequence) and step < len(tree) else None
         elif inside or hasattr(model, "model_fields"):
-            name = f"{name}.{part}" if name else part
-            field = getattr(model, "model_fields", {}).get(part)
-            tree, model = tree[part] if inside else None, field.annotation if field is not None else None
+            name = f"{name}.{step}" if name else step
+            field = getattr(model, "model_fields", {}).get(step)
+            tree, model = tree[step] if inside else None, field.annotation if field is not None else None
         if field is not None and field.description:
             break
     return name, tree, field

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, JSON, CSV, and records that are checked where they are read."""
+"""Files: written whole or not at all, JSON and CSV, and records that are checked where they are read."""
 
 import csv
 import json
@@ -163,7 +163,7 @@ def check_unpacked(path: Path, most_bytes: int) -> None:
     """Refuse a zip or npz file that unpacks to more bytes than it can sensibly hold. What else is wrong with the file is
     raised as zipfile does, for the caller who turns whatever foreign bytes cause into one line."""
     with zipfile.ZipFile(path) as packed:
-        size = sum(part.file_size for part in packed.infolist())
+        size = sum(member.file_size for member in packed.infolist())
     if size > most_bytes:
         raise InputError(
             f"{path} unpacks to {size / 2**30:.3g} GiB, at most {most_bytes / 2**30:.3g} are read; is it whole?"

@@ -1,14 +1,15 @@
 """Fleet files, TOML or JSON: a `[[device]]` table for each client, and `[main_server]`.
 
-[[device]]
-name = "ward-1"
-compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
-memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
-up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
-down = "100Mbps"
-power = "2W"             # where the links are a radio
+    [[device]]
+    name = "ward-1"
+    compute = "35 GFLOP/s"   # as hsfl measure finds it; or cpu = "3.6GHz", and flops_per_cycle (1 if left out)
+    memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
+    up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
+    down = "100Mbps"
+    power = "2W"             # where the links are a radio
 
-A device entered into a fleet file, as hsfl measure does it; what stood there stays, comments too.
+`read_fleet_file` reads one. `added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
+3.6GHz are read by `quantities.parse_quantity`.
 """
 
 import json
@@ -68,7 +69,7 @@ class FleetFile:
 def read_fleet_file(path: str | Path) -> FleetFile:
     """Read a fleet file and check every value; an error names the file and the device."""
     path = Path(path)
-    table = load_fleet_file(path)
+    table = _load_fleet_file(path)
     for name in table:
         known(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
     rows = table.get("device", [])
@@ -86,7 +87,7 @@ def read_fleet_file(path: str | Path) -> FleetFile:
     return FleetFile(path, devices, None if server is None else _server(server, path))
 
 
-def load_fleet_file(path: Path) -> dict[str, Any]:
+def _load_fleet_file(path: Path) -> dict[str, Any]:
     """The content of a fleet file, TOML or JSON, as a mapping; nothing in it is checked yet."""
     check_ordinary(path)
     try:
@@ -155,12 +156,14 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
         raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None
 
 
+# --- a device entered into a fleet file
+
 MISSING_LINKS = (
     '# up = "100Mbps"    # to and from the servers, as you measured them (iperf3, a copied file)\n# down = "100Mbps"'
 )
 
 
-def size_text(bits: float) -> str:
+def _size_text(bits: float) -> str:
     """Bits as text in MiB, from 10 GiB on in GiB: 2^33 -> 1024MiB. The size is rounded down, so that a device never
     promises more memory than it has."""
     return f"{int(bits / 8 / 2**20)}MiB" if bits < 8 * 2**30 * 10 else f"{int(bits / 8 / 2**30)}GiB"
@@ -170,9 +173,9 @@ def device_entry(
     name: str, flops_per_s: float, memory_bits: float | None, up: str | None, down: str | None
 ) -> dict[str, str]:
     """A device's fields, as text with units. up, down: rates as the user typed them, such as 100Mbps."""
-    given = {"name": name, "compute": quantity_text(flops_per_s, "FLOP/s")}
-    given |= {} if memory_bits is None else {"memory": size_text(memory_bits)}
-    return given | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
+    entry = {"name": name, "compute": quantity_text(flops_per_s, "FLOP/s")}
+    entry |= {} if memory_bits is None else {"memory": _size_text(memory_bits)}
+    return entry | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
 
 
 def toml(entry: dict[str, str], table: str, note: str) -> str:
@@ -191,10 +194,10 @@ def check_free(path: Path, name: str | None) -> None:
     check_ordinary(path)
     if not path.read_bytes().strip():
         return
-    table = load_fleet_file(path)
+    table = _load_fleet_file(path)
     if "device" in table:
-        found = read_fleet_file(path)
-        if name is not None and name in [device.name for device in found.devices]:
+        fleet = read_fleet_file(path)
+        if name is not None and name in [device.name for device in fleet.devices]:
             raise InputError(f"{path} has a device {name!r} already; choose another --name, or delete its table")
     elif "main_server" not in table:
         raise InputError(

@@ -1,6 +1,7 @@
 """Numbers as people read them: seconds, bytes, per cent, cycles. Commands, progress lines, pages and figures take them from here.
 
-Many clients in a few numbers: quantiles, and how often each whole number occurs.
+Many clients are told in a few numbers: `quantiles`, and how often each whole number occurs (`counted`). Reading a quantity such as
+3.6GHz is the work of `quantities.py`.
 """
 
 import math
@@ -99,5 +100,5 @@ def quantiles(values: np.ndarray) -> list[float]:
 
 def counted(values: np.ndarray) -> dict[str, int]:
     """How often each whole number occurs, by the number."""
-    found, counts = np.unique(np.asarray(values, int), return_counts=True)
-    return {str(value): int(count) for value, count in zip(found, counts)}
+    numbers, counts = np.unique(np.asarray(values, int), return_counts=True)
+    return {str(value): int(count) for value, count in zip(numbers, counts)}

@@ -1,11 +1,7 @@
 """The frameworks, one row each: name, title, paper, how a round is timed, who keeps what, and how it is drawn.
 
-This is the only list of frameworks. It imports no torch: the clock, the planner and the report read it. The class that trains
-is named by its place and imported when it is needed. A framework of the user's is one more row (`hsfl.register_framework`).
-
-`hsfl.register_framework`: a framework of the user's becomes one more row of the table, checked.
-
-The table of frameworks, and the door by which a user's framework gets a row in it. Imports no torch.
+This is the only list of frameworks. It imports no torch: the clock, the planner and the report read it. The class that trains is named by
+its place ("module:Class") and imported when it is needed. `register_framework` checks a user's framework and adds its row.
 """
 
 import re
@@ -95,9 +91,9 @@ class Method:
         """The row without its code, as a run folder keeps it."""
         colour, marker, dashes = self.style
         style = [colour, marker, dashes if isinstance(dashes, str) else [dashes[0], list(dashes[1])]]
-        words = {name: getattr(self, name) for name in ("name", "title", "paper", "source", "pools_data")}
-        words |= {name: getattr(self, name) for name in ("own_cuts", "copy_per_client", "own_policy")}
-        return words | {"style": style, "timing": asdict(self.timing), "own_timeline": self.timeline is not None}
+        row = {name: getattr(self, name) for name in ("name", "title", "paper", "source", "pools_data")}
+        row |= {name: getattr(self, name) for name in ("own_cuts", "copy_per_client", "own_policy")}
+        return row | {"style": style, "timing": asdict(self.timing), "own_timeline": self.timeline is not None}
 
 
 METHODS: dict[str, Method] = {}
@@ -219,8 +215,8 @@ NEEDED = {  # what a framework's class must have
     "init": "init(self)",
     "round": "round(self, state, kept, round_index)",
     "models": "models(self, state)",
-    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.frameworks.framework.Base has it",
-    "extras": "extras(self), as hsfl.frameworks.framework.Base has it",
+    "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.FrameworkBase has it",
+    "extras": "extras(self), as hsfl.FrameworkBase has it",
 }
 TIMELINE_ARGUMENTS = (  # of `network.clock.timeline`, without the name
     "phases", "num_batches", "tau_s", "started=", "clusters=", "order=", "decoder_s=", "cut_gradient=",
@@ -295,29 +291,27 @@ def _parent(code: type[Any]) -> Method | None:
 
 def _check_class(name: str, code: Any) -> None:
     if not isinstance(code, type):
-        raise InputError(
-            f"framework {name!r} is {code!r}; give a class that derives from hsfl.frameworks.framework.Base"
-        )
+        raise InputError(f"framework {name!r} is {code!r}; give a class that derives from hsfl.FrameworkBase")
     for need, how in NEEDED.items():
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
     plugins.check_call(f"framework {name!r}: class {code.__name__}", code, "task")
-    for need, words in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
-        plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *words)
+    for need, arguments in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
+        plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *arguments)
 
 
-def _timing(name: str, given: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
+def _timing(name: str, changes: Timing | Mapping[str, Any] | None, usual: Timing) -> Timing:
     """The words given, and the usual ones for the rest."""
-    if given is None:
+    if changes is None:
         return usual
-    if not isinstance(given, Timing | Mapping):
-        raise InputError(f'framework {name!r} has timing {given!r}; give a dict, such as {{"step": "joint"}}')
-    words = asdict(given) if isinstance(given, Timing) else dict(given)
-    for word, value in words.items():
+    if not isinstance(changes, Timing | Mapping):
+        raise InputError(f'framework {name!r} has timing {changes!r}; give a dict, such as {{"step": "joint"}}')
+    settings = asdict(changes) if isinstance(changes, Timing) else dict(changes)
+    for word, value in settings.items():
         known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
         if value not in WORDS[word]:
             known(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
-    return Timing(**(asdict(usual) | words))
+    return Timing(**(asdict(usual) | settings))
 
 
 def _free_style() -> Style:
@@ -327,9 +321,9 @@ def _free_style() -> Style:
 
 
 def _checked_style(name: str, style: Any) -> Style:
-    if (found := read_style(style)) is None:
+    if (checked := read_style(style)) is None:
         raise InputError(f"framework {name!r} has style {style!r}; give colour, marker and dashes as {FREE_STYLES[0]}")
-    return found
+    return checked
 
 
 MARKERS = "xsv^DP<>*ohp8dXH"  # that figures and pages know

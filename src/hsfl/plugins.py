@@ -95,13 +95,15 @@ def _check_options(kind: str, name: str, options: Any, again: bool) -> None:
         raise InputError(f"options.{name} is there already; choose another name for the {kind}")
 
 
-def check_call(what: str, function: Callable[..., Any], *words: str) -> None:
+def check_call(subject: str, function: Callable[..., Any], *arguments: str) -> None:
     """Refuse a function that cannot be called with these arguments; `name=` stands for an argument that is given by name."""
-    named = {word.removesuffix("="): None for word in words if word.endswith("=")}
+    by_name = {word.removesuffix("="): None for word in arguments if word.endswith("=")}
     try:
-        inspect.signature(function).bind(*(word for word in words if not word.endswith("=")), **named)
+        inspect.signature(function).bind(*(word for word in arguments if not word.endswith("=")), **by_name)
     except TypeError as error:
-        raise InputError(f"{what} is called with {', '.join(words)}, but {error}; change its arguments") from None
+        raise InputError(
+            f"{subject} is called with {', '.join(arguments)}, but {error}; change its arguments"
+        ) from None
     except ValueError:
         pass  # a function without a signature, of a compiled module
 
@@ -113,8 +115,8 @@ def source() -> str:
 
 def owner(kind: str, name: str) -> Plugin | None:
     """The plugin that registered this name; None if the name is built in, unknown, or registered by the running program."""
-    found = REGISTERED.get((kind, name))
-    return None if found is None else found.plugin
+    registered = REGISTERED.get((kind, name))
+    return None if registered is None else registered.plugin
 
 
 def load_plugins_of(specs: Iterable[str | Path]) -> None:
@@ -156,11 +158,13 @@ def function_of(spec: str) -> Callable[..., Any]:
     if not path.is_file():
         raise InputError(f"{file} is no file; give FILE.py:NAME, the path of a Python file and a function in it")
     module = sys.modules[_module_name(load_plugin(path, registers=False))]
-    found = getattr(module, name, None)
-    if not callable(found):
-        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-        raise InputError(f"{file} has no function {name!r}; it has {', '.join(own) or 'none'}")
-    return found
+    function = getattr(module, name, None)
+    if not callable(function):
+        function_names = [
+            n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__
+        ]
+        raise InputError(f"{file} has no function {name!r}; it has {', '.join(function_names) or 'none'}")
+    return function
 
 
 def _module_name(plugin: Plugin) -> str:
@@ -215,12 +219,14 @@ def explain_failure(error: BaseException) -> str | None:
 def _explain(error: BaseException, plugin: Plugin, file: str) -> str:
     """What went wrong in a plugin and in which of its lines, told in one line."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == file else lines[-1] if lines else None
-    where = f"plugin {plugin.name}" + ("" if line is None else f", line {line}")
-    said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())[:200]
+    line_number = (
+        error.lineno if isinstance(error, SyntaxError) and error.filename == file else lines[-1] if lines else None
+    )
+    where = f"plugin {plugin.name}" + ("" if line_number is None else f", line {line_number}")
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())[:200]
     if isinstance(error, InputError):
-        return f"{where}: {said}"
-    return f"{where}: {type(error).__name__}{f': {said}' if said else ''}; correct it there"
+        return f"{where}: {message}"
+    return f"{where}: {type(error).__name__}{f': {message}' if message else ''}; correct it there"
 
 
 @cache
@@ -251,8 +257,8 @@ def _is_built_in(kind: str, name: str) -> bool:
 
 def _load_entry_point(point: EntryPoint) -> Plugin:
     """Import the module of an entry point, and call the function that it names in the module, if it names one."""
-    found = find_spec(point.module)
-    file = found.origin if found is not None else None
+    module_spec = find_spec(point.module)
+    file = module_spec.origin if module_spec is not None else None
     if file is None or not Path(file).is_file():
         raise InputError(f"entry point {point.name!r} names {point.module}, which is no module; install it again")
     package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
@@ -275,5 +281,5 @@ def default_options(name: str) -> Any:
 
 def hashes(names: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Plugin]:
     """The plugins that registered these (kind, name) pairs; pairs that no plugin registered are left out."""
-    found = {(kind, name): owner(kind, name) for kind, name in names}
-    return {key: plugin for key, plugin in found.items() if plugin is not None}
+    owners = {(kind, name): owner(kind, name) for kind, name in names}
+    return {key: plugin for key, plugin in owners.items() if plugin is not None}

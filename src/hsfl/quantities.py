@@ -1,4 +1,7 @@
-"""Quantities with units, such as 3.6GHz or 16GiB: the one place that reads them.
+"""Quantities with units, such as 3.6GHz, 16GiB or 100Mbps: the one place that reads them.
+
+`parse_quantity` turns the text into a number in base units; `parse_setting` does so for a setting whose name ends with a unit, such as
+`cpu_hz`; `quantity_text` writes a number with its unit. `KINDS` lists the units of each kind of quantity.
 
 A number without a unit is in the base unit of its kind. A small b is bits and a large B bytes, M is a million and Mi is
 2^20; a small m is milli, which only watts and seconds know.
@@ -51,7 +54,7 @@ KINDS = {
 SUFFIXES = {"hz": "cycles", "bps": "rate", "bits": "bits", "w": "power", "s": "seconds", "m": "metres"}
 
 
-def kind_of(field: str) -> str | None:
+def quantity_kind(field: str) -> str | None:
     """The kind of quantity that a field holds, from the end of its name: main_up_bps -> rate; None where it has no unit."""
     _, joint, last = field.rpartition("_")
     return SUFFIXES.get(last) if joint else None
@@ -64,45 +67,45 @@ def parse_quantity(kind: str, text: str, zero: bool = False, doubt: bool = False
     zero: whether 0 may be given, as the lower end of a range. doubt: whether a small number without a unit is refused; where the
     field's name says the unit, there is no doubt.
     """
-    how = KINDS[kind]
-    such_as = f"such as {how.example}"
+    kind_row = KINDS[kind]
+    such_as = f"such as {kind_row.example}"
     match = NUMBER.fullmatch(text.strip())
     if match is None:
         raise InputError(f"give a number, {such_as}")
-    amount = float(match[1]) * _scale(how, match[2].strip(), such_as)
-    if doubt and not match[2].strip() and 0 < amount < how.least_bare:
+    amount = float(match[1]) * _unit_scale(kind_row, match[2].strip(), such_as)
+    if doubt and not match[2].strip() and 0 < amount < kind_row.least_bare:
         raise InputError(f"{match[1]} of what? give its unit, {such_as}")
-    if amount == 0 and (zero or how.least <= 0):
+    if amount == 0 and (zero or kind_row.least <= 0):
         return 0.0
-    if amount <= 0 < how.least:
+    if amount <= 0 < kind_row.least:
         raise InputError(f"give a number above 0, {such_as}")
-    if not how.least <= amount <= MOST:
+    if not kind_row.least <= amount <= MOST:
         raise InputError(f"that is beyond any device; give a number {such_as}")
     return amount
 
 
-def _scale(how: Kind, word: str, such_as: str) -> float:
+def _unit_scale(kind_row: Kind, word: str, such_as: str) -> float:
     """What a prefix and a unit stand for, in base units; the unit may be left out, also behind a prefix."""
-    if word in how.units:
-        return how.units[word]
+    if word in kind_row.units:
+        return kind_row.units[word]
     for length in (2, 1):
         prefix, unit = SPELLINGS.get(word[:1], word[:1]) + word[1:length], word[length:]
-        if prefix in how.scales and unit in how.units:
-            return how.scales[prefix] * how.units[unit]
-        if prefix in how.scales and unit in ("b", "bit", "bits") and "B" in how.units:
+        if prefix in kind_row.scales and unit in kind_row.units:
+            return kind_row.scales[prefix] * kind_row.units[unit]
+        if prefix in kind_row.scales and unit in ("b", "bit", "bits") and "B" in kind_row.units:
             raise InputError(f"bits or bytes? give bytes, {such_as}")
-        if prefix in ("m", "mi") and unit in how.units:
+        if prefix in ("m", "mi") and unit in kind_row.units:
             raise InputError(f"m is milli, write M for a million, {such_as}")
     raise InputError(f"its unit {word!r} is unknown, give a number {such_as}")
 
 
-def with_units(field: str, value: Any) -> Any:
+def parse_setting(field: str, value: Any) -> Any:
     """The value of a setting, where text becomes a number if the setting's name ends with a unit; lists go item by
     item.
 
     [1GHz, 5GHz] on a command line is one text: its items have no quotes.
     """
-    kind = kind_of(field)
+    kind = quantity_kind(field)
     if kind is None or not isinstance(value, str | list | tuple):
         return value
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
@@ -110,7 +113,7 @@ def with_units(field: str, value: Any) -> Any:
     return (
         parse_quantity(kind, value, zero=True)
         if isinstance(value, str)
-        else [with_units(field, item) for item in value]
+        else [parse_setting(field, item) for item in value]
     )
 
 

@@ -1,7 +1,7 @@
 """What a model learns: one row for each task, with its loss, its metrics and what its targets are. Imports no torch.
 
-`training.goal` computes losses and metrics; what reads folders takes names, titles and directions from here, or from the folder
-where the task is a plugin's.
+`training/losses.py` and `training/evaluation.py` compute losses and metrics. What reads run folders takes names, titles and directions from
+here, or from the folder where the task is a plugin's.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -123,21 +123,35 @@ def register_task(
     metrics: `metric(output, target)` by name gives a number for each sample, and their mean is told. They come before those of
     `like`, and the first chooses the best round; `less_is_better` names those of which less is better.
     """
-    base, own = find_task(like), metrics or {}
+    base, own_metrics = find_task(like), metrics or {}
     if isinstance(loss, str):
         check_loss(base, loss)
-    for what, function in (("its loss", loss), *((f"metric {each!r}", one) for each, one in own.items())):
+    for subject, function in (
+        ("its loss", loss),
+        *((f"metric {label!r}", metric) for label, metric in own_metrics.items()),
+    ):
         if function is None or isinstance(function, str):
             continue
         if not callable(function):
-            raise InputError(f"task {name!r}: {what} is {function!r}; give a function of (output, target)")
-        plugins.check_call(f"task {name!r}: {what}", function, "output", "target")
-    if strange := [each for each in less_is_better if each not in own]:
+            raise InputError(f"task {name!r}: {subject} is {function!r}; give a function of (output, target)")
+        plugins.check_call(f"task {name!r}: {subject}", function, "output", "target")
+    if strange := [label for label in less_is_better if label not in own_metrics]:
         raise InputError(f"task {name!r}: less_is_better names {strange[0]!r}, which is no metric of it; correct it")
     if taken := [
-        each for each in own if each in {metric.name for metric in base.metrics} or not plugins.NAME.fullmatch(each)
+        label
+        for label in own_metrics
+        if label in {metric.name for metric in base.metrics} or not plugins.NAME.fullmatch(label)
     ]:
         raise InputError(f"task {name!r}: metric {taken[0]!r} is no name, or one of {like}; choose another name")
-    added = tuple(Metric(each, each.replace("_", " "), each not in less_is_better, False, own[each]) for each in own)
+    added = tuple(
+        Metric(
+            label,
+            label.replace("_", " "),
+            label not in less_is_better,
+            False,
+            own_metrics[label],
+        )
+        for label in own_metrics
+    )
     row = replace(base, name=name, loss=base.loss if loss is None else loss, metrics=(*added, *base.metrics))
     plugins.register_name("task", TASKS, name, row)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hsfl.experiments.gains import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, kind
+from hsfl.experiments.gains import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, fleet_kind
 from hsfl.experiments.table1.fleets import Answer
 from hsfl.models.cost_table import CostTable
 
@@ -33,7 +33,7 @@ def test_deep_is_where_less_is_sent() -> None:
     [([3, 3, 4], ALL), ([2, 3, 4], LARGEST), ([4, 2, 4], NOT_LARGEST), ([1, 2, 2], NOT_LARGEST)],
 )
 def test_the_kind_of_a_fleet(max_cut: list[int], expected: str) -> None:
-    assert kind(fleet(max_cut), 3) == expected
+    assert fleet_kind(fleet(max_cut), 3) == expected
 
 
 def test_seconds_of_the_client_with_the_most_samples() -> None:

@@ -23,7 +23,7 @@ from hsfl.experiments.table1.fleets import (
     solve_points,
     write_cuts,
 )
-from hsfl.experiments.table1.traces import Trace, at_budget, find_trace, is_of, read_trace, trace_file_name
+from hsfl.experiments.table1.traces import Trace, at_budget, find_trace, read_trace, trace_file_name, trace_fits
 from hsfl.planning.cuts import _phases
 from hsfl.planning.participation import CutTask
 from hsfl.planning.policy_cuts import sampled_scenarios
@@ -173,7 +173,7 @@ def test_cuts_of_other_settings_are_not_taken(answer, trace: Trace, tmp_path: Pa
 def test_the_shipped_cuts_and_traces_are_of_todays_settings(data: str) -> None:
     """Else `hsfl reproduce` would search and train them again, for hours."""
     trace = read_trace(RESULTS / trace_file_name(data, "twins", "quick", SEED))
-    assert is_of(trace, trace_config(data, "quick", SEED, "twins"))
+    assert trace_fits(trace, trace_config(data, "quick", SEED, "twins"))
     point = make_point(data, "quick", SEED, FLEET, trace.num_samples, SEVEN)
     assert set(SEVEN) <= set(shipped_cuts(RESULTS)[*point.key, point.settings][1])
 

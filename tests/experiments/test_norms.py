@@ -10,7 +10,7 @@ import torch
 
 from hsfl.config import with_changes
 from hsfl.experiments import norms
-from hsfl.experiments.norms import NormTest, NormTraining, lost, pooled, read_tests, training_config, write_tests
+from hsfl.experiments.norms import NormTest, NormTraining, points_lost, pooled, read_tests, training_config, write_tests
 from hsfl.experiments.table1.traces import Together
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
@@ -101,7 +101,7 @@ def test_tests_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert not any(other.known(tests) for other in others)
     cut = replace(training, config=with_changes(training.config, ["fleet.cuts=2"]))
     assert cut.settings == training.settings  # twins learn the same at any cut
-    assert lost(tests, "twins", "0.1")[1] == pytest.approx(np.full((1, 4), 20.0))
+    assert points_lost(tests, "twins", "0.1")[1] == pytest.approx(np.full((1, 4), 20.0))
 
 
 def test_the_full_study_is_the_one_that_was_asked_for() -> None:

@@ -8,7 +8,15 @@ import pytest
 from hsfl.config import flatten, read_config, with_changes
 from hsfl.experiments.table1 import learned_settings, traces
 from hsfl.experiments.table1.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
-from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, find_trace, is_of, read_trace, trace_file_name
+from hsfl.experiments.table1.traces import (
+    Trace,
+    TraceRound,
+    at_budget,
+    find_trace,
+    read_trace,
+    trace_file_name,
+    trace_fits,
+)
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from hsfl.runs.progress import Observer
@@ -43,8 +51,8 @@ def test_every_setting_is_said_to_change_learning_or_not() -> None:
 )  # fmt: skip
 def test_a_trace_of_other_learning_does_not_count(change: str) -> None:
     made = make_trace()
-    assert is_of(made, made.config)
-    assert not is_of(made, with_changes(made.config, [change]))
+    assert trace_fits(made, made.config)
+    assert not trace_fits(made, with_changes(made.config, [change]))
 
 
 @pytest.mark.parametrize(
@@ -55,18 +63,18 @@ def test_a_trace_of_other_learning_does_not_count(change: str) -> None:
 def test_a_trace_counts_whatever_only_changes_seconds(change: str) -> None:
     """The twins are one algorithm a round whatever their cuts; SL's optimiser begins anew in the head, so its cut matters."""
     made, sl = make_trace(), make_trace(trace="sl")
-    assert is_of(made, with_changes(made.config, [change]))
-    assert is_of(sl, with_changes(sl.config, [change])) == (not change.startswith("fleet."))
+    assert trace_fits(made, with_changes(made.config, [change]))
+    assert trace_fits(sl, with_changes(sl.config, [change])) == (not change.startswith("fleet."))
 
 
 def test_a_trace_must_be_tested_as_often_and_trained_as_long() -> None:
     fifth, each = make_trace(every=5), make_trace(every=1)
     often = with_changes(fifth.config, ["train.eval_every=1"])
     assert fifth.config.train.eval_every == 5
-    assert is_of(fifth, fifth.config)
-    assert is_of(each, fifth.config)
-    assert not is_of(fifth, often)
-    assert not is_of(fifth, with_changes(fifth.config, ["train.rounds=51"]))
+    assert trace_fits(fifth, fifth.config)
+    assert trace_fits(each, fifth.config)
+    assert not trace_fits(fifth, often)
+    assert not trace_fits(fifth, with_changes(fifth.config, ["train.rounds=51"]))
 
 
 def test_the_last_tested_model_within_the_budget_counts() -> None:
@@ -102,7 +110,7 @@ def test_table1_of_the_committed_trainings_trains_nothing(tmp_path: Path, monkey
 def test_scales_are_never_mixed() -> None:
     assert trace_file_name("mnist", "twins", "full", 1) == "mnist-twins-full-seed-1.csv"
     quick = read_trace(RESULTS / trace_file_name("mnist", "twins", "quick", 1))
-    assert not is_of(quick, trace_config("mnist", "full", 1, "twins"))
+    assert not trace_fits(quick, trace_config("mnist", "full", 1, "twins"))
 
 
 @pytest.mark.parametrize(

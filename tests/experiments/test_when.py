@@ -18,9 +18,9 @@ from hsfl.experiments.when_study import (
     FleetAnswer,
     Place,
     cuts_verdict,
+    fleet_tasks,
     samples_of,
     solve_tasks,
-    tasks,
     when_study,
     with_bits,
 )
@@ -76,7 +76,7 @@ def test_samples_are_divided_whole_and_ever_more_unequally() -> None:
 
 def test_a_task_has_the_settings_of_its_place() -> None:
     wanted = when_study("full")
-    every = {(task.place, task.config.fleet_seed): task for task in tasks(wanted)}
+    every = {(task.place, task.config.fleet_seed): task for task in fleet_tasks(wanted)}
     assert len(every) == len({task.file for task in every.values()}) == 3 * 3 * 3 * 4 * 30
     config = every[Place("equal", 0.5, 30.0, 8), 7].config
     assert config.fleet.heterogeneity == 0.5
@@ -88,7 +88,7 @@ def test_a_task_has_the_settings_of_its_place() -> None:
 def test_scale_full_goes_on_where_quick_was() -> None:
     quick, full = when_study("quick"), when_study("full")
     assert quick.settings() == full.settings()
-    assert {task.file for task in tasks(quick)} < {task.file for task in tasks(full)}
+    assert {task.file for task in fleet_tasks(quick)} < {task.file for task in fleet_tasks(full)}
 
 
 def answer(fleet: int, own_s: float, single_s: float, bound_s: float) -> FleetAnswer:

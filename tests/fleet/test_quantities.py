@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.quantities import KINDS, kind_of, parse_quantity, quantity_text, with_units
+from hsfl.quantities import KINDS, parse_quantity, parse_setting, quantity_kind, quantity_text
 
 READ = [
     ("cycles", "3.6GHz", 3.6e9),
@@ -69,11 +69,11 @@ def test_what_is_said_is_read_again(amount: float) -> None:
 
 
 def test_a_field_says_its_kind_by_its_name() -> None:
-    assert [kind_of(name) for name in ("main_up_bps", "cpu_hz", "tau_s", "radius_m", "lr", "s")] == [
+    assert [quantity_kind(name) for name in ("main_up_bps", "cpu_hz", "tau_s", "radius_m", "lr", "s")] == [
         "rate", "cycles", "seconds", "metres", None, None,
     ]  # fmt: skip
-    assert with_units("lr", "0.1") == "0.1"
-    assert with_units("cpu_hz", "[1GHz, 2GHz]") == [1e9, 2e9]
+    assert parse_setting("lr", "0.1") == "0.1"
+    assert parse_setting("cpu_hz", "[1GHz, 2GHz]") == [1e9, 2e9]
 
 
 def test_settings_take_units() -> None:

@@ -28,8 +28,8 @@ This file is written by `python -m hsfl.config.document`.
 def document() -> str:
     """The whole file."""
     comments = _comments()
-    rest = [name for name in RunConfig.model_fields if not _is_section(RunConfig, name)]
-    parts = [HEAD, "## At the top\n", _table(RunConfig, rest, comments)]
+    top_fields = [name for name in RunConfig.model_fields if not _is_section(RunConfig, name)]
+    parts = [HEAD, "## At the top\n", _table(RunConfig, top_fields, comments)]
     for name, info in RunConfig.model_fields.items():
         if _is_section(RunConfig, name):
             parts += list(_section(name, info.annotation, comments))
@@ -58,10 +58,10 @@ def _table(model: type[BaseModel], names: list[str], comments: dict[tuple[str, s
     rows = ["| setting | default | what |", "| --- | --- | --- |"]
     for name in names:
         info = model.model_fields[name]
-        said = [comments[kind.__name__, name] for kind in model.__mro__ if (kind.__name__, name) in comments]
-        words = [*said[:1], info.description or "", _choices(info.annotation)]
-        what = "; ".join(word for word in words if word).replace("|", "\\|")
-        rows.append(f"| `{name}` | `{_default(info.default)}` | {what} |")
+        field_comments = [comments[kind.__name__, name] for kind in model.__mro__ if (kind.__name__, name) in comments]
+        clauses = [*field_comments[:1], info.description or "", _choices(info.annotation)]
+        explanation = "; ".join(word for word in clauses if word).replace("|", "\\|")
+        rows.append(f"| `{name}` | `{_default(info.default)}` | {explanation} |")
     return "\n".join(rows) + "\n"
 
 
@@ -74,14 +74,16 @@ def _default(value: Any) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
-        return f"[{', '.join(_default(part) for part in value)}]"
+        return f"[{', '.join(_default(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _choices(annotation: Any) -> str:
     """The words that a field takes, where it takes only certain ones."""
-    words = [word for part in (annotation, *getattr(annotation, "__args__", ())) for word in _literals(part)]
-    return f"one of {', '.join(words)}" if len(words) > 1 else ""
+    choices = [
+        word for alternative in (annotation, *getattr(annotation, "__args__", ())) for word in _literals(alternative)
+    ]
+    return f"one of {', '.join(choices)}" if len(choices) > 1 else ""
 
 
 def _literals(annotation: Any) -> list[str]:
@@ -98,18 +100,26 @@ def _comments() -> dict[tuple[str, str], str]:
 def _comments_in(path: Path) -> dict[tuple[str, str], str]:
     source = path.read_text("utf-8")
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    at = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    comment_at = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     lines = source.splitlines()
-    found = {}
-    for part in ast.parse(source).body:
-        for node in part.body if isinstance(part, ast.ClassDef) else []:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(part, ast.ClassDef):
+    comment_of = {}
+    for definition in ast.parse(source).body:
+        for node in definition.body if isinstance(definition, ast.ClassDef) else []:
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and isinstance(definition, ast.ClassDef)
+            ):
                 first = node.lineno
                 while lines[first - 2].strip().startswith("#"):
                     first -= 1
-                words = [at[line] for line in range(first, (node.end_lineno or first) + 1) if line in at]
-                found[part.name, node.target.id] = " ".join(words)
-    return found
+                texts = [
+                    comment_at[number]
+                    for number in range(first, (node.end_lineno or first) + 1)
+                    if number in comment_at
+                ]
+                comment_of[definition.name, node.target.id] = " ".join(texts)
+    return comment_of
 
 
 if __name__ == "__main__":

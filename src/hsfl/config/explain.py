@@ -1,4 +1,4 @@
-"""The fields of all settings by name, the options of plugins included, and what to say of a field that is none of them."""
+"""The names of all settings, those of plugins' options included, and the error sentence for a name that is none of them."""
 
 from hsfl import plugins
 from hsfl.config.sections import RunConfig

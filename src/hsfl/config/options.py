@@ -1,6 +1,7 @@
-"""Choices that the frameworks' papers leave open, a section for each framework that has any; and the sizes of models that have some.
+"""The section `options`: choices that the papers of frameworks leave open, and the sizes of models that have some; a class for each name.
 
-What every section of the settings has in common.
+`Section`, the base class of every section of the settings, is here, too: frozen, without unknown fields, and with text such as 100Mbps read
+where a field's name ends with a unit.
 """
 
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from hsfl import plugins
 from hsfl.errors import InputError
-from hsfl.quantities import with_units
+from hsfl.quantities import parse_setting
 
 
 class Section(BaseModel):
@@ -25,7 +26,7 @@ class Section(BaseModel):
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise PydanticCustomError("not_a_bool", "Input should be another value than true or false")
         try:
-            return with_units(str(info.field_name), value)
+            return parse_setting(str(info.field_name), value)
         except InputError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
 
@@ -106,5 +107,5 @@ class OptionsConfig(Section):
 
     def of(self, name: str) -> Any:
         """The options of a framework, policy, model or data set: those given, else its defaults; null if it takes no options."""
-        given = {*type(self).model_fields, *(self.model_extra or {})}
-        return getattr(self, name) if name in given else plugins.default_options(name)
+        names = {*type(self).model_fields, *(self.model_extra or {})}
+        return getattr(self, name) if name in names else plugins.default_options(name)

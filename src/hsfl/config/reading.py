@@ -1,6 +1,7 @@
-"""Settings are read from a preset, from TOML or JSON, and from `section.field=value`; plugins check their own options.
+"""From a preset, a TOML or JSON file or a run folder to a checked `RunConfig`: `read_config`, and `with_changes` for `section.field=value`.
 
-Files that a config names: found from where the config lies, and what follows from them.
+Paths in a config file are from the folder of that file; a run folder's config names the copies that the folder holds. Options of plugins
+are checked by the plugins' own models.
 """
 
 import json
@@ -28,60 +29,6 @@ KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  #
 FIELDS = (*KEPT, ("data", "dir"))
 DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
 DATA_KINDS = ("idx", "folder", "npz", "csv", "text")  # of data.name = "kind:PATH"
-
-
-def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its paths from the folder of the config file `source`; absolute ones and ~ stay as they are.
-
-    What is of the wrong type stays, too: it is told where the tree is checked.
-    """
-    folder = source.parent
-    found = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
-    for section, field in FIELDS:
-        part = found.get(section)
-        if isinstance(part, dict) and isinstance(part.get(field), str):
-            part[field] = _joined(folder, part[field])
-    data = found.get("data")
-    if isinstance(data, dict) and isinstance(data.get("name"), str):
-        kind, colon, path = data["name"].partition(":")
-        data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
-    model = found.get("model")
-    if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
-        model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
-    for field in DATA_FIELDS:
-        if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
-            data[field] = _joined(folder, data[field])
-    files = found.get("plugins")
-    if isinstance(files, list) and all(isinstance(file, str) for file in files):
-        found["plugins"] = [_joined(folder, file) for file in files]
-    return found
-
-
-def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
-    found = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
-    for section, field in KEPT:
-        part = found.get(section)
-        if isinstance(part, dict) and isinstance(part.get(field), str) and part[field].startswith(f"{INPUTS}/"):
-            part[field] = str(folder / INPUTS / Path(part[field]).name)
-    return found
-
-
-def _joined(folder: Path, path: str) -> str:
-    if not path or path.startswith("~") or Path(path).is_absolute():
-        return path
-    return os.path.normpath(folder / path)
-
-
-def count_devices(tree: dict[str, Any]) -> None:
-    """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
-    fleet = tree.get("fleet")
-    if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
-        return
-    if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
-        fleet["num_clients"] = len(fleet_file.read_fleet_file(fleet["file"]).devices)
-
-
 YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
 
 
@@ -107,17 +54,17 @@ def read_config(
         none), and so is an installed plugin for each name that is not built in.
     """
     load_plugins_of(plugins)
-    tree, of_a_run = _found(source)
+    tree, of_a_run = _settings_of(source)
     if of_a_run and tree.get("plugins"):
         raise InputError(f"{source} names plugins, but nothing is loaded for a run folder; give --plugin FILE yourself")
     for change in changes:
         _apply(tree, change)
-    count_devices(tree)
+    _count_devices(tree)
     _load_plugins(tree, look=not of_a_run)
     return parse_config(tree, of_a_folder=of_a_run)
 
 
-def _found(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+def _settings_of(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """The settings of a source, with paths from where it lies, and whether HSFL wrote it."""
     if source is None or isinstance(source, Mapping):
         return dict(source or {}), source is not None
@@ -145,6 +92,35 @@ def config_file(source: str | Path | None) -> str | Path | None:
 def is_of_a_run(source: str | Path | None) -> bool:
     """Whether a config is that of a run folder, which HSFL wrote."""
     return source is not None and Path(source).name == RUN_CONFIG
+
+
+def read_tree(source: str) -> dict[str, Any]:
+    """The settings of a preset or a file as they stand there."""
+    if source in presets():
+        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
+    path = Path(source)
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
+    except (OSError, ValueError):
+        near = get_close_matches(source.lower(), presets(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(
+            f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
+        ) from None
+    yaml = f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so"
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise InputError(f"{yaml}, as {path.with_suffix('.toml')}")
+    try:
+        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if path.suffix != ".json" and YAML_SECTION.search(text):
+            raise InputError(yaml) from None
+        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
+    return tree
 
 
 def with_changes(config: RunConfig, changes: Iterable[str], look: bool = True) -> RunConfig:
@@ -175,7 +151,7 @@ def parse_config(tree: Mapping[str, Any], of_a_folder: bool = False) -> RunConfi
         config = RunConfig.model_validate(dict(tree))
     except ValidationError as error:
         raise InputError(explain(error, tree, RunConfig, "config", known_fields=config_fields())) from None
-    return _with_own_options(config, of_a_folder)
+    return _with_plugin_options(config, of_a_folder)
 
 
 def parse_stored(tree: Mapping[str, Any], file: str | Path) -> RunConfig:
@@ -194,81 +170,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
-    """Load the plugin files that a tree of settings names and, with `look`, installed plugins of the names in it.
-
-    A tree of the wrong form is not told here but where it is checked."""
-    files = tree.get("plugins", ())
-    if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
-        load_plugins_of(files)
-    if look:
-        sections = {name: part for name, part in tree.items() if isinstance(part, Mapping)}
-        places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
-        names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
-        words = [part for name in names if isinstance(name, str) for part in name.partition(":")[0].split("+")]
-        for name in dict.fromkeys([*words, *sections.get("options", {})]):
-            find_installed(str(name))
-
-
-def _with_own_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
-    """The config with the options of plugins checked by their own models. Where the config uses a plugin but gives it no
-    options, the plugin's defaults are filled in."""
-    given = dict(config.options.model_extra or {})
-    names = [name for _, name in config.named() if name in OPTIONS]
-    own = {}
-    for name in dict.fromkeys([*given, *names]):
-        if name in OPTIONS:
-            own[name] = _own_options(name, OPTIONS[name], given.get(name, {}))
-        elif not of_a_folder or not isinstance(given[name], Mapping):
-            raise InputError(unknown_field(f"options.{name}"))
-    if not own:
-        return config
-    return config.model_copy(update={"options": config.options.model_copy(update=own)})
-
-
-def _own_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
-    path = f"options.{name}"
-    value = value.model_dump() if isinstance(value, BaseModel) else value
-    if not isinstance(value, Mapping):
-        raise InputError(
-            f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {fields_of(path)}"
-        )
-    known = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
-    if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in known]):
-        raise InputError(unknown_field(f"{path}.{unknown[0]}"))
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise InputError(explain(error, value, model, "config", f"{path}.", config_fields())) from None
-
-
-def read_tree(source: str) -> dict[str, Any]:
-    """The settings of a preset or a file as they stand there."""
-    if source in presets():
-        return tomllib.loads(resources.files("hsfl.presets").joinpath(f"{source}.toml").read_text("utf-8"))
-    path = Path(source)
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"config {source!r} is no text in UTF-8; save it as UTF-8") from None
-    except (OSError, ValueError):
-        near = get_close_matches(source.lower(), presets(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(
-            f"config {source!r} is neither a readable file nor a preset; {hint}presets: {', '.join(presets())}"
-        ) from None
-    yaml = f"{source} is YAML but a config is TOML: a line [train], and below it rounds = 20; write it so"
-    if path.suffix.lower() in (".yaml", ".yml"):
-        raise InputError(f"{yaml}, as {path.with_suffix('.toml')}")
-    try:
-        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        if path.suffix != ".json" and YAML_SECTION.search(text):
-            raise InputError(yaml) from None
-        raise InputError(f"{source} cannot be read as {path.suffix.lstrip('.') or 'toml'}: {error}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{source} holds {type(tree).__name__}; a config is a table of sections")
-    return tree
+# --- one change: section.field=value
 
 
 def set_name(change: str) -> str:
@@ -302,3 +204,111 @@ def _value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str | list | dict) else text  # no field is a date
+
+
+# --- files that a config names
+
+
+def beside(source: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with its paths from the folder of the config file `source`; absolute ones and ~ stay as they are.
+
+    What is of the wrong type stays, too: it is told where the tree is checked.
+    """
+    folder = source.parent
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
+    for section, field in FIELDS:
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str):
+            fields[field] = _joined(folder, fields[field])
+    data = settings.get("data")
+    if isinstance(data, dict) and isinstance(data.get("name"), str):
+        kind, colon, path = data["name"].partition(":")
+        data["name"] = f"{kind}:{_joined(folder, path)}" if colon and kind in DATA_KINDS else data["name"]
+    model = settings.get("model")
+    if isinstance(model, dict) and str(model.get("name")).startswith("hf:"):
+        model["name"] = f"hf:{_joined(folder, model['name'].removeprefix('hf:'))}"
+    for field in DATA_FIELDS:
+        if isinstance(data, dict) and isinstance(data.get(field), str) and (folder / data[field]).is_file():
+            data[field] = _joined(folder, data[field])
+    files = settings.get("plugins")
+    if isinstance(files, list) and all(isinstance(file, str) for file in files):
+        settings["plugins"] = [_joined(folder, file) for file in files]
+    return settings
+
+
+def from_folder(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run folder's config with the files that the folder holds; paths to other places stay as they are."""
+    settings = {name: dict(fields) if isinstance(fields, Mapping) else fields for name, fields in tree.items()}
+    for section, field in KEPT:
+        fields = settings.get(section)
+        if isinstance(fields, dict) and isinstance(fields.get(field), str) and fields[field].startswith(f"{INPUTS}/"):
+            fields[field] = str(folder / INPUTS / Path(fields[field]).name)
+    return settings
+
+
+def _joined(folder: Path, path: str) -> str:
+    if not path or path.startswith("~") or Path(path).is_absolute():
+        return path
+    return os.path.normpath(folder / path)
+
+
+def _count_devices(tree: dict[str, Any]) -> None:
+    """Where a fleet file is there and fleet.num_clients is not given, it is the number of the file's devices."""
+    fleet = tree.get("fleet")
+    if not isinstance(fleet, dict) or "num_clients" in fleet or not isinstance(fleet.get("file"), str):
+        return
+    if Path(fleet["file"]).is_file():  # a file that is missing is told by who needs it
+        fleet["num_clients"] = len(fleet_file.read_fleet_file(fleet["file"]).devices)
+
+
+# --- plugins and their options
+
+
+def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
+    """Load the plugin files that a tree of settings names and, with `look`, installed plugins of the names in it.
+
+    A tree of the wrong form is not told here but where it is checked."""
+    files = tree.get("plugins", ())
+    if isinstance(files, list | tuple) and all(isinstance(file, str) for file in files):
+        load_plugins_of(files)
+    if look:
+        sections = {name: value for name, value in tree.items() if isinstance(value, Mapping)}
+        places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
+        names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
+        plugin_names = [
+            plugin_name for name in names if isinstance(name, str) for plugin_name in name.partition(":")[0].split("+")
+        ]
+        for name in dict.fromkeys([*plugin_names, *sections.get("options", {})]):
+            find_installed(str(name))
+
+
+def _with_plugin_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
+    """The config with the options of plugins checked by their own models. Where the config uses a plugin but gives it no
+    options, the plugin's defaults are filled in."""
+    options_given = dict(config.options.model_extra or {})
+    names = [name for _, name in config.named() if name in OPTIONS]
+    checked = {}
+    for name in dict.fromkeys([*options_given, *names]):
+        if name in OPTIONS:
+            checked[name] = _plugin_options(name, OPTIONS[name], options_given.get(name, {}))
+        elif not of_a_folder or not isinstance(options_given[name], Mapping):
+            raise InputError(unknown_field(f"options.{name}"))
+    if not checked:
+        return config
+    return config.model_copy(update={"options": config.options.model_copy(update=checked)})
+
+
+def _plugin_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
+    path = f"options.{name}"
+    value = value.model_dump() if isinstance(value, BaseModel) else value
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"config {path} is {reprlib.repr(value)} but it is a section; set its fields: {fields_of(path)}"
+        )
+    spellings = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
+    if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in spellings]):
+        raise InputError(unknown_field(f"{path}.{unknown[0]}"))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise InputError(explain(error, value, model, "config", f"{path}.", config_fields())) from None

@@ -252,7 +252,7 @@ class RunConfig(Section):
 
     def named(self) -> list[tuple[str, str]]:
         """The names in the config that a plugin may have registered, as (kind, name)."""
-        policies = [("policy", part) for part in self.allocation.policy.split("+")]
+        policies = [("policy", policy) for policy in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
         task = [] if self.train.task is None else [("task", self.train.task)]
         return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]

@@ -1,15 +1,12 @@
-"""Arrays that people bring: checked, and brought into the form that training takes.
+"""Arrays that people bring, from Python or from a file: checked, and brought into the form that training takes.
 
-Floats are taken as they are. Whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
-Labels are whole numbers of any type, or names. Each function takes `what`, the words that an error names the array by.
+`checked_arrays` does all of it; the sections below it are its steps. An input may be an array, a tensor, a list or a column of a table.
+Samples: floats are taken as they are; whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
+Targets, by the task: classes (whole numbers of any type, or names), labels of which a sample has any number, numbers, or tokens.
 
-Legend: n samples, C channels, H height, W width.
+A function's `array_name` is how an error message calls the array.
 
-What people bring as NumPy arrays: arrays, tensors, lists, columns of a table.
-
-Targets that are no classes: labels of which a sample has any number, numbers, and tokens; everything checked.
-
-Each function takes `what`, the words that an error names the array by. Legend: n samples, L labels or columns, T tokens.
+Legend: n samples, C channels, H height, W width, L labels or columns, T tokens.
 """
 
 from collections.abc import Sequence
@@ -22,97 +19,8 @@ from hsfl.errors import InputError
 from hsfl.rng import stream
 from hsfl.tasks import find_task
 
-
-def as_numbers(what: str, value: Any) -> np.ndarray:
-    """An array of numbers or of truth values."""
-    array = as_array(what, value)
-    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-        raise InputError(f"{what} is {short_description(value)}, which is no array of numbers; convert it")
-    return array
-
-
-def as_array(what: str, value: Any) -> np.ndarray:
-    """NumPy's view of an array, a tensor on any device, a list, or a column of a table."""
-    try:
-        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
-        raise InputError(f"{what} is {short_description(value)}, which is no array of numbers; convert it") from None
-
-
-def short_description(value: Any) -> str:
-    """What a value is, with its shape where it has one."""
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
-
-
-def as_floats(what: str, x: np.ndarray) -> np.ndarray:
-    """The numbers as float32; an error names the place of a number that is infinite or NaN."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
-        x = x.astype(np.float32)
-    if not (fine := np.isfinite(x)).all():
-        place = np.unravel_index(int(fine.argmin()), x.shape)
-        raise InputError(
-            f"{what}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
-        )
-    return x
-
-
-MOST_TOKENS = 2**24  # of a vocabulary
-
-
-def label_targets(what: str, value: Any) -> np.ndarray:
-    """Which labels each sample has: 0 or 1 as float32, [n, L]."""
-    y = as_numbers(what, value)
-    if y.ndim != 2 or y.size == 0:
-        raise InputError(f"{what} has shape {y.shape}; give 0 or 1 for each label of each sample, [samples, labels]")
-    if (wrong := (y != 0) & (y != 1)).any():
-        place = np.unravel_index(int(wrong.argmax()), y.shape)
-        raise InputError(f"{what}[{place[0]}, {place[1]}] is {y[place]}; a label is 0 or 1")
-    return y.astype(np.float32)
-
-
-def number_targets(what: str, value: Any) -> np.ndarray:
-    """The numbers that a model shall give, as float32 [n, L]; one for each sample may come as [n]."""
-    y = as_numbers(what, value)
-    if y.ndim not in (1, 2) or y.size == 0:
-        raise InputError(f"{what} has shape {y.shape}; give one number for each sample, or some: [samples, columns]")
-    y = as_floats(what, y)
-    return y[:, None] if y.ndim == 1 else y
-
-
-def token_numbers(what: str, value: Any) -> np.ndarray:
-    """Tokens as int64 [n, T]."""
-    x = as_numbers(what, value)
-    if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
-        raise InputError(
-            f"{what} is {short_description(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
-        )
-    if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
-        place = np.unravel_index(int(wrong.argmax()), x.shape)
-        raise InputError(f"{what}[{place[0]}, {place[1]}] is {x[place]}; tokens are numbered 0 to {MOST_TOKENS - 1}")
-    return x.astype(np.int64)
-
-
-def named_columns(what: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
-    """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
-    widths = [part.shape[1] for part in y]
-    if len(set(widths)) > 1:
-        raise InputError(f"{what[0]} has {widths[0]} columns but {what[1]} {widths[1]}; make them alike")
-    if names is None:
-        return tuple(map(str, range(widths[0])))
-    if len(set(map(str, names))) != widths[0] or len(names) != widths[0]:
-        raise InputError(f"classes has {len(names)} names but {what[0]} {widths[0]} columns; name each column once")
-    return tuple(map(str, names))
-
-
-def check_follows(what: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
-    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
-    for side, tokens, following in zip(what, x, y):
-        if tokens.shape != following.shape:
-            raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")
-
-
 CHANNELS = (1, 3, 4)  # of images as people store them
+MOST_TOKENS = 2**24  # of a vocabulary
 
 
 class Side(NamedTuple):
@@ -145,22 +53,24 @@ def checked_arrays(
     tokens = tokens or row.targets == "tokens"
     if tokens and normalise:
         raise InputError(f"{where}{train.x_name} holds tokens, which have no mean; leave normalise out")
-    x = [(token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
+    x = [(_token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
     raw = [RAW[row.targets](where + side.y_name, side.y) for side in sides]
     _check_alike(where, sides, x, raw)
     called, by_class = [where + side.y_name for side in sides], row.targets == "classes"
-    y, names = numbered(called, raw, classes) if by_class else (raw, named_columns(called, raw, classes))
-    vocabulary = 1 + int(max(part.max() for part in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
+    y, names = _class_numbers(called, raw, classes) if by_class else (raw, _named_columns(called, raw, classes))
+    vocabulary = (
+        1 + int(max(values.max() for values in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
+    )
     holder, holders = (None, ()) if clients is None else client_numbers(f"{where}clients", clients, len(y[0]))
     if row.targets == "tokens":
-        check_follows(called, x, y)
+        _check_follows(called, x, y)
         names = ()
     if len(x) == 2:
         return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders, row.name, vocabulary)
     strata = y[0] if by_class else np.zeros(len(y[0]), np.int64)
     held = held_out_samples(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
-    kept = None if holder is None else holder[~held]
-    about = (names, normalise, kept, holders, row.name, vocabulary)
+    train_holder = None if holder is None else holder[~held]
+    about = (names, normalise, train_holder, holders, row.name, vocabulary)
     return Arrays(x[0][~held], y[0][~held], x[0][held], y[0][held], *about)
 
 
@@ -173,37 +83,65 @@ def _check_alike(where: str, sides: Sequence[Side], x: Sequence[np.ndarray], raw
                 "give one label for each sample"
             )
     if len(x) == 2 and (x[0].dtype, x[0].shape[1:]) != (x[1].dtype, x[1].shape[1:]):
-        first, second = (f"{part.dtype} {part.shape[1:]}" for part in x)
+        first, second = (f"{array.dtype} {array.shape[1:]}" for array in x)
         raise InputError(f"{where}{sides[0].x_name} holds {first} but {sides[1].x_name} {second}; make them alike")
 
 
-def samples(what: str, value: Any) -> np.ndarray:
+# --- samples
+
+
+def samples(array_name: str, value: Any) -> np.ndarray:
     """Images as uint8 [n, C, H, W], everything else as float32 [n, ...]."""
-    x = as_numbers(what, value)
+    x = _as_numbers(array_name, value)
     if x.ndim < 2 or x.size == 0:
-        raise InputError(f"{what} has shape {x.shape}; give [samples, features] or more")
+        raise InputError(f"{array_name} has shape {x.shape}; give [samples, features] or more")
     if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
-        return _images(what, x)
-    return as_floats(what, x)
+        return _images(array_name, x)
+    return _as_floats(array_name, x)
 
 
-def _images(what: str, x: np.ndarray) -> np.ndarray:
+def _images(array_name: str, x: np.ndarray) -> np.ndarray:
     if (outside := (x < 0) | (x > 255)).any():
         place = np.unravel_index(int(outside.argmax()), x.shape)
         raise InputError(
-            f"{what}[{', '.join(map(str, place))}] is {x[place]}, but whole numbers with {x.ndim} axes are images in 0..255; "
+            f"{array_name}[{', '.join(map(str, place))}] is {x[place]}, but whole numbers with {x.ndim} axes are images in 0..255; "
             "convert the array to float to have its numbers taken as they are"
         )
     if x.ndim == 4 and x.shape[3] in CHANNELS and min(x.shape[1:3]) > max(CHANNELS):
         raise InputError(
-            f"{what} has shape {x.shape}, with the channels last; put them second: x.transpose(0, 3, 1, 2)"
+            f"{array_name} has shape {x.shape}, with the channels last; put them second: x.transpose(0, 3, 1, 2)"
         )
     return (x[:, None] if x.ndim == 3 else x).astype(np.uint8)
 
 
-def raw_labels(what: str, value: Any) -> np.ndarray:
+def _token_numbers(array_name: str, value: Any) -> np.ndarray:
+    """Tokens as int64 [n, T]."""
+    x = _as_numbers(array_name, value)
+    if x.dtype.kind not in "iu" or x.ndim != 2 or x.size == 0:
+        raise InputError(
+            f"{array_name} is {_short_description(value)} of {x.dtype}; give whole numbers that name tokens, [samples, tokens]"
+        )
+    if (wrong := (x < 0) | (x >= MOST_TOKENS)).any():
+        place = np.unravel_index(int(wrong.argmax()), x.shape)
+        raise InputError(
+            f"{array_name}[{place[0]}, {place[1]}] is {x[place]}; tokens are numbered 0 to {MOST_TOKENS - 1}"
+        )
+    return x.astype(np.int64)
+
+
+def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
+    other_axes = (0, *range(2, x.ndim))
+    mean, std = x.mean(axis=other_axes, dtype=np.float64), x.std(axis=other_axes, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+# --- targets
+
+
+def _raw_labels(array_name: str, value: Any) -> np.ndarray:
     """One whole number (int64) or one name (text) for each sample, [n]."""
-    y = as_array(what, value)
+    y = _as_array(array_name, value)
     if y.dtype.kind == "O" and y.size and all(isinstance(label, str) for label in y.ravel()):
         y = y.astype(str)
     if y.dtype.kind not in "biuU":
@@ -211,7 +149,7 @@ def raw_labels(what: str, value: Any) -> np.ndarray:
             "; y.astype(int) makes whole numbers of them, or set the task to regression" if y.dtype.kind == "f" else ""
         )
         raise InputError(
-            f"{what} is {short_description(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
+            f"{array_name} is {_short_description(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
         )
     if y.ndim != 1:
         way_out = (
@@ -219,44 +157,44 @@ def raw_labels(what: str, value: Any) -> np.ndarray:
             if y.ndim == 2 and y.shape[1] == 1
             else "y.argmax(axis=1) if they are one-hot, or set the task to multi_label or regression"
         )
-        raise InputError(f"{what} has shape {y.shape}; give one label for each sample, [samples]: {way_out}")
+        raise InputError(f"{array_name} has shape {y.shape}; give one label for each sample, [samples]: {way_out}")
     if y.size == 0:
-        raise InputError(f"{what} is empty; give at least one sample")
+        raise InputError(f"{array_name} is empty; give at least one sample")
     if y.dtype.kind == "U":
         return y
     if y.dtype.kind != "b" and (wrong := (y < 0) | (y > np.iinfo(np.int64).max)).any():
-        raise InputError(f"{what} holds label {y[wrong.argmax()]}; give whole numbers 0, 1, ... or names")
+        raise InputError(f"{array_name} holds label {y[wrong.argmax()]}; give whole numbers 0, 1, ... or names")
     return y.astype(np.int64)
 
 
-def numbered(
-    what: Sequence[str], raw: Sequence[np.ndarray], classes: Sequence[Any] | None
+def _class_numbers(
+    array_names: Sequence[str], raw: Sequence[np.ndarray], classes: Sequence[Any] | None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """The labels of each side as indices into the classes, and the classes' names."""
     if len({labels.dtype.kind for labels in raw}) > 1:
-        raise InputError(f"{what[0]} and {what[1]} hold names and whole numbers; use one kind for both")
+        raise InputError(f"{array_names[0]} and {array_names[1]} hold names and whole numbers; use one kind for both")
     by_name = raw[0].dtype.kind == "U"
-    found = np.unique(raw[0])  # in training
-    if len(found) < 2:
-        raise InputError(f"{what[0]} holds one class alone, {found[0]}; a classifier needs two")
+    train_labels = np.unique(raw[0])  # in training
+    if len(train_labels) < 2:
+        raise InputError(f"{array_names[0]} holds one class alone, {train_labels[0]}; a classifier needs two")
     if classes is None:
-        for side, labels in zip(what[1:], raw[1:]):
-            if len(new := np.setdiff1d(labels, found)):
+        for side, labels in zip(array_names[1:], raw[1:]):
+            if len(new := np.setdiff1d(labels, train_labels)):
                 raise InputError(
                     f"{side} holds label {new[0]}, which no training sample has; leave its samples out, or name all classes"
                 )
-        names = tuple(map(str, found.tolist()))
-        if not by_name and found[-1] >= len(found):
-            gap = int((found != np.arange(len(found))).argmax())
+        names = tuple(map(str, train_labels.tolist()))
+        if not by_name and train_labels[-1] >= len(train_labels):
+            gap = int((train_labels != np.arange(len(train_labels))).argmax())
             raise InputError(
-                f"{what[0]} holds labels up to {found[-1]} but none is {gap}; number the classes 0, 1, ... "
+                f"{array_names[0]} holds labels up to {train_labels[-1]} but none is {gap}; number the classes 0, 1, ... "
                 "(np.unique(y, return_inverse=True)[1]), or name them all"
             )
     else:
         names = tuple(str(name) for name in classes)
         if len(names) < 2 or len(set(names)) < len(names):
             raise InputError(f"classes are {', '.join(names) or 'none'}; name two or more, each once")
-        for side, labels in zip(what, raw):
+        for side, labels in zip(array_names, raw):
             if by_name and len(new := np.setdiff1d(labels, names)):
                 raise InputError(
                     f"{side} holds label {str(new[0])!r}, which is none of the classes; leave its samples out, or name it"
@@ -269,30 +207,86 @@ def numbered(
     return [np.array([place[label] for label in labels.tolist()], np.int64) for labels in raw], names
 
 
-def client_numbers(what: str, value: Any, num_samples: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _label_targets(array_name: str, value: Any) -> np.ndarray:
+    """Which labels each sample has: 0 or 1 as float32, [n, L]."""
+    y = _as_numbers(array_name, value)
+    if y.ndim != 2 or y.size == 0:
+        raise InputError(
+            f"{array_name} has shape {y.shape}; give 0 or 1 for each label of each sample, [samples, labels]"
+        )
+    if (wrong := (y != 0) & (y != 1)).any():
+        place = np.unravel_index(int(wrong.argmax()), y.shape)
+        raise InputError(f"{array_name}[{place[0]}, {place[1]}] is {y[place]}; a label is 0 or 1")
+    return y.astype(np.float32)
+
+
+def _number_targets(array_name: str, value: Any) -> np.ndarray:
+    """The numbers that a model shall give, as float32 [n, L]; one for each sample may come as [n]."""
+    y = _as_numbers(array_name, value)
+    if y.ndim not in (1, 2) or y.size == 0:
+        raise InputError(
+            f"{array_name} has shape {y.shape}; give one number for each sample, or some: [samples, columns]"
+        )
+    y = _as_floats(array_name, y)
+    return y[:, None] if y.ndim == 1 else y
+
+
+def _named_columns(array_names: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
+    """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
+    widths = [targets.shape[1] for targets in y]
+    if len(set(widths)) > 1:
+        raise InputError(f"{array_names[0]} has {widths[0]} columns but {array_names[1]} {widths[1]}; make them alike")
+    if names is None:
+        return tuple(map(str, range(widths[0])))
+    if len(set(map(str, names))) != widths[0] or len(names) != widths[0]:
+        raise InputError(
+            f"classes has {len(names)} names but {array_names[0]} {widths[0]} columns; name each column once"
+        )
+    return tuple(map(str, names))
+
+
+def _check_follows(array_names: Sequence[str], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> None:
+    """An error unless samples and targets have the same shape, so that every token has a token that follows it."""
+    for side, tokens, following in zip(array_names, x, y):
+        if tokens.shape != following.shape:
+            raise InputError(f"{side} has shape {following.shape}; give the token that follows each of {tokens.shape}")
+
+
+RAW = {
+    "classes": _raw_labels,
+    "labels": _label_targets,
+    "numbers": _number_targets,
+    "tokens": _token_numbers,
+}  # by targets
+
+
+# --- who holds a sample, and which samples are held out for testing
+
+
+def client_numbers(array_name: str, value: Any, num_samples: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Which client holds each sample, as an index [n], and the clients' names.
 
     Clients are numbered in the order of their names: 0, 1, 2, ... for whole numbers, else as words are sorted.
     """
-    ids = as_array(what, value)
+    ids = _as_array(array_name, value)
     if ids.dtype.kind == "O" and all(isinstance(name, str) for name in ids.ravel()):
         ids = ids.astype(str)
     if ids.dtype.kind not in "iuU" or ids.ndim != 1:
         raise InputError(
-            f"{what} is {short_description(value)} of {ids.dtype}; give one whole number or name for each sample"
+            f"{array_name} is {_short_description(value)} of {ids.dtype}; give one whole number or name for each sample"
         )
     if len(ids) != num_samples:
-        raise InputError(f"{what} has {len(ids)} entries for {num_samples} samples; give one for each sample")
+        raise InputError(f"{array_name} has {len(ids)} entries for {num_samples} samples; give one for each sample")
     if ids.dtype.kind == "U" and (empty := np.char.strip(ids) == "").any():
-        raise InputError(f"{what}[{empty.argmax()}] is empty; name the client that holds the sample")
+        raise InputError(f"{array_name}[{empty.argmax()}] is empty; name the client that holds the sample")
     names, index = np.unique(ids, return_inverse=True)
-    words = [str(name) for name in names.tolist()]
-    if all(word.isascii() and word.isdigit() for word in words):  # "10" comes after "9"
-        order = sorted(range(len(words)), key=lambda place: (int(words[place]), words[place]))
-        rank = np.empty(len(words), np.int64)
-        rank[order] = np.arange(len(words))
-        index, words = rank[index], [words[place] for place in order]
-    return index.astype(np.int64), tuple(words)
+    client_names = [str(name) for name in names.tolist()]
+    if all(word.isascii() and word.isdigit() for word in client_names):  # "10" comes after "9"
+        order = sorted(range(len(client_names)), key=lambda place: (int(client_names[place]), client_names[place]))
+        rank = np.empty(len(client_names), np.int64)
+        rank[order] = np.arange(len(client_names))
+        index, client_names = rank[index], [client_names[place] for place in order]
+    return index.astype(np.int64), tuple(client_names)
 
 
 def held_out_samples(where: str, labels: np.ndarray, clients: np.ndarray | None, fraction: float) -> np.ndarray:
@@ -322,11 +316,40 @@ def _evenly(length: int, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.minimum(places, length - 1)
 
 
-def feature_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of floats [n, F, ...] for each F, over everything else; a constant feature has std 1."""
-    others = (0, *range(2, x.ndim))
-    mean, std = x.mean(axis=others, dtype=np.float64), x.std(axis=others, dtype=np.float64)
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+# --- whatever people bring, as NumPy has it
 
 
-RAW = {"classes": raw_labels, "labels": label_targets, "numbers": number_targets, "tokens": token_numbers}  # by targets
+def _as_array(array_name: str, value: Any) -> np.ndarray:
+    """NumPy's view of an array, a tensor on any device, a list, or a column of a table."""
+    try:
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a type that NumPy does not have
+        raise InputError(
+            f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it"
+        ) from None
+
+
+def _as_numbers(array_name: str, value: Any) -> np.ndarray:
+    """An array of numbers or of truth values."""
+    array = _as_array(array_name, value)
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
+        raise InputError(f"{array_name} is {_short_description(value)}, which is no array of numbers; convert it")
+    return array
+
+
+def _as_floats(array_name: str, x: np.ndarray) -> np.ndarray:
+    """The numbers as float32; an error names the place of a number that is infinite or NaN."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+        x = x.astype(np.float32)
+    if not (fine := np.isfinite(x)).all():
+        place = np.unravel_index(int(fine.argmin()), x.shape)
+        raise InputError(
+            f"{array_name}[{', '.join(map(str, place))}] is {x[place]}; leave the sample out or put a number there"
+        )
+    return x
+
+
+def _short_description(value: Any) -> str:
+    """What a value is, with its shape where it has one."""
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

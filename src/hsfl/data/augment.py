@@ -12,7 +12,7 @@ Augmentation = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 PAD = 4
 
 
-def none(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def _unchanged(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """The batch as it is."""
     return x
 
@@ -32,7 +32,7 @@ def flip_crop(x: torch.Tensor, rng: np.random.Generator, pad: int = PAD) -> torc
     return x.flatten(2).gather(2, source.expand(-1, channels, -1)).view_as(x)
 
 
-AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "flip_crop": flip_crop}
+AUGMENTATIONS: dict[str, Augmentation] = {"none": _unchanged, "flip_crop": flip_crop}
 
 
 def check(name: str, image_shape: tuple[int, ...]) -> None:

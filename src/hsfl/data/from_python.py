@@ -58,22 +58,22 @@ def dataset(
 
 
 def fitted(
-    given: Dataset, image_size: int | None, limit: int | None, limit_test: int | None, rng: np.random.Generator
+    data: Dataset, image_size: int | None, limit: int | None, limit_test: int | None, rng: np.random.Generator
 ) -> Dataset:
     """A given data set after the settings that apply to any: the size of images, and limits."""
     if image_size is not None:
-        x_and_y = (given.train_x, given.train_y, given.test_x, given.test_y)
-        arrays = Arrays(*x_and_y, given.classes, bool(given.mean), given.clients, given.client_names, given.task)
-        given = make_dataset(given.name, arrays, image_size)
-    return limited(given, limit, limit_test, rng)
+        x_and_y = (data.train_x, data.train_y, data.test_x, data.test_y)
+        arrays = Arrays(*x_and_y, data.classes, bool(data.mean), data.clients, data.client_names, data.task)
+        data = make_dataset(data.name, arrays, image_size)
+    return limited(data, limit, limit_test, rng)
 
 
-def digest(given: Dataset) -> str:
+def digest(data: Dataset) -> str:
     """SHA-256 of all that a data set holds."""
-    total = hashlib.sha256(repr((given.classes, given.mean, given.std, given.client_names)).encode())
-    if given.task != DEFAULT or given.vocabulary is not None:
-        total.update(repr((given.task, given.vocabulary)).encode())
-    for array in (given.train_x, given.train_y, given.test_x, given.test_y, given.clients):
+    total = hashlib.sha256(repr((data.classes, data.mean, data.std, data.client_names)).encode())
+    if data.task != DEFAULT or data.vocabulary is not None:
+        total.update(repr((data.task, data.vocabulary)).encode())
+    for array in (data.train_x, data.train_y, data.test_x, data.test_y, data.clients):
         if array is not None:
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)

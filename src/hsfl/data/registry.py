@@ -1,14 +1,11 @@
-"""Data sets by name.
+"""Data sets by name: `READERS` says which function reads which name, and `load_dataset` reads one into a `Dataset` of plain arrays.
 
-`load("mnist")` reads files that lie under the data directory (the argument, else the variable HSFL_DATA, else a cache
-folder of the user, where `hsfl data fetch` puts things) into plain arrays. Mean and std are computed here for every
-set, over its whole training part before any limit: for MNIST and CIFAR-10 they are the published constants.
+Files lie under the data directory: the argument, else the variable HSFL_DATA, else a cache folder of the user, where `hsfl data
+fetch` puts things. Mean and std are computed here for every set, over its whole training part before any limit: for MNIST and CIFAR-10
+they are the published constants. `FACTS` holds what is known of the built-in sets without reading them. A plugin adds a data set with
+`register_dataset`; what its function returns is checked.
 
-Legend: n images, C channels, H height, W width.
-
-What is known of the built-in data sets without reading them.
-
-A data set of one's own from a plugin: what its reader answers, checked.
+Legend: n samples, C channels, H height, W width.
 """
 
 import os
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """Of a whole data set."""
+    """What is known of a whole data set without reading it."""
 
     num_train: int
     shape: tuple[int, ...]  # of a sample
@@ -52,7 +49,7 @@ WANTED = "give train_x, train_y, test_x, test_y and, if you like, the names of t
 
 @dataclass(frozen=True)
 class OwnReader:
-    """`read(request)` answers train_x, train_y, test_x, test_y and, if it likes, the names of the classes."""
+    """A data set of a plugin: `read(request)` gives train_x, train_y, test_x, test_y and, optionally, the names of the classes."""
 
     name: str
     read: Callable[[Request], Sequence[Any]]
@@ -78,7 +75,7 @@ READERS: dict[str, Reader] = {
     "cifar10": cifar10.read_cifar10,
     "ham10000": ham10000.read_ham10000,
     "digits": digits.read_digits,
-    "idx": idx.read_any,  # idx:PATH
+    "idx": idx.read_idx_folder,  # idx:PATH
     "folder": image_folder.read_image_folder,  # folder:PATH
     "npz": npz.read_npz,  # npz:PATH
     "csv": csv_table.read_csv,  # csv:PATH
@@ -97,7 +94,7 @@ def register_dataset(
     options: "type[BaseModel] | None" = None,
     task: str = DEFAULT,
 ) -> None:
-    """Add a data set of one's own. `read(request)` answers train_x, train_y, test_x, test_y and, if it likes, class names.
+    """Add a data set of one's own. `read(request)` gives train_x, train_y, test_x, test_y and, optionally, class names.
 
     x is uint8 [n, C, H, W], images in 0..255, or floats of any shape [n, ...], with `normalise` brought to mean 0 and
     std 1 for each feature (or channel). y is 0, 1, ... [n], or what `task` (regression, ...) has for targets. `request.data_dir` is the data directory, `request.options` what

@@ -1,4 +1,4 @@
-"""What the experiments share: scales, folders that go on where they were, tables, and what a reader must know."""
+"""What the experiments share: scales, folders that an experiment claims and goes on with, Markdown tables, claims of the paper beside findings."""
 
 import csv
 import json
@@ -47,36 +47,38 @@ class Outcome:
 def claim(folder: Path, settings: dict[str, Any]) -> None:
     """Mark the folder as one with these settings; a folder that holds results of other settings is refused."""
     path = folder / "settings.json"
-    wanted = json.loads(json.dumps(settings))
+    plain_settings = json.loads(json.dumps(settings))
     if path.exists():
-        before, after = flatten(_stored(path)), flatten(wanted)
+        before, after = flatten(_stored(path)), flatten(plain_settings)
         different = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         if different:
             name = "scale" if "scale" in different else different[0]
-            was, now = (json.dumps(of.get(name))[:40] for of in (before, after))
-            raise InputError(f"{folder} holds results with another {name} ({was}, now {now}); choose another --out")
+            before_text, after_text = (json.dumps(of.get(name))[:40] for of in (before, after))
+            raise InputError(
+                f"{folder} holds results with another {name} ({before_text}, now {after_text}); choose another --out"
+            )
     elif holds_something(folder):
         raise InputError(f"{folder} already holds something else; choose another folder (--out)")
     else:
-        write_json(path, wanted)
+        write_json(path, plain_settings)
 
 
 def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Refuse to mix columns that were made with different versions of a plugin's file. `columns` says which plugins each uses."""
     path = folder / "plugins.json"
     stored = _stored(path) if path.exists() else {}
-    now = {
+    current = {
         name: {f"{kind} {of}": plugin.sha256 for (kind, of), plugin in plugins.hashes(used).items()}
         for name, used in columns.items()
     }
-    for name, hashes in now.items():
+    for name, hashes in current.items():
         if name in stored and stored[name] != hashes:
             raise InputError(
                 f"{folder} holds {name} of another plugin file; put that file back, or choose another --out"
             )
-    found = stored | {name: hashes for name, hashes in now.items() if hashes}
-    if found != stored:
-        write_json(path, found)
+    merged = stored | {name: hashes for name, hashes in current.items() if hashes}
+    if merged != stored:
+        write_json(path, merged)
 
 
 def _stored(path: Path) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         [":--", *("--:" for _ in header[1:])],
         *([cell.replace("|", "\\|") for cell in row] for row in rows),
     ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def trend_table(trends: Sequence[Trend], undecided: bool = False) -> str:
@@ -112,14 +114,14 @@ def trend_table(trends: Sequence[Trend], undecided: bool = False) -> str:
     agrees = {True: "yes", False: "**no**", None: "undecided" if undecided else "-"}
     rows = [[trend.paper, trend.ours, agrees[trend.holds]] for trend in trends]
     lines = [["the paper", "here", "agrees"], [":--", ":--", ":--"], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def machine() -> str:
     """The machine and the versions, in one line."""
-    found = environment()
-    versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    return f"Machine: {found['processor']}, {found['num_cpus']} core{'' if found['num_cpus'] == 1 else 's'}; Python {found['python']}, {versions}."
+    about = environment()
+    versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+    return f"Machine: {about['processor']}, {about['num_cpus']} core{'' if about['num_cpus'] == 1 else 's'}; Python {about['python']}, {versions}."
 
 
 def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> str:

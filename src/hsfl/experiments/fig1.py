@@ -36,7 +36,7 @@ TOGETHER = 0.01  # of the round: who waits less than this has ended with the oth
 CSV_FIELDS = ("framework", "client", "cut", "phase", "start_s", "end_s")
 
 
-def config_of(framework: str) -> RunConfig:
+def _config_of(framework: str) -> RunConfig:
     """The paper's radio and servers with five clients; each framework divides them as its authors chose."""
     return with_changes(paper_base(10), [*SMALL, f"framework={framework}"])
 
@@ -44,26 +44,26 @@ def config_of(framework: str) -> RunConfig:
 def reproduce_fig1(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Clock the three rounds and write the figure, its CSV and its table into `out`. `num_seeds` has no effect."""
     known("scale", scale, SCALES)
-    claim(out, {"config": config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
-    *records, even = rounds(say)
+    claim(out, {"config": _config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
+    *records, even = _first_rounds(say)
     page = gantt_page(
-        records, [f"{display_name(one.framework)}: {HOW[one.framework]}" for one in records], fleet_note()
+        records, [f"{display_name(record.framework)}: {HOW[record.framework]}" for record in records], _fleet_note()
     )
-    spans = [row for record in records for row in spans_of(record)]
+    spans = [row for record in records for row in _spans_of(record)]
     files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save_figure(page, out / "fig1")]
-    trends = fig1_trends(records, even)
+    trends = _fig1_trends(records, even)
     text = (
         "### Fig. 1(b): a single round\n\n![a round of SL, SplitFed V1 and HSFL](fig1.png)\n\n"
         + trend_table(trends)
-        + f"\nAn illustration: n = 1 fleet, 1 round. {fleet_note()} {machine()}\n\n"
-        + summary_table(records)
+        + f"\nAn illustration: n = 1 fleet, 1 round. {_fleet_note()} {machine()}\n\n"
+        + _summary_table(records)
     )
     return Outcome("fig1", write_text(out / "fig1.md", text), files, trends)
 
 
-def fleet_note() -> str:
+def _fleet_note() -> str:
     """A sentence on the model, the clients and the radio of the figure."""
-    config = config_of(PROPOSED)
+    config = _config_of(PROPOSED)
     return (
         f"ResNet-18 on 3x32x32, {config.fleet.num_clients} clients of the paper's fleet (seed {config.fleet_seed}) with "
         f"{SAMPLES_PER_CLIENT:,} samples each in batches of {config.train.batch_size}, "
@@ -71,36 +71,38 @@ def fleet_note() -> str:
     )
 
 
-def rounds(say: Say) -> list[RoundRecord]:
+def _first_rounds(say: Say) -> list[RoundRecord]:
     """The first round of each framework, on one fleet and one draw of the channel; last, HSFL's with all divided evenly."""
-    base = config_of(PROPOSED)
+    base = _config_of(PROPOSED)
     states = OPTIMIZER_STATES[base.train.optimizer]
     world = world_of(base, measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, states))
     num_samples = np.full(base.fleet.num_clients, float(SAMPLES_PER_CLIENT))
     task = CutTask(base, world, count_batches(base, num_samples))
     say("choosing HSFL's cuts")
-    own, _ = choose_cuts(task)
-    one = choose_one_cut(task, own)
-    cuts = {name: own if method(name).own_cuts else (one,) * len(own) for name in HOW}
+    own_cuts, _ = choose_cuts(task)
+    one_cut = choose_one_cut(task, own_cuts)
+    cuts = {name: own_cuts if method(name).own_cuts else (one_cut,) * len(own_cuts) for name in HOW}
     evenly = with_changes(base, ["allocation.policy=even"])
-    each = [*((config_of(name), cuts[name]) for name in HOW), (evenly, own)]
-    return [first_round(config, world, chosen, num_samples) for config, chosen in each]
+    contenders = [*((_config_of(name), cuts[name]) for name in HOW), (evenly, own_cuts)]
+    return [_first_round(config, world, chosen, num_samples) for config, chosen in contenders]
 
 
-def first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
+def _first_round(config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: np.ndarray) -> RoundRecord:
     """The record of the first round with cuts [K]; num_samples: [K], as the clock charges them."""
     everyone = tuple(range(len(cuts)))
-    line, says = RoundClock(config, world, cuts, num_samples).round(0, everyone)
-    return record_of(line, cuts, int(num_samples.sum()), says)
+    timeline, allocation_note = RoundClock(config, world, cuts, num_samples).round(0, everyone)
+    return _record_of(timeline, cuts, int(num_samples.sum()), allocation_note)
 
 
-def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[str, object]) -> RoundRecord:
+def _record_of(
+    timeline: Timeline, cuts: Sequence[int], num_samples: int, allocation_note: dict[str, object]
+) -> RoundRecord:
     """The record of a round that was timed and not trained. Where all end together, nobody is the straggler."""
-    waiting_s, (round_s,) = rounded_spans(line.waiting_s), rounded_spans([line.round_s])
+    waiting_s, (round_s,) = _rounded(timeline.waiting_s), _rounded([timeline.round_s])
     together = max(waiting_s) < TOGETHER * round_s
     return RoundRecord(
         round=1,
-        framework=line.framework,
+        framework=timeline.framework,
         sim_time_s=round_s,
         round_s=round_s,
         wall_s=0.0,
@@ -112,27 +114,27 @@ def record_of(line: Timeline, cuts: Sequence[int], num_samples: int, says: dict[
         recall=None,
         lr=0.0,
         cuts=list(cuts),
-        started=np.flatnonzero(line.started).tolist(),
-        kept=np.flatnonzero(line.kept).tolist(),
-        dropped=np.flatnonzero(line.dropped).tolist(),
-        straggler=None if together else line.straggler,
+        started=np.flatnonzero(timeline.started).tolist(),
+        kept=np.flatnonzero(timeline.kept).tolist(),
+        dropped=np.flatnonzero(timeline.dropped).tolist(),
+        straggler=None if together else timeline.straggler,
         waiting_s=waiting_s,
         phases={
-            phase: {"start_s": rounded_spans(start), "end_s": rounded_spans(end)}
-            for phase, start, end in zip(PHASES, line.start_s, line.end_s)
+            phase: {"start_s": _rounded(start), "end_s": _rounded(end)}
+            for phase, start, end in zip(PHASES, timeline.start_s, timeline.end_s)
             if (end > start).any()
         },
-        allocation=cast(Says, says),
+        allocation=cast(Says, allocation_note),
         bytes={},
     )
 
 
-def rounded_spans(values_s: Iterable[float]) -> list[float]:
+def _rounded(values_s: Iterable[float]) -> list[float]:
     """Numbers rounded to seven digits, so that in the CSV a phase ends exactly where the next one begins."""
     return all_rounded(values_s, 7)
 
 
-def spans_of(record: RoundRecord) -> list[tuple[object, ...]]:
+def _spans_of(record: RoundRecord) -> list[tuple[object, ...]]:
     """(framework, client, cut, phase, start_s, end_s) of everything that takes time, waiting too."""
     rows: list[tuple[object, ...]] = []
     for k, cut in enumerate(record.cuts):
@@ -142,12 +144,12 @@ def spans_of(record: RoundRecord) -> list[tuple[object, ...]]:
     return rows
 
 
-def idle(record: RoundRecord) -> float:
+def _idle(record: RoundRecord) -> float:
     """The part of the round that a client waits, on average over the clients."""
     return float(np.mean(record.waiting_s) / record.round_s)
 
 
-def summary_table(records: Sequence[RoundRecord]) -> str:
+def _summary_table(records: Sequence[RoundRecord]) -> str:
     """A Markdown table with a line for each round: seconds, cuts, straggler, and how long clients wait."""
     header = ["", "seconds of the round", "cuts", "straggler", "a client waits, mean"]
     body = [
@@ -156,18 +158,18 @@ def summary_table(records: Sequence[RoundRecord]) -> str:
             f"{record.round_s:.1f}",
             " ".join(map(str, record.cuts)),
             "all end together" if record.straggler is None else f"client {record.straggler}",
-            f"{100 * idle(record):.0f} %",
+            f"{100 * _idle(record):.0f} %",
         ]
         for record in records
     ]
     return table(header, body)
 
 
-def fig1_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
+def _fig1_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:
     """The paper's words beside this round's numbers; one fleet shows them and decides nothing."""
     *_, splitfed, hsfl = records
     lengths = ", ".join(f"{display_name(record.framework)} {seconds(record.round_s)}" for record in records)
-    waits = ", ".join(f"{display_name(record.framework)} {100 * idle(record):.0f} %" for record in records)
+    waits = ", ".join(f"{display_name(record.framework)} {100 * _idle(record):.0f} %" for record in records)
     matched = (
         f"HSFL {seconds(hsfl.round_s)}, with its cuts and an even division {seconds(even.round_s)}; SplitFed V1 "
         f"{seconds(splitfed.round_s)}"

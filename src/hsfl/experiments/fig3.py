@@ -38,10 +38,10 @@ def reproduce_fig3(
     """Draw from `table1` beside `out`, training there what is missing."""
     runs = out.parent / "table1"
     study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer, together)
-    return draw_fig3(out, study, datasets[0])
+    return _draw_fig3(out, study, datasets[0])
 
 
-def draw_fig3(out: Path, study: Study, data: str) -> Outcome:
+def _draw_fig3(out: Path, study: Study, data: str) -> Outcome:
     """Losses over time and rounds: CSV, figures and a table."""
     files: list[Path] = []
     for quantity in LOSSES:
@@ -58,12 +58,12 @@ def draw_fig3(out: Path, study: Study, data: str) -> Outcome:
         for fraction in FRACTIONS
     ]
     files.append(write_csv(out / "fig3.csv", ["column", "seed", "fraction", *LOSSES], rows))
-    trends = fig3_trends(study, data)
+    trends = _fig3_trends(study, data)
     text = (
         f"### Fig. 3: convergence on {data}\n\n![training loss](fig3-train-loss.png)\n\n"
         + trend_table(trends, undecided=True)
         + f"\n{verdict_note(_num_tested(trends), len(study.answers) // len(study.seeds), len(study.seeds))} The trainings and their "
-        f"settings are Table 1's. {machine()}\n\n" + loss_table(study, data)
+        f"settings are Table 1's. {machine()}\n\n" + _loss_table(study, data)
     )
     return Outcome("fig3", write_text(out / "fig3.md", text), files, trends)
 
@@ -79,46 +79,48 @@ def _losses(study: Study, data: str, column: str, seed: int, fraction: float) ->
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if len(known) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return float(np.mean(known_values)) if len(known_values) == len(values) else None
 
 
-def losses_at(study: Study, data: str, column: str, fraction: float) -> Array:
+def _losses_at(study: Study, data: str, column: str, fraction: float) -> Array:
     """Training losses on every fleet with every training seed when a fraction of the budget is spent, [F, S]; NaN where no round fits."""
     by_seed = [values_at(study, data, column, seed, fraction, LOSSES[0]) for seed in study.seeds]
     return np.array(by_seed, float).T
 
 
-def loss_table(study: Study, data: str) -> str:
+def _loss_table(study: Study, data: str) -> str:
     """Training loss at fractions of the budget, mean over fleets and seeds."""
     rows = []
     for column in study.columns:
-        found = (losses_at(study, data, column, part) for part in FRACTIONS)
-        rows.append([COLUMNS[column].title, *map(_say_losses, found)])
-    return table(["training loss at", *(f"{part:g} of the budget" for part in FRACTIONS)], rows)
+        losses = (_losses_at(study, data, column, fraction) for fraction in FRACTIONS)
+        rows.append([COLUMNS[column].title, *map(_say_losses, losses)])
+    return table(["training loss at", *(f"{fraction:g} of the budget" for fraction in FRACTIONS)], rows)
 
 
 def _say_losses(losses: Array) -> str:
     """The mean over fleets and seeds with its interval; where some fleets have no loss, the mean of the others, and how many they are."""
-    known = np.isfinite(losses).mean()
-    part = f" ({100 * known:.0f} % of fleets have a round)" if 0 < known < 1 else ""
-    return say_mean(over_fleets_and_seeds(losses), digits=3) + part
+    known_share = np.isfinite(losses).mean()
+    note = f" ({100 * known_share:.0f} % of fleets have a round)" if 0 < known_share < 1 else ""
+    return say_mean(over_fleets_and_seeds(losses), digits=3) + note
 
 
-def fig3_trends(study: Study, data: str) -> list[Trend]:
+def _fig3_trends(study: Study, data: str) -> list[Trend]:
     """Whether HSFL's training loss is below the other distributed frameworks' at half of the budget, and how near CL is."""
-    half = {column: losses_at(study, data, column, 0.5) for column in study.columns}
+    half = {column: _losses_at(study, data, column, 0.5) for column in study.columns}
     half = {column: losses for column, losses in half.items() if np.isfinite(losses).all()}
     if PROPOSED not in half:
         return []
-    others = [name for name in SLOWER if name in half]
+    slower_names = [name for name in SLOWER if name in half]
     trends = []
-    for other, found in zip(others, verdicts([half[other] - half[PROPOSED] for other in others])):
-        p_words = "n = 1 seed" if found.corrected_p is None else say_p(found.corrected_p)
-        words = f"training loss at half of the budget lower by {say_mean(found.difference, digits=3)} ({p_words}): {found.answer}"
-        trends.append(Trend(f"HSFL converges faster than {COLUMNS[other].title}", words, HOLDS[found.answer]))
+    for slower_name, verdict in zip(
+        slower_names, verdicts([half[slower_name] - half[PROPOSED] for slower_name in slower_names])
+    ):
+        p_words = "n = 1 seed" if verdict.corrected_p is None else say_p(verdict.corrected_p)
+        finding = f"training loss at half of the budget lower by {say_mean(verdict.difference, digits=3)} ({p_words}): {verdict.answer}"
+        trends.append(Trend(f"HSFL converges faster than {COLUMNS[slower_name].title}", finding, HOLDS[verdict.answer]))
     if CENTRAL in half:
         ours, central = (float(half[name].mean()) for name in (PROPOSED, CENTRAL))
-        said = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget (close would be within 10 % of CL's)"
-        trends.append(Trend("HSFL's convergence is close to CL's", said, abs(ours - central) <= 0.1 * central))
+        closeness = f"HSFL {ours:.3f}, CL {central:.3f} at half of the budget (close would be within 10 % of CL's)"
+        trends.append(Trend("HSFL's convergence is close to CL's", closeness, abs(ours - central) <= 0.1 * central))
     return trends

@@ -1,11 +1,10 @@
 """What each decision gains, without training: {best single cut, own cuts} x {even, proposed} over many fleets.
 
-In every cell the cuts are chosen again *for that cell's own allocation*, on samples of the channel; rounds are timed on fresh
+In each of the four cases the cuts are chosen again *for that case's own allocation*, on samples of the channel; rounds are timed on fresh
 channels. The unit is a fleet: gains are ratios of mean rounds, averaged geometrically over fleets.
 
-On what the gain of own cuts depends: whether the client with the most samples can go deep, and whether all others can, too.
-
-*Deep* is the first cut that sends less than cut 1 does; in ResNet-18 that is cut 4, where smashed data halve (with images of 28x28
+The second part asks on what the gain of own cuts depends: whether the client with the most samples can go deep, and whether all others can,
+too. *Deep* is the first cut that sends less than cut 1 does; in ResNet-18 that is cut 4, where smashed data halve (with images of 28x28
 they fall by a third). A fleet is of one of three kinds, by who can hold so many units.
 """
 
@@ -50,8 +49,9 @@ from hsfl.runs.progress import Observer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_, _, SINGLE, OWN = FOUR
+SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR
+CSV_FIELDS = ("data", "storage", "fleet", "column", "mean_round_s", "cuts", "plan_gap")
+WHOLE_EPOCHS = ("train.local_epochs=1",)  # of a round, at every scale: so is the paper's latency
 COLOURS = {"ham10000": "#0072B2", "cifar10": "#D55E00", "mnist": "#009E73"}
 MARKERS = {"drawn": "o", "memory": "^"}
 STORAGE_WORDS = {"drawn": "drawn", "memory": "from memory"}
@@ -61,116 +61,6 @@ ALL, LARGEST, NOT_LARGEST = (
     "the client with the most samples cannot",
 )
 Costs = Mapping[str, CostTable]  # by data set
-
-
-def gain(answer: Answer) -> float:
-    """Own cuts over the best single cut under the proposed allocation."""
-    return answer.mean_s(SINGLE) / answer.mean_s(OWN)
-
-
-def deep_cut(cost: CostTable) -> int:
-    """The first cut that sends less smashed data than cut 1; the last cut where there is none."""
-    fewer = np.flatnonzero(cost.smashed_bits[1:] < cost.smashed_bits[1])
-    return 1 + int(fewer[0]) if len(fewer) else cost.num_units
-
-
-def kind(answer: Answer, deep: int) -> str:
-    """Who of the fleet can hold `deep` units."""
-    if min(answer.max_cut) >= deep:
-        return ALL
-    return LARGEST if answer.max_cut[_largest(answer)] >= deep else NOT_LARGEST
-
-
-def deep_s(answer: Answer, cost: CostTable) -> float:
-    """The seconds of a round that the client with the most samples would compute at the deep cut, whether it can hold it or not."""
-    client = _largest(answer)
-    return float(answer.num_samples[client] * cost.client_flops[deep_cut(cost)] / answer.cpu_hz[client])
-
-
-def speed_spread(answer: Answer) -> float:
-    """The standard deviation of the logarithms of the clients' speeds."""
-    return float(np.std(np.log(answer.cpu_hz)))
-
-
-def _largest(answer: Answer) -> int:
-    return int(np.argmax(answer.num_samples))
-
-
-def dependence_table(answers: Sequence[Answer], costs: Costs) -> str:
-    """The gain of the fleets of each kind, for one kind of storage, and how the gain goes with speeds."""
-    data_sets = list(dict.fromkeys(a.data for a in answers))
-    rows = []
-    for words in (LARGEST, ALL, NOT_LARGEST):
-        of_kind = ([a for a in answers if a.data == d and kind(a, deep_cut(costs[d])) == words] for d in data_sets)
-        rows.append([words, *map(_dependence_note, of_kind)])
-    by_seconds = "first kind: rank correlation with the seconds that this client would compute there"
-    by_spread = "all fleets: rank correlation with the spread of speeds"
-    for words, value, kinds in (
-        (by_seconds, lambda a: deep_s(a, costs[a.data]), (LARGEST,)),
-        (by_spread, speed_spread, (LARGEST, ALL, NOT_LARGEST)),
-    ):
-        own = ([a for a in answers if a.data == d and kind(a, deep_cut(costs[d])) in kinds] for d in data_sets)
-        rows.append([words, *(_correlation(each, value) for each in own)])
-    deep = sorted({deep_cut(costs[data]) for data in data_sets})
-    return (
-        f"Own cuts over the best single cut, proposed, by who can hold the deep cut, the {' or '.join(map(str, deep))} units from which on less is "
-        "sent than at cut 1; geometric mean (range; number of fleets):\n\n"
-        + table(["", *map(name_of, data_sets)], rows)
-    )
-
-
-def _dependence_note(answers: Sequence[Answer]) -> str:
-    if not answers:
-        return "no fleet"
-    found = ratio_over_fleets([gain(a) for a in answers])
-    return f"{found.mean:.3f} ({found.smallest:.2f} to {found.largest:.2f}; n = {len(answers)})"
-
-
-def _correlation(answers: Sequence[Answer], value: Callable[[Answer], float]) -> str:
-    """Spearman's rank correlation between a fleet's gain and another quantity."""
-    if len(answers) < 4:
-        return "too few"
-    from scipy.stats import spearmanr  # here, because it takes half a second to load
-
-    return f"{spearmanr([gain(a) for a in answers], [value(a) for a in answers]).statistic:+.2f}"
-
-
-def dependence_figure(answers: Sequence[Answer], costs: Costs) -> "Figure":
-    """The gain of every fleet against the deep seconds of its client with the most samples; one picture for each kind of fleet."""
-    mpl = matplotlib()
-    with mpl.rc_context(STYLE):
-        figure = mpl.figure.Figure(figsize=(12.5, 4.6), layout="constrained")
-        axes = figure.subplots(1, 3, sharex=True, sharey=True)
-        for panel, words in zip(axes, (LARGEST, ALL, NOT_LARGEST)):
-            _scatter(panel, [a for a in answers if kind(a, deep_cut(costs[a.data])) == words], costs)
-            panel.set_title(words, fontsize=10)
-            panel.tick_params(labelleft=True)
-        axes[0].set_ylabel("own cuts over the best single cut")
-        axes[1].set_xlabel("seconds that the client with the most samples would compute in a round at the deep cut")
-        for data in dict.fromkeys(a.data for a in answers):
-            for storage in dict.fromkeys(a.storage for a in answers):
-                label = f"{name_of(data)}, max_cut {STORAGE_WORDS[storage]}"
-                axes[1].scatter([], [], label=label, **_look(data, storage))
-        axes[1].legend(frameon=False, fontsize=8.5, loc="upper right")
-        figure.supxlabel("one point a fleet; proposed allocation, each with its own cuts", fontsize=8, color=FAINT)
-    return figure
-
-
-def _scatter(panel: "Axes", answers: Sequence[Answer], costs: Costs) -> None:
-    for a in answers:
-        panel.scatter(deep_s(a, costs[a.data]), gain(a), **_look(a.data, a.storage))
-    panel.set_xscale("log")
-
-
-def _look(data: str, storage: str) -> dict[str, Any]:
-    colour = COLOURS.get(data, "#555555")
-    return {"color": colour, "marker": MARKERS[storage], "alpha": 0.75, "s": 26, "linewidths": 0}
-
-
-SINGLE_EVEN, OWN_EVEN, SINGLE_PROPOSED, OWN_PROPOSED = FOUR
-CSV_FIELDS = ("data", "storage", "fleet", "column", "mean_round_s", "cuts", "plan_gap")
-
-WHOLE_EPOCHS = ("train.local_epochs=1",)  # of a round, at every scale: so is the paper's latency
 
 
 @dataclass(frozen=True)
@@ -203,7 +93,7 @@ def reproduce_gains(
         {"scale": scale, "configs": {data: base_config(data, scale, 0).model_dump(mode="json") for data in datasets}},
     )
     samples = {
-        data: client_samples(data, scale, data_dir, [out.parent / "table1" / "traces", shipped]) for data in datasets
+        data: _client_samples(data, scale, data_dir, [out.parent / "table1" / "traces", shipped]) for data in datasets
     }
     points = [
         make_point(data, scale, FIRST_SEED, fleet, samples[data], GAINS, storage, WHOLE_EPOCHS)
@@ -213,10 +103,10 @@ def reproduce_gains(
     ]
     solve_points(points, out / "fleets", shipped_cuts(shipped), say)
     costs = {data: cost_of(base_config(data, scale, FIRST_SEED)) for data in datasets}
-    return draw_gains(out, [read_answer(out / "fleets", point) for point in points], costs)
+    return _draw_gains(out, [read_answer(out / "fleets", point) for point in points], costs)
 
 
-def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
+def _client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
     """How many samples each client of the first seed has: from a trace where there is one, else from the data."""
     for folder in folders:
         path = folder / trace_file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None
@@ -225,7 +115,7 @@ def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequen
     from hsfl.runs.client_data import divide_samples, read_data  # here, because torch takes seconds to load
 
     config = base_config(data, scale, FIRST_SEED, data_dir)
-    return [len(own) for own in divide_samples(config, read_data(config))]
+    return [len(indices) for indices in divide_samples(config, read_data(config))]
 
 
 def find_gains(answers: Sequence[Answer]) -> Gains:
@@ -245,7 +135,7 @@ def find_gains(answers: Sequence[Answer]) -> Gains:
     )
 
 
-def draw_gains(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
+def _draw_gains(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
     """CSV, a table for each kind of storage, and figures of what the gain depends on."""
     rows = [
         [a.data, a.storage, a.fleet, name, a.mean_s(name), " ".join(map(str, a.cuts[name])), a.gap]
@@ -253,18 +143,18 @@ def draw_gains(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
         for name in GAINS
     ]
     files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / GAINS_CUTS_FILE, answers)]
-    files += save_figure(dependence_figure(answers, costs), out / "gains")
+    files += save_figure(_dependence_figure(answers, costs), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
     for storage in dict.fromkeys(a.storage for a in answers):
-        own = [a for a in answers if a.storage == storage]
-        parts += [_section(storage, own), dependence_table(own, costs)]
+        of_storage = [a for a in answers if a.storage == storage]
+        parts += [_section(storage, of_storage), dependence_table(of_storage, costs)]
     parts.append(machine() + "\n")
-    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, gains_trends(answers))
+    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, _gains_trends(answers))
 
 
 def _section(storage: str, answers: Sequence[Answer]) -> str:
     data_sets = list(dict.fromkeys(a.data for a in answers))
-    found = {data: find_gains([a for a in answers if a.data == data]) for data in data_sets}
+    gains_of = {data: find_gains([a for a in answers if a.data == data]) for data in data_sets}
     num = len({a.fleet for a in answers})
     channels = ", ".join(
         f"{name_of(a.data)} {len(a.round_s[OWN_PROPOSED])}" for a in {a.data: a for a in answers}.values()
@@ -274,14 +164,14 @@ def _section(storage: str, answers: Sequence[Answer]) -> str:
         "memory": "max_cut from the memory that training in batches of 256 takes (storage_bits uniform in 0.4 to 2.4 Gbit, 50 to 300 MB)",
     }[storage]
     rows = [
-        ["own cuts over the best single cut, even", *(_said(found[d].cuts_even) for d in data_sets)],
-        ["own cuts over the best single cut, proposed", *(_said(found[d].cuts_proposed) for d in data_sets)],
-        ["proposed over even, best single cut", *(_said(found[d].allocation_single) for d in data_sets)],
-        ["proposed over even, own cuts", *(_said(found[d].allocation_own) for d in data_sets)],
-        ["interaction (second row over first)", *(str(found[d].interaction) for d in data_sets)],
+        ["own cuts over the best single cut, even", *(_ratio_text(gains_of[d].cuts_even) for d in data_sets)],
+        ["own cuts over the best single cut, proposed", *(_ratio_text(gains_of[d].cuts_proposed) for d in data_sets)],
+        ["proposed over even, best single cut", *(_ratio_text(gains_of[d].allocation_single) for d in data_sets)],
+        ["proposed over even, own cuts", *(_ratio_text(gains_of[d].allocation_own) for d in data_sets)],
+        ["interaction (second row over first)", *(str(gains_of[d].interaction) for d in data_sets)],
     ]
     rows += [
-        [f"HSFL over {COLUMNS[name].title}", *(_said(found[d].over[name]) for d in data_sets)]
+        [f"HSFL over {COLUMNS[name].title}", *(_ratio_text(gains_of[d].over[name]) for d in data_sets)]
         for name in (PUBLISHED, "rcls", "scls")
     ]
     seconds = [[f"{COLUMNS[name].title}", *(f"{_mean_s(answers, d, name):.1f}" for d in data_sets)] for name in GAINS]
@@ -294,7 +184,7 @@ def _section(storage: str, answers: Sequence[Answer]) -> str:
     )
 
 
-def _said(ratio: Ratio) -> str:
+def _ratio_text(ratio: Ratio) -> str:
     return f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f}; {100 * ratio.below_one_per_cent:.0f} % below 1 %)"
 
 
@@ -302,14 +192,123 @@ def _mean_s(answers: Sequence[Answer], data: str, column: str) -> float:
     return float(np.mean([a.mean_s(column) for a in answers if a.data == data]))
 
 
-def gains_trends(answers: Sequence[Answer]) -> list[Trend]:
+def _gains_trends(answers: Sequence[Answer]) -> list[Trend]:
     """The paper's claim that own cuts shorten the round, by the interval over fleets with drawn max_cut."""
     trends = []
     for data in dict.fromkeys(a.data for a in answers):
-        found = find_gains([a for a in answers if (a.data, a.storage) == (data, "drawn")])
-        for words, ratio in (
-            ("own cuts shorten the round, allocation proposed", found.cuts_proposed),
-            ("the proposed allocation shortens the round, own cuts", found.allocation_own),
+        gains = find_gains([a for a in answers if (a.data, a.storage) == (data, "drawn")])
+        for claim_text, ratio in (
+            ("own cuts shorten the round, allocation proposed", gains.cuts_proposed),
+            ("the proposed allocation shortens the round, own cuts", gains.allocation_own),
         ):
-            trends.append(Trend(f"{name_of(data)}: {words}", _said(ratio), ratio.low > 1.0))
+            trends.append(Trend(f"{name_of(data)}: {claim_text}", _ratio_text(ratio), ratio.low > 1.0))
     return trends
+
+
+# --- on what the gain of own cuts depends
+
+
+def _gain(answer: Answer) -> float:
+    """Own cuts over the best single cut under the proposed allocation."""
+    return answer.mean_s(SINGLE_PROPOSED) / answer.mean_s(OWN_PROPOSED)
+
+
+def deep_cut(cost: CostTable) -> int:
+    """The first cut that sends less smashed data than cut 1; the last cut where there is none."""
+    fewer = np.flatnonzero(cost.smashed_bits[1:] < cost.smashed_bits[1])
+    return 1 + int(fewer[0]) if len(fewer) else cost.num_units
+
+
+def fleet_kind(answer: Answer, deep: int) -> str:
+    """Who of the fleet can hold `deep` units."""
+    if min(answer.max_cut) >= deep:
+        return ALL
+    return LARGEST if answer.max_cut[_largest(answer)] >= deep else NOT_LARGEST
+
+
+def deep_s(answer: Answer, cost: CostTable) -> float:
+    """The seconds of a round that the client with the most samples would compute at the deep cut, whether it can hold it or not."""
+    client = _largest(answer)
+    return float(answer.num_samples[client] * cost.client_flops[deep_cut(cost)] / answer.cpu_hz[client])
+
+
+def _speed_spread(answer: Answer) -> float:
+    """The standard deviation of the logarithms of the clients' speeds."""
+    return float(np.std(np.log(answer.cpu_hz)))
+
+
+def _largest(answer: Answer) -> int:
+    return int(np.argmax(answer.num_samples))
+
+
+def dependence_table(answers: Sequence[Answer], costs: Costs) -> str:
+    """The gain of the fleets of each kind, for one kind of storage, and how the gain goes with speeds."""
+    data_sets = list(dict.fromkeys(a.data for a in answers))
+    rows = []
+    for kind_title in (LARGEST, ALL, NOT_LARGEST):
+        of_kind = (
+            [a for a in answers if a.data == d and fleet_kind(a, deep_cut(costs[d])) == kind_title] for d in data_sets
+        )
+        rows.append([kind_title, *map(_dependence_note, of_kind)])
+    by_seconds = "first kind: rank correlation with the seconds that this client would compute there"
+    by_spread = "all fleets: rank correlation with the spread of speeds"
+    for row_title, value, kinds in (
+        (by_seconds, lambda a: deep_s(a, costs[a.data]), (LARGEST,)),
+        (by_spread, _speed_spread, (LARGEST, ALL, NOT_LARGEST)),
+    ):
+        groups = ([a for a in answers if a.data == d and fleet_kind(a, deep_cut(costs[d])) in kinds] for d in data_sets)
+        rows.append([row_title, *(_correlation(group, value) for group in groups)])
+    deep = sorted({deep_cut(costs[data]) for data in data_sets})
+    return (
+        f"Own cuts over the best single cut, proposed, by who can hold the deep cut, the {' or '.join(map(str, deep))} units from which on less is "
+        "sent than at cut 1; geometric mean (range; number of fleets):\n\n"
+        + table(["", *map(name_of, data_sets)], rows)
+    )
+
+
+def _dependence_note(answers: Sequence[Answer]) -> str:
+    if not answers:
+        return "no fleet"
+    ratio = ratio_over_fleets([_gain(a) for a in answers])
+    return f"{ratio.mean:.3f} ({ratio.smallest:.2f} to {ratio.largest:.2f}; n = {len(answers)})"
+
+
+def _correlation(answers: Sequence[Answer], value: Callable[[Answer], float]) -> str:
+    """Spearman's rank correlation between a fleet's gain and another quantity."""
+    if len(answers) < 4:
+        return "too few"
+    from scipy.stats import spearmanr  # here, because it takes half a second to load
+
+    return f"{spearmanr([_gain(a) for a in answers], [value(a) for a in answers]).statistic:+.2f}"
+
+
+def _dependence_figure(answers: Sequence[Answer], costs: Costs) -> "Figure":
+    """The gain of every fleet against the deep seconds of its client with the most samples; one picture for each kind of fleet."""
+    mpl = matplotlib()
+    with mpl.rc_context(STYLE):
+        figure = mpl.figure.Figure(figsize=(12.5, 4.6), layout="constrained")
+        axes = figure.subplots(1, 3, sharex=True, sharey=True)
+        for panel, kind_title in zip(axes, (LARGEST, ALL, NOT_LARGEST)):
+            _scatter(panel, [a for a in answers if fleet_kind(a, deep_cut(costs[a.data])) == kind_title], costs)
+            panel.set_title(kind_title, fontsize=10)
+            panel.tick_params(labelleft=True)
+        axes[0].set_ylabel("own cuts over the best single cut")
+        axes[1].set_xlabel("seconds that the client with the most samples would compute in a round at the deep cut")
+        for data in dict.fromkeys(a.data for a in answers):
+            for storage in dict.fromkeys(a.storage for a in answers):
+                label = f"{name_of(data)}, max_cut {STORAGE_WORDS[storage]}"
+                axes[1].scatter([], [], label=label, **_look(data, storage))
+        axes[1].legend(frameon=False, fontsize=8.5, loc="upper right")
+        figure.supxlabel("one point a fleet; proposed allocation, each with its own cuts", fontsize=8, color=FAINT)
+    return figure
+
+
+def _scatter(panel: "Axes", answers: Sequence[Answer], costs: Costs) -> None:
+    for a in answers:
+        panel.scatter(deep_s(a, costs[a.data]), _gain(a), **_look(a.data, a.storage))
+    panel.set_xscale("log")
+
+
+def _look(data: str, storage: str) -> dict[str, Any]:
+    colour = COLOURS.get(data, "#555555")
+    return {"color": colour, "marker": MARKERS[storage], "alpha": 0.75, "s": 26, "linewidths": 0}

@@ -106,8 +106,8 @@ class NormTraining:
     out: Path
 
     @property
-    def words(self) -> str:
-        return f"{self.data}, {self.name}, {say_spread(self.spread)}, seed {self.seed}"
+    def title(self) -> str:
+        return f"{self.data}, {self.name}, {_say_spread(self.spread)}, seed {self.seed}"
 
     @property
     def run_path(self) -> Path:
@@ -120,9 +120,9 @@ class NormTraining:
     @property
     def rounds(self) -> list[int]:
         """The rounds whose models are kept and tested."""
-        every = self.config.log.model_every
-        assert every is not None
-        return list(range(every, self.config.train.rounds + 1, every))
+        interval = self.config.log.model_every
+        assert interval is not None
+        return list(range(interval, self.config.train.rounds + 1, interval))
 
     @property
     def settings(self) -> str:
@@ -158,11 +158,16 @@ def reproduce_norms(
     before = read_tests(shipped / file) if shipped is not None else []
     if before and not any(training.known(before) for training in trainings):
         say(f"{file} in {shipped} has other settings, so it does not count")
-    pieces = [Piece(each.words, f"{each.name} {each.spread}", each.config, each.run_path) for each in trainings]
-    by_path = {each.run_path: each for each in trainings}
+    pieces = [
+        Piece(training.title, f"{training.name} {training.spread}", training.config, training.run_path)
+        for training in trainings
+    ]
+    by_path = {training.run_path: training for training in trainings}
     work = partial(_train_and_test, trainings=by_path)
-    run_all(pieces, work, lambda piece: is_complete(by_path[piece.path], before), together.jobs, together.show)
-    return draw_norms(out, scale, trainings, [test for each in trainings for test in tests_of(each, before)], file)
+    run_all(pieces, work, lambda piece: _is_complete(by_path[piece.path], before), together.jobs, together.show)
+    return _draw_norms(
+        out, scale, trainings, [test for training in trainings for test in _tests_of(training, before)], file
+    )
 
 
 def training_config(
@@ -177,41 +182,41 @@ def training_config(
 # ---- tests of saved models
 
 
-def tests_of(training: NormTraining, before: Sequence[NormTest]) -> list[NormTest]:
+def _tests_of(training: NormTraining, before: Sequence[NormTest]) -> list[NormTest]:
     """The tests of a training by round: those of the folder, else those that were there before."""
-    known = training.known([*before, *read_tests(training.tests_path)])
-    return [known[index] for index in training.rounds if index in known]
+    by_round = training.known([*before, *read_tests(training.tests_path)])
+    return [by_round[index] for index in training.rounds if index in by_round]
 
 
-def is_complete(training: NormTraining, before: Sequence[NormTest]) -> bool:
+def _is_complete(training: NormTraining, before: Sequence[NormTest]) -> bool:
     """Whether nothing is left to be trained or tested."""
-    return len(tests_of(training, before)) == len(training.rounds)
+    return len(_tests_of(training, before)) == len(training.rounds)
 
 
 def _train_and_test(piece: Piece, observer: Observer, trainings: dict[Path, NormTraining]) -> None:
     run_or_resume(piece.config, piece.path, observer)
-    assess_models(trainings[piece.path])
+    _assess_models(trainings[piece.path])
 
 
-def assess_models(training: NormTraining) -> None:
+def _assess_models(training: NormTraining) -> None:
     """Test the models that a run folder keeps and write a line for each; those with a line are not tested again."""
-    known = training.known(read_tests(training.tests_path))
+    by_round = training.known(read_tests(training.tests_path))
     bench = prepare(training.config, cuts=RunFolder(training.run_path).cuts())
     task = bench.task
     framework, engine = find_framework(training.config.framework)(task), Inline()
     engine.attach(framework, bench.exam)
-    for number in (number for number in training.rounds if number not in known):
-        averaged = read_model(training.run_path / "models" / f"round-{number}.safetensors", task)
+    for number in (number for number in training.rounds if number not in by_round):
+        averaged = _read_model(training.run_path / "models" / f"round-{number}.safetensors", task)
         sent = framework.norm_moments(averaged, range(task.num_clients), number - 1)
         models = (averaged, sent.moments.pooled(averaged), pooled(task, averaged, number - 1))
-        found = [engine.evaluate(model) for model in models]
-        accuracies, losses = [quality.accuracy or 0.0 for quality in found], [quality.loss for quality in found]
+        qualities = [engine.evaluate(model) for model in models]
+        accuracies, losses = [quality.accuracy or 0.0 for quality in qualities], [quality.loss for quality in qualities]
         key = (training.data, training.name, training.spread, training.seed, training.settings, number)
-        known[number] = NormTest(*key, *accuracies, *losses)
-        write_tests(training.tests_path, [known[index] for index in sorted(known)])
+        by_round[number] = NormTest(*key, *accuracies, *losses)
+        write_tests(training.tests_path, [by_round[index] for index in sorted(by_round)])
 
 
-def read_model(path: Path, task: Task) -> UnitState:
+def _read_model(path: Path, task: Task) -> UnitState:
     """A model that a run kept, as a state of all units."""
     whole = task.initial.clone()
     try:
@@ -230,8 +235,8 @@ def pooled(task: Task, whole: UnitState, round_index: int) -> UnitState:
     feed = replace(task.feed, indices=[np.concatenate(list(task.feed.indices))])
     moments, num_samples = Moments.zero(NormLayers.of(task.model)), feed.num_samples(0)
     with Estimator(task.model, task.initial, whole, moments) as estimator:
-        for x, part in NormBatches(feed, 0, round_index, POOLED_BATCH, count=num_samples):
-            estimator.forward(x, 0, task.num_units, part * num_samples)
+        for x, fraction in NormBatches(feed, 0, round_index, POOLED_BATCH, count=num_samples):
+            estimator.forward(x, 0, task.num_units, fraction * num_samples)
     return moments.pooled(whole)
 
 
@@ -258,7 +263,7 @@ def read_tests(path: Path) -> list[NormTest]:
 # ---- words and picture
 
 
-def lost(tests: Sequence[NormTest], name: str, spread: str, kind: str = "averaged") -> tuple[list[int], Array]:
+def points_lost(tests: Sequence[NormTest], name: str, spread: str, kind: str = "averaged") -> tuple[list[int], Array]:
     """Rounds [R], and by how many points of accuracy a kind of statistics is below the pooled ones, [S, R]."""
     chosen = [test for test in tests if (test.training, test.spread) == (name, spread)]
     rounds, seeds = (sorted({getattr(test, field) for test in chosen}) for field in ("round", "seed"))
@@ -266,41 +271,41 @@ def lost(tests: Sequence[NormTest], name: str, spread: str, kind: str = "average
     return rounds, np.array([[by_place[seed, number] for number in rounds] for seed in seeds])
 
 
-def say_spread(spread: str) -> str:
+def _say_spread(spread: str) -> str:
     return spread if spread == "iid" else f"alpha {spread}"
 
 
-def draw_norms(
+def _draw_norms(
     out: Path, scale: str, trainings: Sequence[NormTraining], tests: Sequence[NormTest], file: str
 ) -> Outcome:
     """CSV, figure and tables."""
-    files = [write_tests(out / file, tests), *save_figure(curves(tests), out / "norms")]
-    trends = norms_trends(tests)
+    files = [write_tests(out / file, tests), *save_figure(_curves(tests), out / "norms")]
+    trends = _norms_trends(tests)
     text = (
         "### What averaging costs BatchNorm\n\n![points of accuracy below pooled statistics, by round](norms.png)\n\n"
-        f"{norms_settings_note(scale, trainings)} {machine()}\n\n{accuracy_table(tests)}\n"
-        f"Points that averaged statistics lose, by round:\n\n{lost_points_table(tests)}"
+        f"{_norms_settings_note(scale, trainings)} {machine()}\n\n{_accuracy_table(tests)}\n"
+        f"Points that averaged statistics lose, by round:\n\n{_lost_points_table(tests)}"
     )
     return Outcome("norms", write_text(out / "norms.md", text), files, trends)
 
 
-def norms_trends(tests: Sequence[NormTest]) -> list[Trend]:
+def _norms_trends(tests: Sequence[NormTest]) -> list[Trend]:
     """What each training loses in its last round. The paper says nothing of BatchNorm's statistics."""
     trends = []
     for spread in SPREADS:
         for name, title in TITLES.items():
-            (*_, last), averaged = lost(tests, name, spread)
-            _, estimated = lost(tests, name, spread, "estimated")
-            found = (say_mean(estimate(values[:, -1])) for values in (averaged, estimated))
-            words = "averaged {}, estimated {} points below pooled statistics".format(*found)
-            claimed = f"(not in the paper) {title}, {say_spread(spread)}"
-            trends.append(Trend(claimed, f"{words} after {last} rounds, n = {len(averaged)}", None))
+            (*_, last), averaged = points_lost(tests, name, spread)
+            _, estimated = points_lost(tests, name, spread, "estimated")
+            points = (say_mean(estimate(values[:, -1])) for values in (averaged, estimated))
+            finding = "averaged {}, estimated {} points below pooled statistics".format(*points)
+            claimed = f"(not in the paper) {title}, {_say_spread(spread)}"
+            trends.append(Trend(claimed, f"{finding} after {last} rounds, n = {len(averaged)}", None))
     return trends
 
 
-def norms_settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
+def _norms_settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
     """What stands behind the numbers, as a paragraph."""
-    config, num_seeds = trainings[0].config, len({each.seed for each in trainings})
+    config, num_seeds = trainings[0].config, len({training.seed for training in trainings})
     train = config.train
     return (
         f"Scale {scale}, n = {num_seeds} training seed{'s' if num_seeds > 1 else ''} (mean ± half of the 95 % interval over seeds, where there are "
@@ -312,37 +317,38 @@ def norms_settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
     )
 
 
-def accuracy_table(tests: Sequence[NormTest]) -> str:
+def _accuracy_table(tests: Sequence[NormTest]) -> str:
     """Accuracy after the last round with each kind of statistics, and what the first two are below the third."""
     rows = []
     for spread in SPREADS:
         for name, title in TITLES.items():
             chosen = [test for test in tests if (test.training, test.spread) == (name, spread)]
-            last = [test for test in chosen if test.round == max(each.round for each in chosen)]
+            last = [test for test in chosen if test.round == max(other.round for other in chosen)]
             means = [
                 say_mean(estimate(getattr(test, kind) for test in last), 100)
                 for kind in ("averaged", "estimated", "pooled")
             ]
             below = [
-                say_mean(estimate(lost(tests, name, spread, kind)[1][:, -1])) for kind in ("averaged", "estimated")
+                say_mean(estimate(points_lost(tests, name, spread, kind)[1][:, -1]))
+                for kind in ("averaged", "estimated")
             ]
-            rows.append([f"{title}, {say_spread(spread)}", *means, *below])
+            rows.append([f"{title}, {_say_spread(spread)}", *means, *below])
     header = ["accuracy in % after the last round", "averaged", "estimated", "pooled"]
     return table([*header, "averaged below pooled", "estimated below pooled"], rows)
 
 
-def lost_points_table(tests: Sequence[NormTest]) -> str:
+def _lost_points_table(tests: Sequence[NormTest]) -> str:
     """By how many points averaged statistics are below pooled ones, in every round whose model was kept."""
     rows, header = [], [""]
     for spread in SPREADS:
         for name, title in TITLES.items():
-            rounds, values = lost(tests, name, spread)
+            rounds, values = points_lost(tests, name, spread)
             header = ["", *map(str, rounds)]
-            rows.append([f"{title}, {say_spread(spread)}", *(say_mean(estimate(column)) for column in values.T)])
+            rows.append([f"{title}, {_say_spread(spread)}", *(say_mean(estimate(column)) for column in values.T)])
     return table(header, rows)
 
 
-def curves(tests: Sequence[NormTest]) -> "Figure":
+def _curves(tests: Sequence[NormTest]) -> "Figure":
     """A panel for each spread: points below pooled statistics by round, solid with averaged and dotted with estimated statistics."""
     mpl, num_seeds = matplotlib(), len({test.seed for test in tests})
     with mpl.rc_context(STYLE):
@@ -352,7 +358,7 @@ def curves(tests: Sequence[NormTest]) -> "Figure":
             for name, title in TITLES.items():
                 colour, marker, _ = METHODS[FRAMEWORKS[name]].style
                 for kind, dashes in (("averaged", "solid"), ("estimated", (0, (1, 1.2)))):
-                    rounds, values = lost(tests, name, spread, kind)
+                    rounds, values = points_lost(tests, name, spread, kind)
                     mean, half = values.mean(axis=0), half_width(values)
                     panel.fill_between(rounds, mean - half, mean + half, color=colour, alpha=0.10, linewidth=0)
                     panel.plot(
@@ -360,7 +366,7 @@ def curves(tests: Sequence[NormTest]) -> "Figure":
                         label=f"{title}, {kind}",
                     )  # fmt: skip
             panel.axhline(0.0, color=FAINT, linewidth=0.8)
-            panel.set_title(f"{say_spread(spread)}, n = {num_seeds}", fontsize=10)
+            panel.set_title(f"{_say_spread(spread)}, n = {num_seeds}", fontsize=10)
             panel.set_xlabel("round")
             panel.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         panels[0].set_ylabel("points of accuracy\nbelow pooled statistics")

@@ -123,7 +123,7 @@ def _run_piece(piece: Piece, observer: Observer, dataset: Dataset) -> None:
 
 def _result(data: str, trace: str, piece: Piece) -> RateResult:
     rounds = RunFolder(piece.path).rounds()
-    last, num_samples = rounds[-1], sum(each.num_samples for each in rounds)
+    last, num_samples = rounds[-1], sum(record.num_samples for record in rounds)
     return RateResult(
         data, trace, piece.config.train.lr, len(rounds), num_samples, last.test_loss, last.test_accuracy,
         last.balanced_accuracy,
@@ -132,8 +132,8 @@ def _result(data: str, trace: str, piece: Piece) -> RateResult:
 
 def best_rate(results: Sequence[RateResult], data: str, trace: str) -> float:
     """The rate with the best accuracy, and among equals the smallest loss."""
-    tried = [each for each in results if (each.data, each.trace) == (data, trace)]
-    return max(tried, key=lambda each: (each.accuracy or 0.0, -(each.loss or 0.0))).lr
+    tried = [result for result in results if (result.data, result.trace) == (data, trace)]
+    return max(tried, key=lambda result: (result.accuracy or 0.0, -(result.loss or 0.0))).lr
 
 
 def _gate(
@@ -159,15 +159,15 @@ def _gate(
 
 def _write(out: Path, results: Sequence[RateResult]) -> Path:
     names = [field.name for field in fields(RateResult)]
-    rows = (["" if value is None else value for value in astuple(each)] for each in results)
+    rows = (["" if value is None else value for value in astuple(result)] for result in results)
     return write_csv(out / "rates.csv", names, rows)
 
 
 def rates_markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
     """Accuracy by rate, the chosen rate in bold, and the gate."""
     rows = []
-    for data, trace in dict.fromkeys((each.data, each.trace) for each in results):
-        tried = {each.lr: each for each in results if (each.data, each.trace) == (data, trace)}
+    for data, trace in dict.fromkeys((result.data, result.trace) for result in results):
+        tried = {result.lr: result for result in results if (result.data, result.trace) == (data, trace)}
         best = best_rate(results, data, trace)
         cells = [_cell(tried[lr], lr == best) if lr in tried else "-" for lr in RATES]
         rows.append([f"{data}, {trace}, {next(iter(tried.values())).num_samples:,} samples", *cells])

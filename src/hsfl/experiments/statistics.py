@@ -38,7 +38,7 @@ class Ratio:
 def ratio_over_fleets(ratios: Sequence[float] | Array) -> Ratio:
     """Ratios [F], one for each fleet. Resamples are drawn from a stream of their own, so that the interval is always the same."""
     logs = np.log(np.asarray(ratios, float))
-    low, high = bootstrap(logs)
+    low, high = _bootstrap(logs)
     return Ratio(
         float(np.exp(logs.mean())),
         float(np.exp(low)),
@@ -50,7 +50,7 @@ def ratio_over_fleets(ratios: Sequence[float] | Array) -> Ratio:
     )
 
 
-def bootstrap(values: Array, resamples: int = RESAMPLES) -> tuple[float, float]:
+def _bootstrap(values: Array, resamples: int = RESAMPLES) -> tuple[float, float]:
     """The 2.5 and 97.5 % quantiles of the mean of resampled values [F]."""
     picks = stream(0, "bootstrap", len(values)).integers(0, len(values), (resamples, len(values)))
     low, high = np.quantile(values[picks].mean(axis=1), [0.025, 0.975])
@@ -107,10 +107,10 @@ def _t_quantile(dof: int, level: float) -> float:
 def over_fleets_and_seeds(values: Array) -> Estimate:
     """The mean of values [F, S] and its 95 % interval. A missing value (NaN) is left out, and then there is no interval: those
     that are left are a selection."""
-    known = values[np.isfinite(values)]
-    if not len(known):
+    known_values = values[np.isfinite(values)]
+    if not len(known_values):
         return Estimate(None, None, None, 0)
-    mean, half, num_seeds = float(known.mean()), float(two_way_half_width(values)), values.shape[1]
+    mean, half, num_seeds = float(known_values.mean()), float(two_way_half_width(values)), values.shape[1]
     if not np.isfinite(half):
         return Estimate(mean, None, None, num_seeds)
     return Estimate(mean, mean - half, mean + half, num_seeds)

@@ -12,6 +12,6 @@ def reproduce_when(out: Path, scale: str, num_seeds: int | None, say: Say, num_w
 
     num_seeds: at least so many fleets. num_workers: processes that solve side by side.
     """
-    wanted = when_study(scale, num_seeds)
-    solve_tasks(wanted, out, say, num_workers)
-    return draw_when(out, wanted, {place: read_answers(wanted, out, place) for place in wanted.places})
+    study = when_study(scale, num_seeds)
+    solve_tasks(study, out, say, num_workers)
+    return draw_when(out, study, {place: read_answers(study, out, place) for place in study.places})

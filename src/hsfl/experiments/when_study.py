@@ -139,46 +139,46 @@ def when_study(scale: str, num_fleets: int | None = None) -> WhenStudy:
     )
 
 
-def tasks(wanted: WhenStudy) -> list[FleetTask]:
+def fleet_tasks(study: WhenStudy) -> list[FleetTask]:
     """All places of all fleets, ordered by fleet."""
-    return [FleetTask(place, _config(wanted, place, fleet), wanted.num_channels) for fleet in wanted.fleets for place in wanted.places]  # fmt: skip
+    return [FleetTask(place, _config(study, place, fleet), study.num_channels) for fleet in study.fleets for place in study.places]  # fmt: skip
 
 
-def _config(wanted: WhenStudy, place: Place, fleet: int) -> RunConfig:
-    noise_w = place.noise * wanted.base.network.noise_w
+def _config(study: WhenStudy, place: Place, fleet: int) -> RunConfig:
+    noise_w = place.noise * study.base.network.noise_w
     changes = [
         f"fleet.seed={fleet}",
         f"fleet.heterogeneity={place.heterogeneity!r}",
         f"network.noise_w={noise_w!r}",
     ]
-    return with_changes(wanted.base, changes)
+    return with_changes(study.base, changes)
 
 
-def solve_tasks(wanted: WhenStudy, folder: Path, say: Say, num_workers: int = 1) -> None:
+def solve_tasks(study: WhenStudy, folder: Path, say: Say, num_workers: int = 1) -> None:
     """Solve the tasks that have no file yet. After Ctrl-C every file holds a whole answer."""
-    claim(folder, wanted.settings())
-    every = tasks(wanted)
-    missing = [task for task in every if not (folder / "fleets" / task.file).exists()]
+    claim(folder, study.settings())
+    all_tasks = fleet_tasks(study)
+    missing = [task for task in all_tasks if not (folder / "fleets" / task.file).exists()]
     if not missing:
         return
-    _, shape, num_classes = FACTS[wanted.base.data.name]
-    cost = model_cost(wanted.base, shape, num_classes)
-    began, done = time.perf_counter(), len(every) - len(missing)
+    _, shape, num_classes = FACTS[study.base.data.name]
+    cost = model_cost(study.base, shape, num_classes)
+    began, done = time.perf_counter(), len(all_tasks) - len(missing)
     work = partial(_solve_and_write, cost=cost, folder=folder)
     for number, seconds in enumerate(in_processes(work, missing, num_workers), done + 1):
-        left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
-        say(f"fleet {number}/{len(every)}  {took(seconds)}, about {duration(left_s)} left")
+        left_s = (time.perf_counter() - began) / (number - done) * (len(all_tasks) - number)
+        say(f"fleet {number}/{len(all_tasks)}  {took(seconds)}, about {duration(left_s)} left")
 
 
 def _solve_and_write(task: FleetTask, cost: CostTable, folder: Path) -> float:
-    answer = solve_fleet_task(task, cost)
+    answer = _solve_fleet_task(task, cost)
     write_json(folder / "fleets" / task.file, asdict(answer))
     return answer.seconds
 
 
-def read_answers(wanted: WhenStudy, folder: Path, place: Place) -> list[FleetAnswer]:
+def read_answers(study: WhenStudy, folder: Path, place: Place) -> list[FleetAnswer]:
     """The answers of all fleets at a place, from their files."""
-    paths = [folder / "fleets" / place.folder / f"fleet-{fleet}.json" for fleet in wanted.fleets]
+    paths = [folder / "fleets" / place.folder / f"fleet-{fleet}.json" for fleet in study.fleets]
     return [read_record(path, FleetAnswer, AGAIN) for path in paths]
 
 
@@ -199,10 +199,10 @@ def samples_of(config: RunConfig, spread: str) -> Array:
         return np.full(num_clients, num_samples / num_clients)
     labels = np.arange(num_samples) % num_classes
     parts = dirichlet(labels, num_clients, stream(config.fleet_seed, "partition"), alpha=ALPHAS[spread])
-    return np.array([len(part) for part in parts], float)
+    return np.array([len(indices) for indices in parts], float)
 
 
-def solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
+def _solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     """Plan own cuts and choose the best single cut on samples of the channel; time both, and bound all cuts, on fresh channels."""
     from hsfl.allocation.cuts.bound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
     from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
@@ -221,18 +221,18 @@ def solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
         scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(task.num_channels)
     ]
-    own = search_cuts(replace(request, settings=replace(request.settings, bound=False))).cuts
+    own_cuts = search_cuts(replace(request, settings=replace(request.settings, bound=False))).cuts
     single = best_single_cut(request).cuts
     singles = [_mean_and_bound_s(fresh, cuts, settings) for cuts in single_cuts(request.rows)]
     warm_up_bound(fresh[0].sharing, not few(*fresh[0].main_gain.shape))
-    own_s, _ = _mean_and_bound_s(fresh, own, settings)
+    own_s, _ = _mean_and_bound_s(fresh, own_cuts, settings)
     return FleetAnswer(
         config.fleet_seed,
         own_s,
         singles[int(single[0]) - min_cut][0],
         min(bound_s for _, bound_s in singles),
-        bound_over_cuts(fresh, own, TimeLimit(request.settings.time_limit_s)),
-        own.tolist(),
+        bound_over_cuts(fresh, own_cuts, TimeLimit(request.settings.time_limit_s)),
+        own_cuts.tolist(),
         int(single[0]),
         time.perf_counter() - began,
     )
@@ -242,5 +242,5 @@ def _mean_and_bound_s(fresh: Sequence[Any], cuts: Array, settings: Any) -> tuple
     """The mean round in seconds with exact allocation, and the bound that no allocation with these cuts can beat."""
     from hsfl.allocation.exact import exact  # here, because numba takes seconds to load
 
-    answers = [exact(one, cuts, gap=settings.gap, time_limit_s=settings.time_limit_s) for one in fresh]
+    answers = [exact(channel, cuts, gap=settings.gap, time_limit_s=settings.time_limit_s) for channel in fresh]
     return float(np.mean([a.round_s for a in answers])), float(np.mean([a.lower_bound_s for a in answers]))

@@ -107,8 +107,8 @@ def _side(table: Table, features: list[str], targets: list[str], by_class: bool)
         )
     labels = table.column("target_column", target)
     if "" in labels:
-        line = table.lines[labels.index("")]
-        raise InputError(f"{table.path}, line {line}: {target} is empty; name the class, or leave the row out")
+        line_number = table.lines[labels.index("")]
+        raise InputError(f"{table.path}, line {line_number}: {target} is empty; name the class, or leave the row out")
     return Side("the features", table.numbers(features), target, labels)
 
 
@@ -130,10 +130,12 @@ def _table(path: Path) -> Table:
         raise InputError(f"{path} holds no rows under a header; {WAY_OUT}")
     if twice := [name for name in header if header.count(name) > 1 or not name]:
         raise InputError(f"{path}: a column is called {twice[0]!r} twice, or has no name; name each once")
-    for line, row in numbered:
+    for line_number, row in numbered:
         if len(row) != len(header):
-            raise InputError(f"{path}, line {line} has {len(row)} cells but the header {len(header)}; correct the line")
-    return Table(path, header, [row for _, row in numbered], [line for line, _ in numbered])
+            raise InputError(
+                f"{path}, line {line_number} has {len(row)} cells but the header {len(header)}; correct the line"
+            )
+    return Table(path, header, [row for _, row in numbered], [line_number for line_number, _ in numbered])
 
 
 def _is_number(cell: str) -> bool:

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.readers.reader import Arrays, Request, check_labels, decode, divided, empty, held_out_groups, reading
+from hsfl.data.readers.reader import (
+    Arrays,
+    Request,
+    check_labels,
+    decode_image,
+    divided,
+    empty_images,
+    held_out_groups,
+    reading,
+)
 from hsfl.errors import DataMissing, InputError
 from hsfl.files import check_unpacked
 
@@ -61,10 +70,10 @@ def _unpacked(path: Path, stamp: tuple[int, int], size: int, split: str) -> Arra
         bounds = offsets.astype(np.int64, casting="safe").tolist()
     _check_npz(path, len(raw), bounds, image_id, lesion_id, is_test)
     check_labels(path, labels, len(bounds) - 1, len(classes), WAY_OUT)
-    x = empty(len(labels), "RGB", (size, size), path)
+    x = empty_images(len(labels), "RGB", (size, size), path)
     for index, (start, stop) in enumerate(pairwise(bounds)):
         with reading(path / str(image_id[index]), WAY_OUT):
-            x[index] = decode(raw[start:stop], "RGB", (size, size))
+            x[index] = decode_image(raw[start:stop], "RGB", (size, size))
     if split == "image":
         is_test = held_out_groups(labels, np.arange(len(labels)), "ham10000")
     elif set(lesion_id[is_test]) & set(lesion_id[~is_test]):
@@ -92,10 +101,10 @@ def _read_original(metadata: Path, request: Request) -> Arrays:
             f"HAM10000_images_part_1 or _2 beside it; unpack both parts of {DOI} there"
         )
     size = request.image_size or IMAGE_SIZE
-    x = empty(len(image_ids), "RGB", (size, size), metadata.parent)
+    x = empty_images(len(image_ids), "RGB", (size, size), metadata.parent)
     for index, image_id in enumerate(image_ids):
         with reading(files[image_id], WAY_OUT):
-            x[index] = decode(files[image_id], "RGB", (size, size))
+            x[index] = decode_image(files[image_id], "RGB", (size, size))
     groups = lesions if request.split == "lesion" else np.arange(len(labels))
     return divided(x, labels, held_out_groups(labels, groups, "ham10000"), CLASSES)
 

@@ -35,7 +35,7 @@ def read_mnist(request: Request) -> Arrays:
     return _joined(folder, train, test, tuple("0123456789"))
 
 
-def read_any(request: Request) -> Arrays:
+def read_idx_folder(request: Request) -> Arrays:
     """Any folder with names such as train-images-idx3-ubyte.gz; classes are 0 to the largest training label."""
     folder, way_out = request.folder(), "replace it by a whole copy"
     train = _read_part(folder, ANY_PATTERN, ("train",), 256, way_out)
@@ -102,13 +102,13 @@ def _joined(folder: Path, train: Part, test: Part, classes: tuple[str, ...]) -> 
 
 
 def _find(folder: Path, pattern: str, prefixes: tuple[str, ...], kind: str) -> Path:
-    found = [path for prefix in prefixes for path in _matches(folder, pattern, prefix, kind)]
-    wanted = f"{prefixes[0]}-{kind}-idx{3 if kind == 'images' else 1}-ubyte.gz"
-    if not found:
-        raise InputError(f"{folder} has no {wanted}; put it there, packed or not")
-    if len({path.name.removesuffix(".gz") for path in found}) > 1:
-        raise InputError(f"{folder} has several files like {wanted}: {found[0].name}, {found[1].name}; keep one set")
-    return found[0]
+    paths = [path for prefix in prefixes for path in _matches(folder, pattern, prefix, kind)]
+    file_name = f"{prefixes[0]}-{kind}-idx{3 if kind == 'images' else 1}-ubyte.gz"
+    if not paths:
+        raise InputError(f"{folder} has no {file_name}; put it there, packed or not")
+    if len({path.name.removesuffix(".gz") for path in paths}) > 1:
+        raise InputError(f"{folder} has several files like {file_name}: {paths[0].name}, {paths[1].name}; keep one set")
+    return paths[0]
 
 
 def _matches(folder: Path, pattern: str, prefix: str, kind: str) -> list[Path]:

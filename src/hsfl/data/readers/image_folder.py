@@ -5,7 +5,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hsfl.data.readers.reader import Arrays, Request, Size, decode, divided, empty, held_out_groups, reading
+from hsfl.data.readers.reader import (
+    Arrays,
+    Request,
+    Size,
+    decode_image,
+    divided,
+    empty_images,
+    held_out_groups,
+    reading,
+)
 from hsfl.errors import InputError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -17,39 +26,43 @@ WAY_OUT = "replace or remove it"
 def read_image_folder(request: Request) -> Arrays:
     """Grey if every image is grey; all of one size: image_size, else the size of the first image."""
     root = request.folder()
-    parts = [root / "train", root / "test"] if (root / "train").is_dir() and (root / "test").is_dir() else [root]
-    classes = _class_names(parts[0])
-    listed = [_images_of(part, classes) for part in parts]
+    side_folders = [root / "train", root / "test"] if (root / "train").is_dir() and (root / "test").is_dir() else [root]
+    classes = _class_names(side_folders[0])
+    listed = [_images_of(side_folder, classes) for side_folder in side_folders]
     mode, first_size = _common_form([path for paths, _ in listed for path in paths])
     size = (request.image_size, request.image_size) if request.image_size else first_size
-    (x, y), *rest = [(_decoded(paths, mode, size, part), labels) for (paths, labels), part in zip(listed, parts)]
-    if rest:
-        return Arrays(x, y, *rest[0], classes)
+    (x, y), *test_side = [
+        (_decoded(paths, mode, size, side_folder), labels) for (paths, labels), side_folder in zip(listed, side_folders)
+    ]
+    if test_side:
+        return Arrays(x, y, *test_side[0], classes)
     return divided(x, y, held_out_groups(y, np.arange(len(y)), "folder"), classes)
 
 
-def _class_names(part: Path) -> tuple[str, ...]:
-    names = sorted(path.name for path in part.iterdir() if path.is_dir() and not path.name.startswith("."))
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(names) < 2:
         raise InputError(
-            f"{part} holds {len(names)} class folders; make one folder of images for each class, two at least"
+            f"{folder} holds {len(names)} class folders; make one folder of images for each class, two at least"
         )
     return tuple(names)
 
 
-def _images_of(part: Path, classes: tuple[str, ...]) -> tuple[list[Path], np.ndarray]:
+def _images_of(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], np.ndarray]:
     """The image files below the class folders, in a fixed order, and their labels."""
-    unknown = set(_class_names(part)) - set(classes)
+    unknown = set(_class_names(folder)) - set(classes)
     if unknown:
-        raise InputError(f"{part / min(unknown)} has no such class folder in train/; add it there or remove it")
+        raise InputError(f"{folder / min(unknown)} has no such class folder in train/; add it there or remove it")
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        found = sorted(path for path in (part / name).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-        if not found:
-            raise InputError(f"{part / name} holds no images ({', '.join(sorted(SUFFIXES))}); add some or remove it")
-        paths += found
-        labels += [label] * len(found)
+        class_paths = sorted(
+            path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
+        )
+        if not class_paths:
+            raise InputError(f"{folder / name} holds no images ({', '.join(sorted(SUFFIXES))}); add some or remove it")
+        paths += class_paths
+        labels += [label] * len(class_paths)
     return paths, np.array(labels, np.int64)
 
 
@@ -66,9 +79,9 @@ def _common_form(paths: list[Path]) -> tuple[str, Size]:
     return "L" if modes <= GREY_MODES else "RGB", sizes[0]
 
 
-def _decoded(paths: list[Path], mode: str, size: Size, part: Path) -> np.ndarray:
-    x = empty(len(paths), mode, size, part)
+def _decoded(paths: list[Path], mode: str, size: Size, folder: Path) -> np.ndarray:
+    x = empty_images(len(paths), mode, size, folder)
     for index, path in enumerate(paths):
         with reading(path, WAY_OUT):
-            x[index] = decode(path, mode, size)
+            x[index] = decode_image(path, mode, size)
     return x

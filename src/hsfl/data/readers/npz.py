@@ -28,10 +28,10 @@ def read_npz(request: Request) -> Arrays:
     stored = _stored(path)
     layout = next((names for names in LAYOUTS if set(names) <= stored.keys()), None)
     if layout is None or (unknown := stored.keys() - {*layout, *EXTRA}):
-        wanted = layout or LAYOUTS[0]
-        what = f"holds {', '.join(sorted(stored)) or 'nothing'}" if layout is None else f"holds {min(unknown)}, too"
+        array_names = layout or LAYOUTS[0]
+        problem = f"holds {', '.join(sorted(stored)) or 'nothing'}" if layout is None else f"holds {min(unknown)}, too"
         raise InputError(
-            f"{path} {what}; name the arrays {', '.join(wanted)}, or x and y; with classes and clients, if you like"
+            f"{path} {problem}; name the arrays {', '.join(array_names)}, or x and y; with classes and clients, if you like"
         )
     train = Side(layout[0], stored[layout[0]], layout[1], stored[layout[1]])
     test = Side(layout[2], stored[layout[2]], layout[3], stored[layout[3]]) if len(layout) == 4 else None

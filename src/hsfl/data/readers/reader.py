@@ -1,6 +1,5 @@
-"""What every reader shares: what it is asked, what it answers, how it complains, how it holds test images back.
-
-Pillow at one place: image files and bytes to arrays [C, H, W].
+"""What readers share: the `Request` that a reader gets, the `Arrays` that it gives, errors for damaged or missing files, test samples that are
+held out, and images, which Pillow turns from files or bytes into arrays [C, H, W].
 """
 
 import io
@@ -65,7 +64,7 @@ FILE_FIELDS = {  # which data sets look at a setting; any of them has a client_f
 
 @dataclass(frozen=True)
 class Request:
-    """What `load` asks of a reader."""
+    """What `load_dataset` asks of a reader."""
 
     data_dir: Path
     path: str = ""  # of idx:PATH, folder:PATH, npz:PATH, csv:PATH and text:PATH
@@ -76,15 +75,15 @@ class Request:
 
     def folder(self) -> Path:
         """Where PATH is: as given, or within the data directory."""
-        given = Path(self.path).expanduser()
-        found = given if given.is_dir() else self.data_dir / given
-        if not found.is_dir():
-            raise InputError(f"{given} is not a folder, neither here nor in {self.data_dir}; give the path of one")
-        return found
+        as_typed = Path(self.path).expanduser()
+        folder = as_typed if as_typed.is_dir() else self.data_dir / as_typed
+        if not folder.is_dir():
+            raise InputError(f"{as_typed} is not a folder, neither here nor in {self.data_dir}; give the path of one")
+        return folder
 
     def file(self, path: str) -> Path:
         """Where a file is: as given, or within the data directory."""
-        return find_file(path, self.data_dir)
+        return _find_file(path, self.data_dir)
 
     def clients(self) -> list[str] | None:
         """The lines of `data.client_file`, each the client of one sample."""
@@ -92,20 +91,20 @@ class Request:
             return None
         path = self.file(self.files.client_file)
         with reading(path, "write a line for each sample, the name or number of the client that holds it"):
-            return [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+            return [client.strip() for client in path.read_text("utf-8-sig").splitlines()]
 
 
-def find_file(path: str, data_dir: Path) -> Path:
+def _find_file(path: str, data_dir: Path) -> Path:
     """The file at a path, as given or within the data directory; an error where there is none."""
-    given = Path(path).expanduser()
-    found = given if given.is_file() else data_dir / given
-    if not found.is_file():
-        raise InputError(f"{given} is no file, neither here nor in {data_dir}; give the path of one")
-    return found
+    as_typed = Path(path).expanduser()
+    file = as_typed if as_typed.is_file() else data_dir / as_typed
+    if not file.is_file():
+        raise InputError(f"{as_typed} is no file, neither here nor in {data_dir}; give the path of one")
+    return file
 
 
 class Arrays(NamedTuple):
-    """What a reader answers; x is uint8 [n, C, H, W] (or, of one's own, floats [n, ...]), y an index into classes [n]."""
+    """What a reader gives. x is uint8 [n, C, H, W] (or, of one's own, floats [n, ...]); y is an index into classes [n]."""
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -175,11 +174,13 @@ def divided(x: np.ndarray, y: np.ndarray, is_test: np.ndarray, classes: tuple[st
     return Arrays(x[~is_test], y[~is_test], x[is_test], y[is_test], classes)
 
 
+# --- images
+
 MAX_BYTES = 16 * 2**30
 Size = tuple[int, int]  # width, height, as Pillow has it
 
 
-def decode(source: Path | bytes, mode: str, size: Size | None) -> np.ndarray:
+def decode_image(source: Path | bytes, mode: str, size: Size | None) -> np.ndarray:
     """One image as uint8 [C, H, W]; mode is "L" or "RGB", and a size of None keeps the image's own."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
         if size is not None and image.size != size:
@@ -191,13 +192,13 @@ def decode(source: Path | bytes, mode: str, size: Size | None) -> np.ndarray:
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def empty(num_images: int, mode: str, size: Size, what: str | Path) -> np.ndarray:
+def empty_images(num_images: int, mode: str, size: Size, source: str | Path) -> np.ndarray:
     """Room for that many images, or an error when it would not fit into any sensible memory."""
     shape = (num_images, len(mode), size[1], size[0])  # len("L") is 1, len("RGB") is 3
     num_bytes = int(np.prod(shape, dtype=np.int64))
     if num_bytes > MAX_BYTES:
         raise InputError(
-            f"{what}: {num_images} images of {size[0]}x{size[1]} take {num_bytes / 2**30:.0f} GiB; "
+            f"{source}: {num_images} images of {size[0]}x{size[1]} take {num_bytes / 2**30:.0f} GiB; "
             "set data.image_size to something smaller"
         )
     return np.empty(shape, np.uint8)

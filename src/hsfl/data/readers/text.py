@@ -37,17 +37,17 @@ class Text:
 
 def read_text(request: Request) -> Arrays:
     """The text files of a folder, or one file. Files and folders whose names begin with a dot are left aside."""
-    given = Path(request.path).expanduser()
-    found = given if given.exists() else request.data_dir / given
-    if found.is_file():
-        return blocks([Text(str(found), found.name, _content(found))], request)
+    as_typed = Path(request.path).expanduser()
+    path = as_typed if as_typed.exists() else request.data_dir / as_typed
+    if path.is_file():
+        return _blocks([Text(str(path), path.name, _content(path))], request)
     folder = request.folder()
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not _hidden(file.relative_to(folder))]
     if not files:
         raise InputError(f"{folder} holds no files; put text files there")
     if (size := sum(file.stat().st_size for file in files)) > MOST_BYTES:
         raise InputError(f"{folder} holds {size:,} bytes of text, above {MOST_BYTES:,}; take a part of it")
-    return blocks([Text(str(file), file.relative_to(folder).parts[0], _content(file)) for file in files], request)
+    return _blocks([Text(str(file), file.relative_to(folder).parts[0], _content(file)) for file in files], request)
 
 
 def read_pydoc(request: Request) -> Arrays:
@@ -59,11 +59,11 @@ def read_pydoc(request: Request) -> Arrays:
         raise DataMissing(
             "pydoc comes with Python, but pydoc_data is missing here; name a folder: text:PATH"
         ) from error
-    arrays = blocks([Text(f"pydoc, topic {name}", name, topics[name]) for name in sorted(topics)], request)
+    arrays = _blocks([Text(f"pydoc, topic {name}", name, topics[name]) for name in sorted(topics)], request)
     return arrays._replace(clients=None, client_names=())
 
 
-def blocks(texts: list[Text], request: Request) -> Arrays:
+def _blocks(texts: list[Text], request: Request) -> Arrays:
     """The texts as blocks of tokens, a part of them held out for testing."""
     files = request.files
     if files.task is not None and files.targets != "tokens":
@@ -115,15 +115,15 @@ def _held_out(source: np.ndarray, num_texts: int, files: FileSettings) -> np.nda
         number = min(1 + int(np.abs(taken - fraction * taken[-1]).argmin()), len(order) - 1)
         return np.isin(source, order[:number])
     place = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)  # of a block in its text
-    kept = counts - np.rint(fraction * counts).astype(np.int64)
-    held = place >= np.maximum(kept, 1)[source]
+    num_train = counts - np.rint(fraction * counts).astype(np.int64)
+    held = place >= np.maximum(num_train, 1)[source]
     if not held.any():  # many short texts, each of a few blocks
         held[-max(1, round(fraction * len(held))) :] = True
     return held
 
 
 def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return any(name.startswith(".") for name in path.parts)
 
 
 def _content(path: Path) -> str:

@@ -30,7 +30,7 @@ SENSITIVE = 0.1  # of the latency, from one value of an axis to the next; the pa
 
 
 def fig4_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
-    """The fleets and values of a scale; --seeds may ask for more fleets."""
+    """The fleets and values of a scale; num_seeds may ask for more fleets."""
     known("scale", scale, SCALES)
     axes = (BANDWIDTH, CYCLES, POWER)
     if scale == "smoke":
@@ -48,24 +48,24 @@ def fig4_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
 def reproduce_fig4(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
     return make_latency_figure(
-        "fig4", "Fig. 4: latency of a single round", fig4_study(scale, num_seeds), fig4_trends, out, say
+        "fig4", "Fig. 4: latency of a single round", fig4_study(scale, num_seeds), _fig4_trends, out, say
     )
 
 
-def fig4_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
+def _fig4_trends(study: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on bandwidth, cycles and power beside what the rows say."""
-    bandwidth, cycles, power = (series_s(rows, axis) for axis in wanted.axes)
-    step = steps(cycles)
+    bandwidth, cycles, power = (series_s(rows, axis) for axis in study.axes)
+    step = _steps(cycles)
     return [
-        lowest(wanted, rows),
+        lowest(study, rows),
         Trend(
             "latency falls with bandwidth",
-            say_change(change(bandwidth), wanted.axes[0]),
+            say_change(change(bandwidth), study.axes[0]),
             bool((np.diff(bandwidth) < 0).all()),
         ),
         Trend(
             "latency is sensitive to the main server's cycles",
-            f"{say_change(change(cycles), wanted.axes[1])}; {say_steps(step, wanted.axes[1])}",
+            f"{say_change(change(cycles), study.axes[1])}; {_say_steps(step, study.axes[1])}",
             bool((step < -SENSITIVE).all()),
         ),
         Trend(
@@ -75,20 +75,20 @@ def fig4_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]
         ),
         Trend(
             "the main server's power has a slight impact",
-            say_change(change(power), wanted.axes[2]),
+            say_change(change(power), study.axes[2]),
             abs(change(power)) < 0.5 * min(abs(change(bandwidth)), abs(change(cycles))),
         ),
     ]
 
 
-def steps(series: np.ndarray) -> np.ndarray:
+def _steps(series: np.ndarray) -> np.ndarray:
     """How much the round gets shorter from each value to the next, as fractions."""
     return series[1:] / series[:-1] - 1
 
 
-def say_steps(step: np.ndarray, axis: Axis) -> str:
+def _say_steps(step: np.ndarray, axis: Axis) -> str:
     """A phrase that says up to which value a step on the axis still shortens the round notably."""
-    each = ", ".join(f"{100 * fraction:+.1f}" for fraction in step)
+    step_texts = ", ".join(f"{100 * fraction:+.1f}" for fraction in step)
     far = [value for value, fraction in zip(axis.values[1:], step) if fraction < -SENSITIVE]
     where = f"below {max(far) / axis.unit:g} only" if far else "nowhere"
-    return f"step by step {each} %: more than {100 * SENSITIVE:g} % {where}"
+    return f"step by step {step_texts} %: more than {100 * SENSITIVE:g} % {where}"

@@ -48,21 +48,21 @@ def fig5_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
 def reproduce_fig5(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Solve what is missing, and write the figure, its CSV and its tables into `out`."""
     return make_latency_figure(
-        "fig5", "Fig. 5: latency against heterogeneity", fig5_study(scale, num_seeds), fig5_trends, out, say
+        "fig5", "Fig. 5: latency against heterogeneity", fig5_study(scale, num_seeds), _fig5_trends, out, say
     )
 
 
-def fig5_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
+def _fig5_trends(study: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]:
     """The paper's claims on heterogeneity beside what the rows say."""
-    (axis,) = wanted.axes
+    (axis,) = study.axes
     series = series_s(rows, axis)
-    rising = {name: bool(np.all(np.diff(series_s(rows, axis, name)) > 0)) for name in wanted.policies}
+    rising = {name: bool(np.all(np.diff(series_s(rows, axis, name)) > 0)) for name in study.policies}
     flat = [NAMES[name] for name, rises in rising.items() if not rises]
     not_all = f"; not at every step for {', '.join(flat)}" if flat else "; at every step, for every policy"
-    gain_low, gain_high = (advantage(wanted, rows, value) for value in (axis.values[0], axis.values[-1]))
+    gain_low, gain_high = (_advantage(study, rows, value) for value in (axis.values[0], axis.values[-1]))
     return [
         Trend("latency rises with heterogeneity", say_change(change(series), axis) + not_all, rising["proposed"]),
-        lowest(wanted, rows),
+        lowest(study, rows),
         Trend(
             "the proposed algorithm gains most at high heterogeneity",
             f"the paper's five baselines take {100 * gain_low:+.1f} % on average at the lowest level, "
@@ -72,8 +72,8 @@ def fig5_trends(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Trend]
     ]
 
 
-def advantage(wanted: LatencyStudy, rows: Sequence[LatencyRow], value: float) -> float:
+def _advantage(study: LatencyStudy, rows: Sequence[LatencyRow], value: float) -> float:
     """How much longer the paper's five baselines take on average, as a fraction."""
-    (axis,) = wanted.axes
+    (axis,) = study.axes
     ratios = [row.ratio for name in SIX[1:] for row in rows_at(rows, axis, value, name)]
     return float(np.exp(np.mean(np.log(ratios)))) - 1

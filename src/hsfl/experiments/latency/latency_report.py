@@ -1,9 +1,8 @@
-"""What the points of a latency study say: rows of a CSV, means with intervals over fleets, tables and panels.
+"""From the points of a latency study to its files: rows of a CSV, means with intervals over fleets, tables, panels and claims; what Figs. 4 and 5
+have in common.
 
-Fleets differ far more than policies do, so policies are compared in pairs, fleet by fleet: the ratio of a policy's round to
-the proposed one's.
-
-From the points of a latency study to its files: what Figs. 4 and 5 have in common.
+Fleets differ far more than policies do, so policies are compared in pairs, fleet by fleet: the ratio of a policy's round to the
+proposed one's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -102,8 +101,8 @@ def read_latency_rows(study: LatencyStudy, folder: Path) -> list[LatencyRow]:
 
 
 def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> LatencyRow:
-    own, proposed = point["rounds"][name], point["rounds"]["proposed"]
-    plan_s, fresh_s = own["plan_s"], own["fresh_s"]
+    rounds, proposed = point["rounds"][name], point["rounds"]["proposed"]
+    plan_s, fresh_s = rounds["plan_s"], rounds["fresh_s"]
     return LatencyRow(
         axis.field,
         value,
@@ -114,7 +113,7 @@ def _row(axis: Axis, value: float, point: dict[str, Any], name: str) -> LatencyR
         len(plan_s),
         len(fresh_s),
         point["plan"]["gap"],
-        " ".join(map(str, own["cuts"])),
+        " ".join(map(str, rounds["cuts"])),
         float(np.mean(fresh_s) / np.mean(proposed["fresh_s"])),
         float(np.mean(plan_s) / np.mean(proposed["plan_s"])),
     )
@@ -143,7 +142,7 @@ def series_s(rows: Sequence[LatencyRow], axis: Axis, policy: str = "proposed") -
 # ---- tables
 
 
-def value_tables(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
+def _value_tables(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
     """For each axis the mean round of every policy at every value."""
     parts = []
     for axis in study.axes:
@@ -156,18 +155,18 @@ def value_tables(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
     return "\n".join(parts)
 
 
-def ratio_table(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
+def _ratio_table(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
     """How much longer each policy's rounds are, in pairs fleet by fleet, each fleet's mean over all values first."""
     body = []
     for name in study.policies[1:]:
-        own = [row for row in rows if row.policy == name]
+        policy_rows = [row for row in rows if row.policy == name]
         body.append(
             [
                 NAMES[name],
-                _longer(_by_fleet(own, "plan_ratio")),
-                _longer(_by_fleet(own, "ratio")),
-                f"{100 * (min(row.ratio for row in own) - 1):+.1f} to {100 * (max(row.ratio for row in own) - 1):+.1f}",
-                str(len({row.seed for row in own})),
+                _longer(_by_fleet(policy_rows, "plan_ratio")),
+                _longer(_by_fleet(policy_rows, "ratio")),
+                f"{100 * (min(row.ratio for row in policy_rows) - 1):+.1f} to {100 * (max(row.ratio for row in policy_rows) - 1):+.1f}",
+                str(len({row.seed for row in policy_rows})),
             ]
         )
     header = ["policy", "longer than proposed, %: plan's samples", "fresh channels", "range of points, fresh", "fleets"]
@@ -190,7 +189,7 @@ def _longer(ratio: Estimate) -> str:
 # ---- figure
 
 
-def figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) -> "Figure":
+def _latency_figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) -> "Figure":
     """A column for each axis: seconds above, and below how much longer than proposed, in pairs, fleet by fleet."""
     mpl = matplotlib()
     num = len(study.axes)
@@ -226,15 +225,15 @@ def longer(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) ->
     return Estimate(mean, low, high, ratio.num)
 
 
-def _curve(axes: "Axes", axis: Axis, name: str, found: Sequence[Estimate]) -> None:
+def _curve(axes: "Axes", axis: Axis, name: str, estimates: Sequence[Estimate]) -> None:
     colour, marker, dashes = LOOKS[name]
     x = np.array(axis.values) / axis.unit
-    low, high = (np.array([getattr(value, side) for value in found], float) for side in ("low", "high"))
+    low, high = (np.array([getattr(value, side) for value in estimates], float) for side in ("low", "high"))
     if np.isfinite(low).all():
         axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
     axes.plot(
         x,
-        np.array([value.mean for value in found], float),
+        np.array([value.mean for value in estimates], float),
         color=colour,
         marker=marker,
         linestyle=dashes,
@@ -247,57 +246,60 @@ def _curve(axes: "Axes", axis: Axis, name: str, found: Sequence[Estimate]) -> No
     )
 
 
+# ---- the whole, and the claims
+
+
 def make_latency_figure(
     name: str,
     title: str,
-    wanted: LatencyStudy,
+    study: LatencyStudy,
     find_trends: Callable[[LatencyStudy, Sequence[LatencyRow]], list[Trend]],
     out: Path,
     say: Say,
 ) -> Outcome:
     """Solve what is missing of a study, then write its CSV, figure and Markdown, all called `name`."""
-    run_points(wanted, out, say)
-    rows = read_latency_rows(wanted, out)
-    trends = find_trends(wanted, rows)
+    run_points(study, out, say)
+    rows = read_latency_rows(study, out)
+    trends = find_trends(study, rows)
     files = [
         write_rows(rows, out / f"{name}.csv"),
-        *save_figure(figure(wanted, rows, short_note(wanted)), out / name),
+        *save_figure(_latency_figure(study, rows, _short_note(study)), out / name),
     ]
     text = (
         f"### {title}\n\n![{title}]({name}.png)\n\n"
         + trend_table(trends)
-        + f"\n{latency_settings_note(wanted)} {machine()}\n\n"
+        + f"\n{_latency_settings_note(study)} {machine()}\n\n"
         + "Seconds of a round, mean over fleets ± half of the 95 % interval, on fresh channels:\n\n"
-        + value_tables(wanted, rows)
+        + _value_tables(study, rows)
         + "\nIn pairs, fleet by fleet:\n\n"
-        + ratio_table(wanted, rows)
-        + f"\n{shared_cuts_note(wanted)}\n"
+        + _ratio_table(study, rows)
+        + f"\n{_shared_cuts_note(study)}\n"
     )
     return Outcome(name, write_text(out / f"{name}.md", text), files, trends)
 
 
-def lowest(wanted: LatencyStudy, rows: Sequence[LatencyRow]) -> Trend:
+def lowest(study: LatencyStudy, rows: Sequence[LatencyRow]) -> Trend:
     """The values at which no policy has a shorter mean round than `proposed`, up to the solver's proven gap."""
-    places = [(axis, value) for axis in wanted.axes for value in axis.values]
-    tolerance = 1 + wanted.base.allocation.gap
+    places = [(axis, value) for axis in study.axes for value in axis.values]
+    tolerance = 1 + study.base.allocation.gap
     wins = 0
     beaten: set[str] = set()
     for axis, value in places:
         ours = mean_s(rows, axis, value, "proposed").mean or np.inf
         better = {
-            name for name in wanted.policies if (mean_s(rows, axis, value, name).mean or np.inf) * tolerance < ours
+            name for name in study.policies if (mean_s(rows, axis, value, name).mean or np.inf) * tolerance < ours
         }
         wins, beaten = wins + (not better), beaten | better
-    by = f"; beaten by {say_names(sorted(beaten))} at the others" if beaten else ""
-    others = say_names(name for name in wanted.policies if not shares_cuts(name))
-    ours_says = (
-        f"lowest mean on fresh channels at {wins} of {len(places)} points{by}. Only {others} could beat it: the rest "
+    by = f"; beaten by {_say_names(sorted(beaten))} at the others" if beaten else ""
+    with_own_cuts = _say_names(name for name in study.policies if not shares_cuts(name))
+    finding = (
+        f"lowest mean on fresh channels at {wins} of {len(places)} points{by}. Only {with_own_cuts} could beat it: the rest "
         "share its cuts"
     )
-    return Trend("the proposed algorithm has the lowest latency of all", ours_says, not beaten)
+    return Trend("the proposed algorithm has the lowest latency of all", finding, not beaten)
 
 
-def say_names(policies: Iterable[str]) -> str:
+def _say_names(policies: Iterable[str]) -> str:
     """Titles of policies as a phrase, such as: RCLS, SCLS and ECFA."""
     *most, last = (NAMES[name] for name in policies)
     return f"{', '.join(most)} and {last}" if most else last
@@ -314,38 +316,38 @@ def say_change(fraction: float, axis: Axis) -> str:
     return f"proposed: {100 * fraction:+.1f} % from {first:g} to {last:g}, {axis.title}"
 
 
-def short_note(wanted: LatencyStudy) -> str:
+def _short_note(study: LatencyStudy) -> str:
     """A phrase on what means and intervals are over."""
     return (
-        f"mean and 95 % interval over {wanted.num_fleets} fleets, {wanted.num_channels} fresh channels each; cuts planned "
-        f"on {wanted.base.allocation.samples} other samples"
+        f"mean and 95 % interval over {study.num_fleets} fleets, {study.num_channels} fresh channels each; cuts planned "
+        f"on {study.base.allocation.samples} other samples"
     )
 
 
-def latency_settings_note(wanted: LatencyStudy) -> str:
+def _latency_settings_note(study: LatencyStudy) -> str:
     """A paragraph with the settings, the machine and the versions behind the numbers."""
-    fleet, network = wanted.base.fleet, wanted.base.network
-    words = (
-        f"n = {wanted.num_fleets} fleets x {wanted.num_channels} channels a point. ResNet-18 on 3x32x32, "
+    fleet, network = study.base.fleet, study.base.network
+    note = (
+        f"n = {study.num_fleets} fleets x {study.num_channels} channels a point. ResNet-18 on 3x32x32, "
         f"{fleet.num_clients} clients with {SAMPLES_PER_CLIENT:,} samples each in batches of "
-        f"{wanted.base.train.batch_size}, cycles uniform in {fleet.cpu_hz[0]:g} to {fleet.cpu_hz[1]:g} with floor "
+        f"{study.base.train.batch_size}, cycles uniform in {fleet.cpu_hz[0]:g} to {fleet.cpu_hz[1]:g} with floor "
         f"{fleet.cpu_floor_hz:g}, {fleet.max_power_w[0]:g} to {fleet.max_power_w[1]:g} W, max_cut uniform in 3 to 10, "
         f"{network.num_subchannels} subchannels, gains |N(0, 1)| floored at {network.gain_floor:g}, tau none. Cuts planned "
-        f"on {wanted.base.allocation.samples} samples, latency on fresh draws (both in the CSV)."
+        f"on {study.base.allocation.samples} samples, latency on fresh draws (both in the CSV)."
     )
-    if PAPER in wanted.policies:
-        words += (
+    if PAPER in study.policies:
+        note += (
             " The paper's solver, on every fleet and channel: the proposed cuts, one F step by multipliers for an even "
             "first P, then one exact P step for that F."
         )
-    return words
+    return note
 
 
-def shared_cuts_note(wanted: LatencyStudy) -> str:
+def _shared_cuts_note(study: LatencyStudy) -> str:
     """A paragraph on which comparisons are findings and which ones only check the solver."""
-    same = say_names(name for name in wanted.policies if name != "proposed" and shares_cuts(name))
+    same = _say_names(name for name in study.policies if name != "proposed" and shares_cuts(name))
     return (
         f"{same} have the proposed cuts and give away part of the optimal allocation, so they can never be shorter than "
-        f"proposed by more than a solve's gap ({100 * wanted.base.allocation.gap:g} %): that they are not is a check of the "
+        f"proposed by more than a solve's gap ({100 * study.base.allocation.gap:g} %): that they are not is a check of the "
         "solver and no finding. How much longer they take is the finding."
     )

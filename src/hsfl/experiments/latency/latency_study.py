@@ -90,34 +90,34 @@ def point_name(study: LatencyStudy, axis: Axis, value: float) -> str:
 
 def points(study: LatencyStudy) -> list[LatencyPoint]:
     """All points of the study, each once, ordered by fleet."""
-    found: dict[str, LatencyPoint] = {}
+    by_file: dict[str, LatencyPoint] = {}
     for seed in study.seeds:
         for axis in study.axes:
             for value in axis.values:
                 config = with_changes(study.base, [f"fleet.seed={seed}", f"{axis.field}={value!r}"])
                 point = LatencyPoint(point_name(study, axis, value), config, study.policies, study.num_channels)
-                found[point.file] = point
-    return list(found.values())
+                by_file[point.file] = point
+    return list(by_file.values())
 
 
 def run_points(study: LatencyStudy, folder: Path, say: Say, num_workers: int | None = None) -> float:
     """Solve the points that have no file yet, and return the seconds that this took. After Ctrl-C every file holds a whole point."""
     claim(folder, study.settings())
-    every = points(study)
-    missing = [point for point in every if not (folder / "points" / point.file).exists()]
+    all_points = points(study)
+    missing = [point for point in all_points if not (folder / "points" / point.file).exists()]
     if not missing:
         return 0.0
     began = time.perf_counter()
     cost = _cost(study.base)
-    done = len(every) - len(missing)
+    done = len(all_points) - len(missing)
     for number, seconds in enumerate(
         in_processes(
-            partial(solve_and_write, cost=cost, folder=folder), missing, num_workers or worthwhile(len(missing))
+            partial(_solve_and_write, cost=cost, folder=folder), missing, num_workers or worthwhile(len(missing))
         ),
         done + 1,
     ):
-        left_s = (time.perf_counter() - began) / (number - done) * (len(every) - number)
-        say(f"point {number}/{len(every)}  {took(seconds)}, about {duration(left_s)} left")
+        left_s = (time.perf_counter() - began) / (number - done) * (len(all_points) - number)
+        say(f"point {number}/{len(all_points)}  {took(seconds)}, about {duration(left_s)} left")
     return time.perf_counter() - began
 
 
@@ -125,7 +125,7 @@ def _cost(base: RunConfig) -> CostTable:
     return measured_cost(base.model, (3, 32, 32), 10, base.train.batch_size, OPTIMIZER_STATES[base.train.optimizer])
 
 
-def solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float:
+def _solve_and_write(point: LatencyPoint, cost: CostTable, folder: Path) -> float:
     """Solve a point and write its file; returns the seconds that this took."""
     began = time.perf_counter()
     answer = solve_latency_point(point, cost)
@@ -178,8 +178,8 @@ def _solver(name: str, settings: AllocationConfig) -> Any:
     from hsfl.allocation.solvers import solver_named  # here, because numba takes seconds to load
 
     solve_one = solver_named("exact" if name == "proposed" else name)
-    words = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}
-    return lambda scenario, cuts: solve_one(scenario, cuts, **words).round_s
+    limits = {"gap": settings.gap, "time_limit_s": settings.time_limit_s}
+    return lambda scenario, cuts: solve_one(scenario, cuts, **limits).round_s
 
 
 class Bound(TypedDict):

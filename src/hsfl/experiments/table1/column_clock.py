@@ -66,11 +66,13 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
 
 @lru_cache(maxsize=2)
 def _model(
-    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, own: Given, device: str
+    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, given_options: Given, device: str
 ) -> "tuple[SplitModel, Layout, UnitState]":
     """The model on a device, kept for the other columns and fleets; on "meta" it has shapes and no weights, which take time."""
     from hsfl.models.state import Layout, read_state  # here, because they load torch
     from hsfl.models.zoo import build
 
-    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=own.options).to(device)
+    model = build(settings.name, shape, num_classes, settings.norm, settings.stem, options=given_options.options).to(
+        device
+    )
     return model, Layout.of(model), read_state(model)

@@ -63,8 +63,8 @@ class Columns(dict[str, Column]):
         config = contender(read_config("paper-mnist"), label)
         name, *changes = split_label(label)
         row = method(name)
-        asked = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in changes)
-        cuts = "asked" if asked else "own" if row.own_cuts else "smallest"
+        asks_for_cuts = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in changes)
+        cuts = "asked" if asks_for_cuts else "own" if row.own_cuts else "smallest"
         return Column(", ".join([row.title, *changes]), name, cuts, config.allocation.policy, label)
 
 
@@ -135,11 +135,11 @@ def columns_named(text: str) -> tuple[str, ...]:
     if text in ("seven", "all"):
         return SEVEN if text == "seven" else ALL
     labels: list[str] = []
-    for part in filter(None, split_label(text)):
-        if "=" in part and labels:
-            labels[-1] += f",{part}"
+    for word in filter(None, split_label(text)):
+        if "=" in word and labels:
+            labels[-1] += f",{word}"
         else:
-            labels.append(part)
+            labels.append(word)
     for label in labels:
         name = split_label(label)[0]
         plugins.find_installed(name)
@@ -186,11 +186,11 @@ def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | 
     if trace == TWIN_TRACE:
         keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
         return with_changes(base, [f"framework={PROPOSED}", *keep])
-    own = contender(base, trace)
+    config = contender(base, trace)
     if scale == "full" and (data, trace) in FULL_RATES:
-        own = with_changes(own, [f"train.lr={FULL_RATES[data, trace]}"])
-    rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, own.train.rounds // SHARE_OF_ROUNDS)
-    return with_changes(own, [f"train.rounds={rounds}"])
+        config = with_changes(config, [f"train.lr={FULL_RATES[data, trace]}"])
+    rounds = CHECK_ROUNDS[scale] if trace in TWINS else max(1, config.train.rounds // SHARE_OF_ROUNDS)
+    return with_changes(config, [f"train.rounds={rounds}"])
 
 
 def traces_of(columns: Sequence[str]) -> list[str]:

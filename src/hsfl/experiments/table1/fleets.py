@@ -163,9 +163,9 @@ def solve_fleet(point: Point, cost: CostTable, known: Cuts | None = None, known_
     missing = [name for name in point.columns if name not in chosen]
     gap = known_gap
     if missing:
-        found, found_gap = choose_column_cuts(missing, config, world, num_samples)
-        chosen |= found
-        gap = found_gap if np.isfinite(found_gap) else gap
+        searched, searched_gap = choose_column_cuts(missing, config, world, num_samples)
+        chosen |= searched
+        gap = searched_gap if np.isfinite(searched_gap) else gap
     rounds = {name: rounds_s(COLUMNS[name], config, world, chosen[name], num_samples) for name in point.columns}
     data, seed, fleet, storage = point.key
     return Answer(
@@ -181,7 +181,7 @@ def read_answer(folder: Path, point: Point) -> Answer:
     if (answer.data, answer.seed, answer.fleet, answer.storage) != point.key:
         raise InputError(f"{path} is of another fleet; {AGAIN}")
     lists: list[Sequence[float]] = [*answer.cuts.values(), answer.cpu_hz, answer.max_cut]
-    if any(len(each) != len(answer.num_samples) for each in lists):
+    if any(len(values) != len(answer.num_samples) for values in lists):
         raise InputError(f"{path} holds lists of different lengths; {AGAIN}")
     return answer
 
@@ -204,23 +204,23 @@ def shipped_cuts(folder: Path | None) -> dict[tuple[Any, ...], tuple[float, Cuts
     fleets in common with it."""
     if folder is None:
         return {}
-    found = dict(read_cuts(folder / GAINS_CUTS_FILE))
+    by_key = dict(read_cuts(folder / GAINS_CUTS_FILE))
     for path in sorted(folder.glob(CUTS_FILES)):
         for key, (gap, cuts) in read_cuts(path).items():
-            found[key] = (gap, {**found.get(key, (gap, {}))[1], **cuts})
-    return found
+            by_key[key] = (gap, {**by_key.get(key, (gap, {}))[1], **cuts})
+    return by_key
 
 
 def read_cuts(path: Path) -> dict[tuple[Any, ...], tuple[float, Cuts]]:
     """Gap and cuts by column, by the point's key and settings; nothing where there is no such file."""
     if not path.exists():
         return {}
-    found: dict[tuple[Any, ...], tuple[float, dict[str, Sequence[int]]]] = {}
+    by_key: dict[tuple[Any, ...], tuple[float, dict[str, Sequence[int]]]] = {}
     try:
         for row in csv.DictReader(path.read_text().splitlines()):
             key = (row["data"], int(row["seed"]), int(row["fleet"]), row["storage"], row["settings"])
-            _, cuts = found.setdefault(key, (finite(row["gap"]), {}))
+            _, cuts = by_key.setdefault(key, (finite(row["gap"]), {}))
             cuts[row["column"]] = [int(cut) for cut in row["cuts"].split()]
     except UNREADABLE as error:
         raise InputError(f"{path} cannot be read ({error}); delete it, and cuts are searched again") from None
-    return dict(found)
+    return dict(by_key)

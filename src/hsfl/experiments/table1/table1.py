@@ -45,24 +45,24 @@ def reproduce_table1(
 ) -> Outcome:
     """Train what is missing, time it on every fleet, and write the tables."""
     study = make_study(out, scale, num_seeds, say, columns, datasets, data_dir, shipped, make_observer, together)
-    checked = [(data, name, study.seeds[0]) for data in study.data_sets for name in twins_of(study)]
+    checked = [(data, name, study.seeds[0]) for data in study.data_sets for name in _twins_of(study)]
     train_ahead(checked, scale, out, shipped, data_dir, together)
-    same = check_twins(out, scale, study, data_dir, shipped, say, make_observer)
+    same = _check_twins(out, scale, study, data_dir, shipped, say, make_observer)
     rows = []
     if TAU_DATA in datasets and scale != "smoke":
         rows = tau_row.reproduce_tau_row(
             out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer, together=together
         )
-    return draw_table1(out, scale, study, rows, same)
+    return _draw_table1(out, scale, study, rows, same)
 
 
-def twins_of(study: Study) -> list[str]:
+def _twins_of(study: Study) -> list[str]:
     """The columns named as their framework that are one algorithm a round, HSFL first; nothing where HSFL is alone."""
-    others = [name for name in TWINS if name != PROPOSED and name in study.columns]
-    return [PROPOSED, *others] if others else []
+    other_twins = [name for name in TWINS if name != PROPOSED and name in study.columns]
+    return [PROPOSED, *other_twins] if other_twins else []
 
 
-def check_twins(
+def _check_twins(
     out: Path, scale: str, study: Study, data_dir: Path | None, shipped: Path | None, say: Say, make_observer: MakeObserver
 ) -> list[Trend]:  # fmt: skip
     """HSFL, SplitFed V1 and FL, each trained by itself for some rounds of the first seed, must have the same training losses.
@@ -70,35 +70,35 @@ def check_twins(
     HSFL is trained for this, too, although the twins' trace is HSFL's: that trace may come from another machine, whose kernels round otherwise.
     """
     seed, apart, rounds = study.seeds[0], 0.0, 0
-    names = twins_of(study)
+    names = _twins_of(study)
     if not names:
         return []
     for data in study.data_sets:
-        ours, *others = (
+        ours, *other_traces = (
             find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer) for name in names
         )
-        apart = max(apart, *(largest_difference(ours, other) for other in others))
+        apart = max(apart, *(largest_difference(ours, trace) for trace in other_traces))
         rounds = len(ours.rounds)
     claim = f"(not in the paper) round by round {' = '.join(COLUMNS[name].framework for name in names)}"
-    said = f"training losses differ by {apart:.1e} at most, relative, in the {rounds} round(s) that each was trained itself"
-    return [Trend(claim, said, apart <= SAME_LOSS)]
+    finding = f"training losses differ by {apart:.1e} at most, relative, in the {rounds} round(s) that each was trained itself"
+    return [Trend(claim, finding, apart <= SAME_LOSS)]
 
 
-def draw_table1(
+def _draw_table1(
     out: Path, scale: str, study: Study, tau_rows: Sequence[tau_row.TauRow] = (), checks: Sequence[Trend] = ()
 ) -> Outcome:
     """CSV, figures and tables."""
-    found, times = list(table_cells(study)), list(column_timings(study))
+    cells, times = list(table_cells(study)), list(column_timings(study))
     files = [
-        _write(out / "table1.csv", TableCell, found),
+        _write(out / "table1.csv", TableCell, cells),
         _write(out / "times.csv", ColumnTiming, times),
         write_cuts(out / f"cuts-{scale}.csv", study.answers),
     ]
     for data in study.data_sets:
         files += save_figure(learning_over_fleets(study, data), out / f"table1-{data}")
-    trends = [*table1_trends(found), *checks]
+    trends = [*table1_trends(cells), *checks]
     figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in study.data_sets)
-    text = table1_markdown(study, found, times, trends, tau_rows, scale) + figures
+    text = table1_markdown(study, cells, times, trends, tau_rows, scale) + figures
     return Outcome("table1", write_text(out / "table1.md", text), files, trends)
 
 

@@ -1,8 +1,5 @@
-"""Table 1 in words: ratios of seconds over fleets, accuracies at a budget, verdicts over fleets and training seeds.
-
-Legend: F fleets, S training seeds.
-
-Learning over simulated time, averaged over fleets, and over rounds.
+"""Table 1 in words and pictures: ratios of seconds over fleets, accuracies at a budget, verdicts over fleets and training seeds; and figures of
+learning over simulated time, averaged over fleets, and over rounds.
 
 Legend: F fleets, S training seeds, G places on the x-axis.
 """
@@ -64,8 +61,12 @@ def table1_trends(cells: Sequence[TableCell]) -> list[Trend]:
     tested = iter(verdicts([values for _, values in claims if values is not None]))
     answers = [None if values is None else next(tested) for _, values in claims]
     return [
-        Trend(words, NO_ROUND if found is None else say_points(found), None if found is None else HOLDS[found.answer])
-        for (words, _), found in zip(claims, answers)
+        Trend(
+            claim,
+            NO_ROUND if verdict is None else _say_points(verdict),
+            None if verdict is None else HOLDS[verdict.answer],
+        )
+        for (claim, _), verdict in zip(claims, answers)
     ]
 
 
@@ -83,36 +84,36 @@ def _claims(cells: Sequence[TableCell]) -> list[tuple[str, Array | None]]:
 def _claim(data: str, other: str, paper: float) -> str:
     """The paper's order of HSFL and another column, in words. paper: HSFL's accuracy less the other's, in points."""
     high, low = (REFERENCE, other) if paper > 0 else (other, REFERENCE)
-    words = f"{name_of(data)}: {COLUMNS[high].title} is more accurate than {COLUMNS[low].title}"
-    return f"(not in the paper) {words}" if other == SINGLE else f"{words} ({abs(paper):.2f} points)"
+    order = f"{name_of(data)}: {COLUMNS[high].title} is more accurate than {COLUMNS[low].title}"
+    return f"(not in the paper) {order}" if other == SINGLE else f"{order} ({abs(paper):.2f} points)"
 
 
 def difference(cells: Sequence[TableCell], data: str, high: str, low: str, fraction: float = 1.0) -> Array | None:
     """The difference of two columns' accuracies, [F, S]; None where a fleet has made no round."""
-    above, below = (grid(cells, data, column, fraction) for column in (high, low))
+    above, below = (_grid(cells, data, column, fraction) for column in (high, low))
     return None if np.isnan(above - below).any() else above - below
 
 
-def grid(
+def _grid(
     cells: Sequence[TableCell], data: str, column: str, fraction: float,
     value: Callable[[TableCell], float | None] = lambda cell: cell.accuracy,
 ) -> Array:  # fmt: skip
     """A column's values on every fleet with every training seed, [F, S]; NaN where no round fits into the budget."""
-    own = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
-    values = {(cell.fleet, cell.seed): value(cell) for cell in own}
+    column_cells = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
+    values = {(cell.fleet, cell.seed): value(cell) for cell in column_cells}
     fleets, seeds = (sorted({key[place] for key in values}) for place in (0, 1))
     return np.array([[values[fleet, seed] for seed in seeds] for fleet in fleets], float)
 
 
-def say_points(found: Verdict) -> str:
+def _say_points(verdict: Verdict) -> str:
     """A difference in points with its interval and its verdict."""
-    value = found.difference
-    words = f"{100 * (value.mean or 0.0):+.2f} points"
+    value = verdict.difference
+    points = f"{100 * (value.mean or 0.0):+.2f} points"
     if value.low is not None and value.high is not None:
-        words += f" [{100 * value.low:+.2f}, {100 * value.high:+.2f}]"
-    if found.corrected_p is None:
-        return f"{words} over fleets alone (n = 1 seed, which decides nothing)"
-    return f"{words}, {say_p(found.corrected_p)}, {found.answer}"
+        points += f" [{100 * value.low:+.2f}, {100 * value.high:+.2f}]"
+    if verdict.corrected_p is None:
+        return f"{points} over fleets alone (n = 1 seed, which decides nothing)"
+    return f"{points}, {say_p(verdict.corrected_p)}, {verdict.answer}"
 
 
 def say_p(corrected_p: float) -> str:
@@ -145,7 +146,7 @@ def table1_markdown(
     num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
     num_tested = sum(values is not None for _, values in _claims(cells))
     over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
-    parts = [
+    paragraphs = [
         "### Table 1: accuracy and seconds of the frameworks\n",
         f"{over}. Primary measures, chosen before any of these numbers were known: how much longer than HSFL's (proposed) "
         "a column's rounds are, and its seconds to fixed accuracies; geometric means over fleets with 95 % bootstrap intervals.\n",
@@ -162,7 +163,7 @@ def table1_markdown(
         _tau_table(tau_rows),
         _settings_note(study, scale),
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def _fraction_name(fraction: float) -> str:
@@ -178,17 +179,17 @@ def _by_fleet(values: Iterable[tuple[int, float]]) -> list[float]:
     logs: dict[int, list[float]] = {}
     for fleet, value in values:
         logs.setdefault(fleet, []).append(float(np.log(value)))
-    return [float(np.exp(np.mean(each))) for _, each in sorted(logs.items())]
+    return [float(np.exp(np.mean(fleet_logs))) for _, fleet_logs in sorted(logs.items())]
 
 
 def _round_ratios(study: Study) -> str:
-    others = [column for column in study.columns if column != REFERENCE]
+    other_columns = [column for column in study.columns if column != REFERENCE]
     rows = []
-    for column in others:
+    for column in other_columns:
         row = [COLUMNS[column].title]
         for data in study.data_sets:
-            own = [a for a in study.answers if a.data == data]
-            ratio = ratio_over_fleets(_by_fleet((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in own))
+            of_data = [a for a in study.answers if a.data == data]
+            ratio = ratio_over_fleets(_by_fleet((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data))
             row.append(f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f})")
         rows.append(row)
     return table(["", *map(name_of, study.data_sets)], rows)
@@ -203,7 +204,7 @@ def _target_ratios(study: Study, timings: Sequence[ColumnTiming]) -> str:
 
 
 def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, column: str) -> str:
-    of = {
+    seconds_of = {
         name: {
             (t.seed, t.fleet): t.seconds_to_target
             for t in timings
@@ -211,10 +212,16 @@ def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, col
         }
         for name in (column, REFERENCE)
     }
-    pairs = [(fleet, mine, of[REFERENCE][seed, fleet]) for (seed, fleet), mine in of[column].items()]
-    both = [(fleet, mine / ours) for fleet, mine, ours in pairs if mine is not None and ours is not None]
+    pairs = [
+        (fleet, column_s, seconds_of[REFERENCE][seed, fleet]) for (seed, fleet), column_s in seconds_of[column].items()
+    ]
+    both = [
+        (fleet, column_s / reference_s)
+        for fleet, column_s, reference_s in pairs
+        if column_s is not None and reference_s is not None
+    ]
     if not both:
-        return "never" if all(mine is None for _, mine, _ in pairs) else "HSFL never"
+        return "never" if all(column_s is None for _, column_s, _ in pairs) else "HSFL never"
     ratio = ratio_over_fleets(_by_fleet(both))
     return str(ratio) if len(both) == len(pairs) else f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})"
 
@@ -224,11 +231,11 @@ def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> st
     for data in study.data_sets:
         rows.append([name_of(data), *(_accuracy(cells, data, column, fraction) for column in study.columns)])
         if data == "ham10000":
-            said = (
+            balanced = (
                 _accuracy(cells, data, column, fraction, lambda cell: cell.balanced_accuracy)
                 for column in study.columns
             )
-            rows.append([f"{name_of(data)}, balanced", *said])
+            rows.append([f"{name_of(data)}, balanced", *balanced])
         if fraction == 1.0 and data in PAPER:
             numbers = [PAPER[data].get(column) for column in study.columns]
             rows.append([f"{name_of(data)}, the paper", *("-" if n is None else f"{n:.2f}" for n in numbers)])
@@ -243,18 +250,18 @@ def _accuracy(
     cells: Sequence[TableCell], data: str, column: str, fraction: float,
     value: Callable[[TableCell], float | None] = lambda cell: cell.accuracy,
 ) -> str:  # fmt: skip
-    own = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
-    trained = [cell for cell in own if value(cell) is not None]
+    column_cells = [cell for cell in cells if (cell.data, cell.column, cell.fraction) == (data, column, fraction)]
+    trained = [cell for cell in column_cells if value(cell) is not None]
     if not trained:
         return "no round"
-    words = (
-        say_mean(over_fleets_and_seeds(grid(cells, data, column, fraction, value)), 100)
-        + f" [{np.mean([cell.rounds for cell in own]):.0f}]"
+    text = (
+        say_mean(over_fleets_and_seeds(_grid(cells, data, column, fraction, value)), 100)
+        + f" [{np.mean([cell.rounds for cell in column_cells]):.0f}]"
     )
-    if len(trained) < len(own):
-        words += f" ({100 * len(trained) / len(own):.0f} % of fleets have a round)"
-    short = np.mean([cell.short for cell in own])
-    return words + (f" †{100 * short:.0f}" if short > 0 else "")
+    if len(trained) < len(column_cells):
+        text += f" ({100 * len(trained) / len(column_cells):.0f} % of fleets have a round)"
+    short = np.mean([cell.short for cell in column_cells])
+    return text + (f" †{100 * short:.0f}" if short > 0 else "")
 
 
 def _tau_table(rows: Sequence[TauRow]) -> str:
@@ -262,17 +269,17 @@ def _tau_table(rows: Sequence[TauRow]) -> str:
         return ""
     body = []
     for column in dict.fromkeys(row.column for row in rows):
-        own = [row for row in rows if row.column == column]
-        accuracy: Estimate = estimate(row.accuracy for row in own)
-        balanced: Estimate = estimate(row.balanced_accuracy for row in own)
+        column_rows = [row for row in rows if row.column == column]
+        accuracy: Estimate = estimate(row.accuracy for row in column_rows)
+        balanced: Estimate = estimate(row.balanced_accuracy for row in column_rows)
         body.append(
             [
                 COLUMNS[column].title,
                 say_mean(accuracy, 100),
                 say_mean(balanced, 100),
-                " / ".join(f"{row.rounds}{' †' if row.short else ''}" for row in own),
-                " / ".join(str(row.drops) for row in own),
-                " / ".join("-" if row.first_drop is None else str(row.first_drop) for row in own),
+                " / ".join(f"{row.rounds}{' †' if row.short else ''}" for row in column_rows),
+                " / ".join(str(row.drops) for row in column_rows),
+                " / ".join("-" if row.first_drop is None else str(row.first_drop) for row in column_rows),
             ]
         )
     seeds = ", ".join(str(seed) for seed in sorted({row.seed for row in rows}))
@@ -306,6 +313,8 @@ def _settings_note(study: Study, scale: str) -> str:
     )
 
 
+# ---- figures
+
 LOOKS: dict[str, Style] = {
     **{name: row.style for name, row in BUILT_IN.items()},
     "hsfl_even": ("#D55E00", "D", (0, (1, 1.2))),
@@ -315,13 +324,17 @@ LOOKS: dict[str, Style] = {
 GRID = 121
 
 
-def looks_of(columns: Sequence[str]) -> dict[str, Style]:
+def _looks_of(columns: Sequence[str]) -> dict[str, Style]:
     """A colour and line style for each column: a plugin's framework brings its own, other contenders get unused styles."""
     looks = {column: LOOKS[column] for column in columns if column in LOOKS}
     for column in (column for column in columns if column not in LOOKS):
-        own = METHODS[COLUMNS[column].framework].style
-        free = [style for style in (own, *FREE_STYLES) if style not in looks.values() and style not in LOOKS.values()]
-        looks[column] = free[0] if free else own
+        framework_style = METHODS[COLUMNS[column].framework].style
+        free = [
+            style
+            for style in (framework_style, *FREE_STYLES)
+            if style not in looks.values() and style not in LOOKS.values()
+        ]
+        looks[column] = free[0] if free else framework_style
     return looks
 
 
@@ -329,7 +342,7 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
     """Left: over time in units of SplitFed V1's mean round (as published) on the same fleet. Right: over rounds."""
     mpl = matplotlib()
     scale = 100.0 if quantity.endswith("accuracy") else 1.0
-    looks = LOOKS | looks_of(study.columns)
+    looks = LOOKS | _looks_of(study.columns)
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)

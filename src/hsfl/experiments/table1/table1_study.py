@@ -97,13 +97,13 @@ def make_study(
     together: Together,
 ) -> Study:
     """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
-    claim(out, study_settings(scale))
+    claim(out, _study_settings(scale))
     claim_plugins(out, {name: names_of(COLUMNS[name].config(base_config("mnist", scale, 0))) for name in columns})
-    wanted = [
+    trainings = [
         (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
     ]
-    train_ahead(wanted, scale, out, shipped, data_dir, together)
-    traces = {key: _trace(key, scale, out, shipped, data_dir, say, make_observer) for key in wanted}
+    train_ahead(trainings, scale, out, shipped, data_dir, together)
+    traces = {key: _trace(key, scale, out, shipped, data_dir, say, make_observer) for key in trainings}
     points = [
         make_point(data, scale, seed, fleet, traces[data, TWIN_TRACE, seed].num_samples, columns)
         for data in datasets
@@ -122,7 +122,7 @@ def _trace(
     return find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
 
 
-def study_settings(scale: str) -> dict[str, object]:
+def _study_settings(scale: str) -> dict[str, object]:
     """The settings that all results of a folder have in common; columns, data sets and seeds may be added later."""
     bases = {data: base_config(data, scale, 0).model_dump(mode="json") for data in SIZES[scale]}
     return {"scale": scale, "fleets": len(fleets_of(scale)), "configs": bases}
@@ -156,8 +156,10 @@ def column_timings(study: Study) -> Iterator[ColumnTiming]:
 
 def values_at(study: Study, data: str, column: str, seed: int, fraction: float, quantity: str) -> list[float | None]:
     """A quantity of one column, on every fleet, at the time when a fraction of the budget is spent."""
-    found = []
+    values = []
     for answer in (a for a in study.answers if (a.data, a.seed) == (data, seed)):
         whole_s = budget_s(answer.round_s[PUBLISHED], study.budget_rounds(data))
-        found.append(at_budget(study.trace(answer, column), answer.round_s[column], fraction * whole_s, quantity).value)
-    return found
+        values.append(
+            at_budget(study.trace(answer, column), answer.round_s[column], fraction * whole_s, quantity).value
+        )
+    return values

@@ -49,7 +49,7 @@ COLUMNS_WITH_TAU = (PROPOSED, PUBLISHED, "fl")
 TAU_ROUNDS = 2.0  # tau, in median rounds of SplitFed V1 as published
 
 
-def tau_file(scale: str) -> str:
+def _tau_file(scale: str) -> str:
     """The name of the file of these rows."""
     return f"tau-{scale}.csv"
 
@@ -82,7 +82,7 @@ class OwnTraining:
     num_shared: int  # rounds before the first drop
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         return f"{self.row.data}, {self.row.column} with tau, seed {self.row.seed}"
 
     def trained(self) -> TauRow:
@@ -99,20 +99,20 @@ def reproduce_tau_row(
     make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
 ) -> list[TauRow]:  # fmt: skip
     """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
-    known = read_tau_rows(shipped / tau_file(scale)) if shipped is not None else {}
-    found: list[TauRow | OwnTraining] = []
+    shipped_rows = read_tau_rows(shipped / _tau_file(scale)) if shipped is not None else {}
+    entries: list[TauRow | OwnTraining] = []
     for seed in seeds:
-        missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in known]
+        missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in shipped_rows]
         trace = (
             find_trace(data, scale, seed, TWIN_TRACE, out, shipped, data_dir, say, make_observer) if missing else None
         )
         for column in COLUMNS_WITH_TAU:
-            row = known.get((data, seed, column))
-            found.append(row or _timed(out, scale, column, trace, data_dir, shipped, say))
-    _train([each for each in found if isinstance(each, OwnTraining)], out, together, say)
-    rows = [each.trained() if isinstance(each, OwnTraining) else each for each in found]
+            row = shipped_rows.get((data, seed, column))
+            entries.append(row or _timed(out, scale, column, trace, data_dir, shipped, say))
+    _train([entry for entry in entries if isinstance(entry, OwnTraining)], out, together, say)
+    rows = [entry.trained() if isinstance(entry, OwnTraining) else entry for entry in entries]
     write_csv(
-        out / tau_file(scale),
+        out / _tau_file(scale),
         [field.name for field in fields(TauRow)],
         (["" if v is None else v for v in astuple(r)] for r in rows),
     )
@@ -128,32 +128,34 @@ def _timed(
     tau_s = TAU_ROUNDS * float(np.median(answer.round_s[PUBLISHED]))
     whole_s = budget_s(answer.round_s[PUBLISHED], max(1, len(trace.rounds) // 2))
     config = _config(scale, column, trace, answer, tau_s, whole_s, data_dir)
-    lines, round_s = _clocked(config, column, answer)
-    drops, rounds = sum(int(line.dropped.sum()) for line in lines), len(lines)
-    first = next((index for index, line in enumerate(lines) if not line.kept.all()), None)
-    said = (trace.data, trace.seed, column, tau_s, whole_s, rounds, drops)
+    timelines, round_s = _clocked(config, column, answer)
+    drops, rounds = sum(int(timeline.dropped.sum()) for timeline in timelines), len(timelines)
+    first = next((index for index, timeline in enumerate(timelines) if not timeline.kept.all()), None)
+    row_start = (trace.data, trace.seed, column, tau_s, whole_s, rounds, drops)
     short = rounds == config.train.rounds
     if first is None:
-        plain, balanced = (at_budget(trace, round_s, whole_s, each) for each in ("test_accuracy", "balanced_accuracy"))
-        return TauRow(*said, None, short, plain.value, balanced.value)
+        plain, balanced = (
+            at_budget(trace, round_s, whole_s, quantity) for quantity in ("test_accuracy", "balanced_accuracy")
+        )
+        return TauRow(*row_start, None, short, plain.value, balanced.value)
     folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
-    return OwnTraining(TauRow(*said, first + 1, short, None, None), config, folder, trace, first)
+    return OwnTraining(TauRow(*row_start, first + 1, short, None, None), config, folder, trace, first)
 
 
-def _train(own: Sequence[OwnTraining], out: Path, together: Together, say: Say) -> None:
+def _train(trainings: Sequence[OwnTraining], out: Path, together: Together, say: Say) -> None:
     """Train every column from its first drop on, several at a time where `together` says so."""
-    for each in own:
-        say(f"{each.words}: trained on its own from round {each.num_shared + 1}")
-    pieces = [Piece(each.words, each.row.column, each.config, each.path) for each in own]
-    work = partial(_fork_and_run, own={each.path: each for each in own}, out=out)
+    for training in trainings:
+        say(f"{training.title}: trained on its own from round {training.num_shared + 1}")
+    pieces = [Piece(training.title, training.row.column, training.config, training.path) for training in trainings]
+    work = partial(_fork_and_run, trainings={training.path: training for training in trainings}, out=out)
     run_all(pieces, work, has_ended, together.jobs, together.show)
 
 
-def _fork_and_run(piece: Piece, observer: Observer, own: dict[Path, OwnTraining], out: Path) -> None:
+def _fork_and_run(piece: Piece, observer: Observer, trainings: dict[Path, OwnTraining], out: Path) -> None:
     """Begin where the twins were, and train the rest."""
-    one = own[piece.path]
-    fork(one.config, one.path, one.trace, one.num_shared, out)
-    run_or_resume(one.config, one.path, observer)
+    training = trainings[piece.path]
+    fork(training.config, training.path, training.trace, training.num_shared, out)
+    run_or_resume(training.config, training.path, observer)
 
 
 def _answer(out: Path, scale: str, trace: Trace, shipped: Path | None, say: Say) -> Answer:
@@ -167,12 +169,12 @@ def _config(
     scale: str, column: str, trace: Trace, answer: Answer, tau_s: float, whole_s: float, data_dir: Path | None
 ) -> RunConfig:
     """The run of a column with tau and budget, on the fleet that the seed draws."""
-    of = COLUMNS[column]
+    timed_column = COLUMNS[column]
     cuts = answer.cuts[column]
     return with_changes(
         base_config(trace.data, scale, trace.seed, data_dir),
         [
-            f"framework={of.framework}", f"allocation.policy={of.policy}", f"fleet.max_cut={answer.max_cut}",
+            f"framework={timed_column.framework}", f"allocation.policy={timed_column.policy}", f"fleet.max_cut={answer.max_cut}",
             f"fleet.cuts={cuts}", f"train.tau_s={tau_s!r}", f"train.budget_s={whole_s!r}",
             f"train.rounds={len(trace.rounds)}",
         ],
@@ -185,15 +187,15 @@ def _clocked(config: RunConfig, column: str, answer: Answer) -> tuple[list[Timel
     world = world_of(config, cost_of(config))
     clock = column_clock(config, world, answer.cuts[column], np.array(answer.num_samples))
     everyone, budget_s = tuple(range(len(answer.num_samples))), (config.train.budget_s or np.inf) * (1 + 1e-9)
-    lines, round_s = list[Timeline](), list[float]()
+    timelines, round_s = list[Timeline](), list[float]()
     for index in range(config.train.rounds):
-        line, _ = clock.round(index, everyone)
-        seconds = line.round_s + (clock.estimation_s(index, everyone) if is_tested(config.train, index) else 0.0)
+        timeline, _ = clock.round(index, everyone)
+        seconds = timeline.round_s + (clock.estimation_s(index, everyone) if is_tested(config.train, index) else 0.0)
         if sum(round_s) + seconds > budget_s:
             break
-        lines.append(line)
+        timelines.append(timeline)
         round_s.append(seconds)
-    return lines, round_s
+    return timelines, round_s
 
 
 def fork(config: RunConfig, path: Path, trace: Trace, num_shared: int, out: Path) -> None:
@@ -222,8 +224,8 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
     write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts)))
     everyone = tuple(range(task.num_clients))
     for index, row in enumerate(trace.rounds[:num_shared]):
-        line, says = clock.round(index, everyone)
-        assert line.kept.all()
+        timeline, allocation_note = clock.round(index, everyone)
+        assert timeline.kept.all()
         quality, averaged, estimation_s = None, None, 0.0
         if row.test_loss is not None:
             quality = Quality(row.test_loss, row.test_accuracy, row.balanced_accuracy, row.recall)
@@ -237,8 +239,8 @@ def _write_shared(folder: RunFolder, config: RunConfig, trace: Trace, num_shared
             task,
             index,
             now_s,
-            line,
-            says,
+            timeline,
+            allocation_note,
             result,
             quality,
             0.0,

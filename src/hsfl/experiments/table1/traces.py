@@ -1,12 +1,13 @@
-"""Traces: what a training gave, round by round, without any clock.
+"""Traces: what a training gave, round by round, without any clock; and a trace under a fleet's clock.
 
-A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the
-machine. `pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
+A trace is one small CSV whose first line is a comment in JSON: the settings, how many samples each client has, and the machine.
+`pandas.read_csv(path, comment="#")` reads the table. Traces that lie in a folder of results are taken as trained.
 
-A trace under a fleet's clock: how far a column comes within a budget of simulated seconds, and when it reaches a target.
+With nobody dropped and a constant learning rate, what is learned after a round does not depend on how long the round took. So one training
+serves every fleet, and only the seconds differ: `at_budget` says how far a column comes within a budget of simulated seconds, `time_to_s`
+when it reaches a target.
 
-With nobody dropped and a constant learning rate, what is learned after a round does not depend on how long the round took.
-So one training serves every fleet, and only the seconds differ.
+Legend: K clients.
 """
 
 import csv
@@ -38,6 +39,7 @@ AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others
     "averaged_balanced_accuracy": "balanced_accuracy",
 }
 MakeObserver = Callable[[str], Observer]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Trace:
 
     def values(self, quantity: str) -> list[float | None]:
         """A quantity after every round."""
-        return [getattr(each, quantity) for each in self.rounds]
+        return [getattr(record, quantity) for record in self.rounds]
 
 
 def trace_file_name(data: str, name: str, scale: str, seed: int) -> str:
@@ -99,19 +101,19 @@ def find_trace(
     paths = _paths(data, name, scale, seed, out, shipped)
     if (trace := _known(config, paths)) is not None:
         return trace
-    words = f"{data}, {name}, seed {seed}"
+    title = f"{data}, {name}, seed {seed}"
     for path in filter(Path.exists, paths):
-        say(f"{words}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count")
-    say(f"{words}: training {config.train.rounds} rounds")
+        say(f"{title}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count")
+    say(f"{title}: training {config.train.rounds} rounds")
     folder = run_path(out / "runs" / data, name, seed)
-    run_or_resume(config, folder, make_observer(words))
+    run_or_resume(config, folder, make_observer(title))
     return write_trace(out / "traces" / trace_file_name(data, name, scale, seed), folder, data, name)
 
 
 def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
     """The trace of these settings; None if it must be trained."""
     for path in paths:
-        if path.exists() and is_of(trace := read_trace(path), config):
+        if path.exists() and trace_fits(trace := read_trace(path), config):
             return trace
     return None
 
@@ -123,14 +125,14 @@ def _paths(data: str, name: str, scale: str, seed: int, out: Path, shipped: Path
 
 
 def train_ahead(
-    wanted: Iterable[tuple[str, str, int]], scale: str, out: Path, shipped: Path | None, data_dir: Path | None,
+    trainings: Iterable[tuple[str, str, int]], scale: str, out: Path, shipped: Path | None, data_dir: Path | None,
     together: Together,
 ) -> None:  # fmt: skip
     """Train side by side what `find_trace` would train one after another. wanted: data set, trace and seed of each."""
     if together.jobs == 1:
         return
     pieces = []
-    for data, name, seed in wanted:
+    for data, name, seed in trainings:
         config = trace_config(data, scale, seed, name, data_dir)
         if _known(config, _paths(data, name, scale, seed, out, shipped)) is None:
             path = run_path(out / "runs" / data, name, seed)
@@ -138,15 +140,15 @@ def train_ahead(
     run_all(pieces, run_piece, has_ended, together.jobs, together.show)
 
 
-def is_of(trace: Trace, config: RunConfig) -> bool:
+def trace_fits(trace: Trace, config: RunConfig) -> bool:
     """Whether a trace learned with these settings, for at least as many rounds, and was tested at least as often."""
     cuts_matter = not method(config.framework).copy_per_client
-    theirs, ours = (learned_settings(each, cuts_matter) for each in (trace.config, config))
-    rounds, every = config.train.rounds, config.train.eval_every
+    theirs, ours = (learned_settings(source, cuts_matter) for source in (trace.config, config))
+    rounds, interval = config.train.rounds, config.train.eval_every
     if theirs != ours or len(trace.rounds) < rounds:
         return False
-    tested = {each.round for each in trace.rounds if each.test_loss is not None}
-    return {*range(every, rounds + 1, every)} <= tested
+    tested = {record.round for record in trace.rounds if record.test_loss is not None}
+    return {*range(interval, rounds + 1, interval)} <= tested
 
 
 def write_trace(path: Path, run: Path, data: str, name: str) -> Trace:
@@ -186,7 +188,7 @@ def read_trace(path: Path) -> Trace:
         rows = list(csv.DictReader(lines))
         config = parse_config(about["config"], of_a_folder=True)
         rounds = tuple(_round(row) for row in rows)
-        if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
+        if [record.round for record in rounds] != list(range(1, len(rounds) + 1)):
             raise ValueError("rounds do not count 1, 2, ...")
         num_samples = tuple(int(number) for number in about["num_samples"])
         if len(num_samples) != config.fleet.num_clients or min(num_samples) < 0:
@@ -199,11 +201,11 @@ def read_trace(path: Path) -> Trace:
 
 def _round(row: dict[str, str]) -> TraceRound:
     numbers = {name: _value(row[name]) for name in (*FIELDS[1:5], *(name for name in AVERAGED if name in row))}
-    recall = tuple(_value(each) for each in row["recall"].split())
+    recall = tuple(_value(cell) for cell in row["recall"].split())
     if wrong := [
-        part
-        for part in (*(value for name, value in numbers.items() if name.endswith("accuracy")), *recall)
-        if not 0 <= (part or 0) <= 1
+        value
+        for value in (*(value for name, value in numbers.items() if name.endswith("accuracy")), *recall)
+        if not 0 <= (value or 0) <= 1
     ]:
         raise ValueError(f"round {row['round']} has {wrong[0]:g} where a fraction is expected")
     return TraceRound(round=int(row["round"]), recall=recall, **numbers)
@@ -220,7 +222,7 @@ def largest_difference(left: Trace, right: Trace) -> float:
     return max(1.0 if a is None or b is None else abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
 
 
-Array = np.ndarray
+# ---- a trace under a fleet's clock
 
 
 @dataclass(frozen=True)
