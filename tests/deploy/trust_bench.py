@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,11 @@ class Served:
             self.ended.set()
 
     async def write(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Writes back what it gets."""
-        async for request in self.talk(requests, context):
-            await context.write(request)
+        """Writes back what it gets. The inner generator is closed here: without `aclosing` the event loop would close it
+        some time later, and `ended` could be set after the peer has heard of the end."""
+        async with aclosing(self.talk(requests, context)) as answers:
+            async for answer in answers:
+                await context.write(answer)
 
     def handlers(self) -> Any:
         """As `grpc.aio.server` takes them."""
