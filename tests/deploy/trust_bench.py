@@ -84,7 +84,7 @@ class Served:
         self.answering, self.ended = asyncio.Event(), asyncio.Event()  # talk has begun to answer, it has ended
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:
-        self.refusals.append((refused.reason, identity and identity.name, refused.words))
+        self.refusals.append((refused.reason, identity and identity.name, refused.sentence))
 
     async def who(self, request: bytes, context: Any) -> bytes:
         """Answers the caller's name."""
