@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        demo = Demo(Path(place) / "soak", rounds=10**6, least=1, tau_s=10.0)
+        demo = Demo(Path(place) / "soak", rounds=10**6, min_clients=1, tau_s=10.0)
         demo.prepare()
         try:
             demo.start()

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.deploy.client_round import RoundWork
-from hsfl.deploy.main.compute_queue import Compute
-from hsfl.deploy.main.handlers import Attending, Stepping
+from hsfl.deploy.main.compute_queue import ComputeQueue
+from hsfl.deploy.main.handlers import AttendHandler, TrainHandler
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.trust.identity import Identity, set_caller
 from hsfl.deploy.wire.client_messages import Batch, Enter, Round
@@ -54,16 +54,16 @@ def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:
     """Its working copy may be another client's by then."""
 
     async def story() -> None:
-        made, compute, going = tail(), Compute(1), threading.Event()
+        made, compute, going = tail(), ComputeQueue(1), threading.Event()
         open_round = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
         planner = SimpleNamespace(cost=SimpleNamespace(server_flops=[1.0] * 6))
         metrics = SimpleNamespace(carried=lambda *words: None)
-        desk = SimpleNamespace(open_round=open_round, compute=compute, planner=planner, metrics=metrics)
+        shared = SimpleNamespace(open_round=open_round, compute=compute, planner=planner, metrics=metrics)
         before = made.side.state.floats.clone()
         busy = asyncio.create_task(compute.run(going.wait))
-        waiting = asyncio.create_task(Stepping(desk)._step(open_round, made, Batch(0), batch(), STREAM))
+        waiting = asyncio.create_task(TrainHandler(shared)._step(open_round, made, Batch(0), batch(), STREAM))
         await asyncio.sleep(0.05)
-        desk.open_round = None
+        shared.open_round = None
         going.set()
         with pytest.raises(WireError, match="the round is over for this client"):
             await waiting
@@ -93,10 +93,10 @@ def test_who_is_not_in_the_round_enters_no_stream(name: str, attempt: str, dropp
     """Another client, an attempt that is over, a client that was dropped: refused, and nobody's stream is replaced."""
     made = tail()
     made.dropped = dropped
-    stepping = Stepping(SimpleNamespace(open_round=SimpleNamespace(attempt="now", tails={0: made})))
+    train_handler = TrainHandler(SimpleNamespace(open_round=SimpleNamespace(attempt="now", tails={0: made})))
     set_caller(Identity(name, "client", 0))
     with pytest.raises(WireError) as refused:
-        stepping._tail(Enter(attempt))
+        train_handler._find_tail(Enter(attempt))
     assert refused.value.reason == "stale"
     made.check_stream(STREAM)
 
@@ -110,14 +110,14 @@ def test_a_client_that_comes_back_hears_nothing_of_a_round_that_ended_meanwhile(
         open_round = SimpleNamespace(
             attempt="now", tails={0: made}, is_complete=lambda seat: False, order=lambda seat: Round(0, "now", 2)
         )
-        desk = SimpleNamespace(
+        shared = SimpleNamespace(
             open_round=open_round, roster=SimpleNamespace(send=lambda seat, message: sent.append(message))
         )
         member = SimpleNamespace(seat=0, ready=SimpleNamespace(holds=None))
         async with made.lock:
-            back = asyncio.create_task(Attending(desk)._welcome_back(member))
+            back = asyncio.create_task(AttendHandler(shared)._resume_round(member))
             await asyncio.sleep(0)
-            desk.open_round = None if over else open_round
+            shared.open_round = None if over else open_round
         await back
         assert len(sent) == (not over)
 

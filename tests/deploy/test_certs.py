@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from hsfl.deploy.trust import authority as module
 from hsfl.deploy.trust.authority import Authority
-from hsfl.deploy.trust.bundle import check_own
+from hsfl.deploy.trust.bundle import check_bundle
 from hsfl.deploy.trust.denylist import Denylist, read_denylist
 from hsfl.deploy.trust.identity import Refused, check_name, named_by, uris
 from hsfl.errors import InputError
@@ -73,7 +73,7 @@ def test_keys_are_for_their_owner_alone_even_while_they_are_written(tmp_path, mo
     assert keys == [0o600] * 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in authority.folder.rglob("*key*")} == {0o600}
     assert stat.S_IMODE(authority.own.stat().st_mode) == 0o700
-    assert "PRIVATE" not in repr(check_own(authority.bundle_of("main")))
+    assert "PRIVATE" not in repr(check_bundle(authority.bundle_of("main")))
 
 
 def test_a_new_device_needs_no_new_ca_and_a_ca_is_never_overwritten(certs):
@@ -87,9 +87,9 @@ def test_a_new_device_needs_no_new_ca_and_a_ca_is_never_overwritten(certs):
 
 
 def test_renewal_replaces_key_and_certificate_and_the_old_one_can_still_be_revoked(certs):
-    old = check_own(certs / "ward-1")
+    old = check_bundle(certs / "ward-1")
     Authority(certs).renew(["ward-1"])
-    new = check_own(certs / "ward-1")
+    new = check_bundle(certs / "ward-1")
     assert new.identity.serial != old.identity.serial
     assert new.key_pem != old.key_pem
     states = {one.serial: one.state(NOW) for one in Authority(certs).of("ward-1")}
@@ -108,7 +108,7 @@ def test_without_names_those_are_renewed_that_expire_soon(certs):
     Authority(certs).add("brief", days=20)
     assert [one.name for one in Authority(certs).renew([])] == ["brief"]
     assert Authority(certs).renew([]) == []
-    later = Authority(certs, now=NOW + timedelta(days=400))
+    later = Authority(certs, moment=NOW + timedelta(days=400))
     assert {one.state(later.now) for one in later.issued()} == {"expired"}
     assert {one.name for one in later.renew([])} == {"brief", "edge", "main", "ward-1"}
     assert later.of("main")[0].valid_until > NOW + timedelta(days=700)
@@ -116,9 +116,9 @@ def test_without_names_those_are_renewed_that_expire_soon(certs):
 
 def test_no_certificate_outlives_its_ca(certs):
     end = Authority(certs).certificate.not_valid_after_utc
-    assert Authority(certs, now=end - timedelta(days=9)).add("late").valid_until == end
+    assert Authority(certs, moment=end - timedelta(days=9)).add("late").valid_until == end
     with pytest.raises(InputError, match=r"the CA in .* expired on"):
-        Authority(certs, now=end + timedelta(days=1)).add("later")
+        Authority(certs, moment=end + timedelta(days=1)).add("later")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_bundle_says_what_is_wrong_with_it(certs, tmp_path):
             (place / name).chmod(0o600)
         return place
 
-    own = check_own(certs / "ward-1", role="client")
+    own = check_bundle(certs / "ward-1", role="client")
     assert (own.identity.name, own.identity.role) == ("ward-1", "client")
     cases = {
         broken("ca.pem", None): r"ca.pem is missing",
@@ -173,16 +173,16 @@ def test_a_bundle_says_what_is_wrong_with_it(certs, tmp_path):
     }
     for place, words in cases.items():
         with pytest.raises(InputError, match=words):
-            check_own(place)
+            check_bundle(place)
     with pytest.raises(InputError, match=r"is the bundle of ward-1 \(client\), not of the role main"):
-        check_own(certs / "ward-1", role="main")
+        check_bundle(certs / "ward-1", role="main")
     with pytest.raises(InputError, match=r"expired on .* run hsfl certs renew"):
-        check_own(certs / "ward-1", now=NOW + timedelta(days=400))
+        check_bundle(certs / "ward-1", moment=NOW + timedelta(days=400))
     with pytest.raises(InputError, match=r"this device's clock says 1970-01-01 00:00; set the clock"):
-        check_own(certs / "ward-1", now=datetime.fromtimestamp(0, UTC))
+        check_bundle(certs / "ward-1", moment=datetime.fromtimestamp(0, UTC))
     (certs / "ward-1/key.pem").chmod(0o644)
     with pytest.raises(InputError, match=r"can be read by every user of this machine; run chmod 600"):
-        check_own(certs / "ward-1")
+        check_bundle(certs / "ward-1")
 
 
 def test_a_denylist_is_reread_and_fails_closed(tmp_path):
@@ -210,7 +210,7 @@ def test_the_commands_for_people_and_programs(tmp_path):
     assert f"copy {place / 'main'} to the host of the main server" in answer.out
     (added,) = hsfl("certs", "add", "ward-1", *where, "--json").json()["certificates"]
     assert added["bundle"] == str(place / "ward-1")
-    assert check_own(Path(added["bundle"])).identity.serial == int(added["serial"], 16)
+    assert check_bundle(Path(added["bundle"])).identity.serial == int(added["serial"], 16)
     assert "no certificate expires within 30 days" in hsfl("certs", "renew", *where).out
     assert hsfl("certs", "renew", "ward-1", *where).code == 0
     assert len(hsfl("certs", "revoke", "ward-1", *where, "--json").json()["revoked"]) == 2

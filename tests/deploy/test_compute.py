@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hsfl.deploy.main.compute_queue import Compute, FairQueue
+from hsfl.deploy.main.compute_queue import ComputeQueue, FairQueue
 
 
 def served(weights: dict[str, float], turns: int, cost: float = 1.0) -> dict[str, int]:
@@ -43,7 +43,7 @@ def test_a_client_that_was_away_gains_no_credit() -> None:
 
 def test_work_runs_one_at_a_time_on_one_thread_and_errors_come_back() -> None:
     async def story() -> None:
-        compute, threads, running = Compute(1), set(), []
+        compute, threads, running = ComputeQueue(1), set(), []
 
         def work(number: int) -> int:
             threads.add(threading.get_ident())

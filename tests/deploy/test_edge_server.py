@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.edge_server import Edge
+from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.identity import Identity, set_caller
@@ -63,25 +63,25 @@ def begin(run: str) -> bytes:
     return pack_message(Begin(run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes))
 
 
-async def began(folder: Path) -> Edge:
+async def began(folder: Path) -> EdgeProcess:
     """An edge server that holds the first round."""
-    edge = Edge(folder, Compute(1), open_log("edge", True, io.StringIO()), Metrics())
-    await edge.begin(begin(RUNS[0]), None)
-    await edge._keep(0, small_kit().initial[0:CUT].clone())
+    edge = EdgeProcess(folder, ComputeQueue(1), open_log("edge", True, io.StringIO()), Metrics())
+    await edge.begin_run(begin(RUNS[0]), None)
+    await edge._save_state(0, small_kit().initial[0:CUT].clone())
     return edge
 
 
-async def opened(folder: Path) -> Edge:
+async def opened(folder: Path) -> EdgeProcess:
     """An edge server in the middle of a round with one client."""
     edge = await began(folder)
-    expect_message(await edge.open(OPEN, None), Done)
+    expect_message(await edge.start_round(OPEN, None), Done)
     return edge
 
 
-async def upload(edge: Edge, head: UnitState) -> Says:
+async def upload(edge: EdgeProcess, head: UnitState) -> Says:
     set_caller(Identity("ada", "client", 0))
     said = Says([pack_message(Upload("now")), *chunks(state_bytes(head))])
-    await edge.upload(said, said)
+    await edge.take_head(said, said)
     return said
 
 
@@ -98,9 +98,9 @@ def test_a_head_that_is_complete_stays_whatever_is_uploaded_after_it(tmp_path: P
             expect_message((await upload(edge, head)).heard[0], Uploaded)
         with pytest.raises(WireError, match="NaN or infinite"):
             await upload(edge, bad)
-        have, _ = expect_message(await edge.wait(pack_message(Await("now", 0, 1.0)), None), Have)
+        have, _ = expect_message(await edge.await_heads(pack_message(Await("now", 0, 1.0)), None), Have)
         assert (have.seats, have.refused) == ([0], [])
-        assert torch.equal(edge._round_of("now").finished[0].state.floats, good.floats)
+        assert torch.equal(edge._round_of_attempt("now").finished[0].state.floats, good.floats)
         edge.compute.close()
 
     asyncio.run(story())
@@ -116,8 +116,8 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
         for head, words in ((bad, "NaN or infinite"), (good, "a head of ada was refused in this round")):
             with pytest.raises(WireError, match=words):
                 await upload(edge, head)
-        assert not edge._round_of("now").finished
-        have, _ = expect_message(await edge.wait(pack_message(Await("now", 0, 1.0)), None), Have)
+        assert not edge._round_of_attempt("now").finished
+        have, _ = expect_message(await edge.await_heads(pack_message(Await("now", 0, 1.0)), None), Have)
         assert (have.refused, have.reasons) == ([0], ["not_finite"])
         assert "NaN or infinite" in have.words[0]
         edge.compute.close()
@@ -134,15 +134,15 @@ def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_
         class Slow(Says):
             async def read(self) -> object:
                 if len(self.messages) == 1:
-                    await edge.open(OPEN, None)
+                    await edge.start_round(OPEN, None)
                 return await super().read()
 
         said = Slow([pack_message(Upload("now")), *chunks(state_bytes(head))])
         set_caller(Identity("ada", "client", 0))
         with pytest.raises(WireError, match="upload again"):
-            await edge.upload(said, said)
+            await edge.take_head(said, said)
         expect_message((await upload(edge, head)).heard[0], Uploaded)
-        assert list(edge._round_of("now").finished) == [0]
+        assert list(edge._round_of_attempt("now").finished) == [0]
         edge.compute.close()
 
     asyncio.run(story())
@@ -160,13 +160,13 @@ def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
     async def story() -> None:
         edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
         set_caller(Identity(name, "client", 0))
-        for handle, message in ((edge.fetch, Fetch(attempt)), (edge.upload, Upload(attempt))):
+        for handle, message in ((edge.send_head, Fetch(attempt)), (edge.take_head, Upload(attempt))):
             said = Says([pack_message(message), *chunks(state_bytes(head))])
             with pytest.raises(WireError, match=words):
                 await handle(said, said)
             assert not said.heard
-        assert not edge._round_of("now").finished
-        assert not edge._round_of("now").refused
+        assert not edge._round_of_attempt("now").finished
+        assert not edge._round_of_attempt("now").refused
         edge.compute.close()
 
     asyncio.run(story())
@@ -176,7 +176,7 @@ def test_a_run_finds_its_own_rounds_again_and_another_run_finds_none(tmp_path: P
     async def story() -> None:
         edge = await began(tmp_path)
         for run, rounds in zip((RUNS[0], RUNS[1], RUNS[0]), ([0], [], [0])):
-            standing, _ = expect_message(await edge.begin(begin(run), None), Standing)
+            standing, _ = expect_message(await edge.begin_run(begin(run), None), Standing)
             assert (standing.rounds, standing.stops) == (rounds, [CUT][: len(rounds)])
         edge.compute.close()
 

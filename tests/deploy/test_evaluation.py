@@ -13,7 +13,7 @@ from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import Channels
 from hsfl.deploy.device_data import ClientSetup
 from hsfl.deploy.main.main_round import Evaluation
-from hsfl.deploy.main.remote_evaluation import Evaluating, checked_tally
+from hsfl.deploy.main.remote_evaluation import EvaluateHandler, checked_tally
 from hsfl.deploy.trust.identity import Identity, set_caller
 from hsfl.deploy.wire.client_messages import Batch, Enter, Evaluate, Evaluated, Tallied
 from hsfl.deploy.wire.frames import WireError
@@ -112,7 +112,7 @@ class Liar(Odd):
 
 
 def run_as(inside: Inside, kind: type[ClientProcess], name: str) -> Callable:
-    return lambda: kind(inside.client_settings(name), None, inside.log(name)).run()
+    return lambda: kind(inside.client_settings(name), None, inside.log(name)).run_and_reconnect()
 
 
 def test_a_client_that_goes_or_lies_in_an_evaluation_is_not_counted(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_a_client_that_goes_or_lies_in_an_evaluation_is_not_counted(tmp_path: Pa
 
 def test_a_client_has_one_stream_in_an_evaluation() -> None:
     evaluation = Evaluation(1, {name: Seat(k, name, 2, 20) for k, name in enumerate(NAMES)})
-    evaluating = Evaluating(SimpleNamespace(evaluation=evaluation))
+    evaluate_handler = EvaluateHandler(SimpleNamespace(evaluation=evaluation))
     set_caller(Identity("ada", "client", 0))
-    assert evaluating._entered(Enter(evaluation.attempt)) == (evaluation, evaluation.seats["ada"])
+    assert evaluate_handler._find_seat(Enter(evaluation.attempt)) == (evaluation, evaluation.seats["ada"])
     evaluation.leave(0)
     with pytest.raises(WireError, match="ada has no part in an evaluation now"):
-        evaluating._entered(Enter(evaluation.attempt))
+        evaluate_handler._find_seat(Enter(evaluation.attempt))
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ class Hostile(ClientProcess):
         super().__init__(settings, None, log)
         self.deed = deed
 
-    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+    async def _fetch_train_upload(self, setup: ClientSetup, job: OpenRound) -> None:
         work = self._round_work(setup, job)
-        await self.deed(work, await work.fetch())
+        await self.deed(work, await work.fetch_head())
 
 
 async def bad_batch(work: RoundWork, change: dict[str, torch.Tensor], step: int = 0) -> None:
@@ -53,7 +53,7 @@ async def wrong_shape(work: RoundWork, head: UnitState) -> None:
 
 
 async def out_of_order(work: RoundWork, head: UnitState) -> None:
-    await work.enter()
+    await work.enter_round()
     await work.job.call.write(pack_message(Batch(5), {"smashed": torch.rand(1), "labels": torch.zeros(1).long()}))
     await read_message(work.job.call)
 
@@ -64,7 +64,7 @@ async def replayed(work: RoundWork, head: UnitState) -> None:
 
 
 async def garbage(work: RoundWork, head: UnitState) -> None:
-    await work.enter()
+    await work.enter_round()
     await work.job.call.write(b"\x00" * 100)
     await read_message(work.job.call)
 
@@ -82,7 +82,7 @@ async def infinite_head(work: RoundWork, head: UnitState) -> None:
     await asyncio.get_running_loop().run_in_executor(None, work.train, head)
     assert work.job.head is not None
     work.job.head.floats[0] = float("inf")
-    await work.upload()
+    await work.upload_head()
 
 
 async def oversized_head(work: RoundWork, head: UnitState) -> None:
@@ -99,7 +99,7 @@ async def other_head(work: RoundWork, head: UnitState) -> None:
 async def good_head_and_bad_batch(work: RoundWork, head: UnitState) -> None:
     """The edge server holds a complete head of a client that the main server drops."""
     work.job.head = head
-    await work.upload()
+    await work.upload_head()
     await not_a_number(work, head)
 
 
@@ -125,7 +125,7 @@ def test_the_client_is_dropped_and_the_others_go_on(tmp_path: Path, deed: Deed) 
     inside = Inside(tmp_path, ONE_ROUND, more=MORE)
 
     async def hostile() -> None:
-        await Hostile(inside.client_settings("di"), deed, inside.log("di")).run()
+        await Hostile(inside.client_settings("di"), deed, inside.log("di")).run_and_reconnect()
 
     summary = inside.go(hostile, honest=("ada", "bo", "cy"))
     assert summary.status == "finished"
@@ -143,15 +143,15 @@ def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None
     inside = Inside(tmp_path, ONE_ROUND, more=MORE)
 
     async def entering_twice(work: RoundWork, head: UnitState) -> None:
-        await work.enter()
+        await work.enter_round()
         call = (await work.channels()).main.stream("Train")
         await call.write(pack_message(Enter(work.job.order.attempt)))
         expect_message(await read_message(call), Entered)
         await asyncio.get_running_loop().run_in_executor(None, work.train, head)
-        await work.upload()
+        await work.upload_head()
 
     async def client() -> None:
-        await Hostile(inside.client_settings("di"), entering_twice, inside.log("di")).run()
+        await Hostile(inside.client_settings("di"), entering_twice, inside.log("di")).run_and_reconnect()
 
     inside.go(client, honest=("ada", "bo", "cy"))
     refused = [line for line in inside.events("main") if line["event"] == "message refused"]

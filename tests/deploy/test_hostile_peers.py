@@ -13,10 +13,10 @@ import pytest
 
 from hsfl import deploy
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main.edge_link import EdgeLost, _lost
-from hsfl.deploy.main.handlers import Attending
+from hsfl.deploy.main.handlers import AttendHandler
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.processes import certs_folder
 from hsfl.deploy.settings import ClientSettings
@@ -26,7 +26,7 @@ from hsfl.deploy.wire.client_messages import Batch, OwnSpeeds, Ready
 from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
 from hsfl.deploy.wire.messages import KINDS, expect_message, pack_message, unpack_message
-from hsfl.deploy.wire.transport import LEAST_MESSAGE_BYTES, Served, listen
+from hsfl.deploy.wire.transport import LEAST_MESSAGE_BYTES, ServedMethod, listen
 from hsfl.errors import DataMissing, InputError
 from hsfl.models.cost_table import measure_cost
 from hsfl.runs.prepare import make_model
@@ -59,10 +59,10 @@ def test_absurd_claims_are_refused_at_the_door(counts, measured):
 
 
 def test_samples_are_bounded_in_all():
-    desk = SimpleNamespace(kit=SimpleNamespace(check_fingerprint=lambda *words: None, num_classes=3))
+    shared = SimpleNamespace(kit=SimpleNamespace(check_fingerprint=lambda *words: None, num_classes=3))
     ready = Ready("f", [MOST_SAMPLES, MOST_SAMPLES, 1], USUAL, None)
     with pytest.raises(InputError, match=r"ward-1 has 20000001 samples; at most 10000000 are taken of a client"):
-        Attending(desk)._check_ready("ward-1", 0, ready)
+        AttendHandler(shared)._check_ready("ward-1", 0, ready)
 
 
 def test_a_plan_stands_whatever_clients_say_of_their_seconds():
@@ -70,7 +70,7 @@ def test_a_plan_stands_whatever_clients_say_of_their_seconds():
     config = tiny()
     cost = measure_cost(make_model(config, (1, 8, 8), 10), (1, 8, 8), 8, optimizer_states=2)
     for extreme in (LOWEST_RATE, HIGHEST_RATE):
-        planner = Planner(config, cost, 1e9, quiet())
+        planner = CutPlanner(config, cost, 1e9, quiet())
         for seat, measured in enumerate((USUAL, USUAL, OwnSpeeds(*(extreme,) * 5, None))):
             planner.join(seat, Ready("f", [20], measured, None))
         assert np.isfinite(planner.plan(0, (0, 1, 2), ["a", "b", "c"]).timeline.round_s)
@@ -95,7 +95,7 @@ def test_a_tensor_of_no_bytes_and_endless_sides_is_refused():
 @asynccontextmanager
 async def answering(handle, largest_bytes=0):
     """A server with one method, in plaintext; a channel to it."""
-    methods = {"Ask": Served("unary_unary", ("client",), handle)}
+    methods = {"Ask": ServedMethod("unary_unary", ("client",), handle)}
     listening = await listen("127.0.0.1:0", "hsfl.Main", methods, None, quiet(), Metrics(), largest_bytes)
     async with open_channel(f"127.0.0.1:{listening.port}", "main", None) as channel:
         yield lambda request: asked(channel, "/hsfl.Main/Ask", request, metadata=plaintext_metadata("ward-1"))

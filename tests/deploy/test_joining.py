@@ -11,7 +11,7 @@ import pytest
 
 from hsfl.commands.serve import _say_end
 from hsfl.deploy import client as client_module
-from hsfl.deploy.client import Away, ClientProcess
+from hsfl.deploy.client import ClientProcess, JoinFailed
 from hsfl.deploy.logs import open_log, scrubbed
 from hsfl.deploy.main.edge_link import EdgeLink, EdgeLost
 from hsfl.deploy.processes import run_client
@@ -67,7 +67,7 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        ("UNAVAILABLE", Away, "the edge server is away; trying again"),
+        ("UNAVAILABLE", JoinFailed, "the edge server is away; trying again"),
         ("PERMISSION_DENIED", InputError, "the edge server refuses ward-1: no"),
     ],
 )
@@ -102,7 +102,7 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
         return SimpleNamespace(seat=welcome.seat)
 
     async def measure(own: SimpleNamespace) -> None:
-        raise Away("far enough", "")
+        raise JoinFailed("far enough", "")
 
     made = device()
     made.setup, made.joined = SimpleNamespace(seat=0), joined
@@ -111,9 +111,9 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
     )
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(made, "_measure", measure)
-    kind, words = (InputError, "another seat than before") if joined else (Away, "far enough")
+    kind, words = (InputError, "another seat than before") if joined else (JoinFailed, "far enough")
     with pytest.raises(kind, match=words):
-        asyncio.run(made._attend(Backoff()))
+        asyncio.run(made._attend_once(Backoff()))
     assert made.setup.seat == (0 if joined else 1)
 
 
@@ -129,7 +129,7 @@ def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path)
         with pytest.raises(InputError, match=r"cert.pem is missing"):
             made._open_channels()
         made.setup = SimpleNamespace()
-        with pytest.raises(Away, match="the certificate cannot be used; trying again") as away:
+        with pytest.raises(JoinFailed, match="the certificate cannot be used; trying again") as away:
             made._open_channels()
         assert str(tmp_path) not in away.value.why
         with pytest.raises(EdgeLost, match=r"the certificate cannot be used: cert.pem is missing"):
@@ -171,7 +171,7 @@ def test_the_edge_server_has_time_to_build_the_model(monkeypatch: pytest.MonkeyP
         return SimpleNamespace(fingerprint=small_kit().fingerprint, instance="")
 
     monkeypatch.setattr(EdgeLink, "_ask", ask)
-    asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin(small_kit()))
+    asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin_run(small_kit()))
     assert asked == [600.0]
 
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.main.server_checkpoint import Keeping
+from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
 from hsfl.report.watch import make_server
@@ -49,16 +49,16 @@ def test_the_page_follows_and_a_client_whose_link_broke_before_the_end_stops(
 ) -> None:
     inside, seen, words = Inside(tmp_path, TWO_ROUNDS, NAMES), list[dict[str, Any]](), list[str]()
     link, gone = Proxy(int(inside.main.rpartition(":")[2])), asyncio.Event()
-    finish, write = Keeping.finish, Keeping.write
+    finish, write = MainCheckpoint.finish, MainCheckpoint.write_round
 
     async def look() -> None:
         seen.append(await asyncio.to_thread(news, page))
 
-    async def write_and_look(self: Keeping, *round: Any) -> None:
+    async def write_and_look(self: MainCheckpoint, *round: Any) -> None:
         await look()
         await write(self, *round)
 
-    async def finish_alone(self: Keeping, status: str) -> Summary:
+    async def finish_alone(self: MainCheckpoint, status: str) -> Summary:
         """The last round is over and nobody was told; the client's link breaks now."""
         await look()
         link.cut()
@@ -70,11 +70,11 @@ def test_the_page_follows_and_a_client_whose_link_broke_before_the_end_stops(
         device = ClientProcess(inside.client_settings("bo").model_copy(update=dialled), None, inside.log("bo"))
         while "main" not in inside.logs or '"listens"' not in inside.logs["main"].getvalue():
             await asyncio.sleep(0.02)  # the main server's start takes longer than away_s
-        words.append(await device.run())
+        words.append(await device.run_and_reconnect())
         gone.set()
 
-    monkeypatch.setattr(Keeping, "write", write_and_look)
-    monkeypatch.setattr(Keeping, "finish", finish_alone)
+    monkeypatch.setattr(MainCheckpoint, "write_round", write_and_look)
+    monkeypatch.setattr(MainCheckpoint, "finish", finish_alone)
     with watching(tmp_path / "run") as page:
         assert "waiting" in news(page)  # for a folder that is not there yet
         assert inside.go(cut_off, honest=["ada"]).status == "finished"
@@ -96,4 +96,4 @@ def test_a_client_that_never_reaches_the_main_server_says_so(tmp_path: Path) -> 
     inside = Inside(tmp_path, TWO_ROUNDS, NAMES)
     settings = ClientSettings(name="ada", main=f"127.0.0.1:{free_port()}", away_s=0.0)
     with pytest.raises(InputError, match=r"away for 0 s \(away_s\) and was never reached; is it running, and is main"):
-        asyncio.run(ClientProcess(settings, None, inside.log("ada")).run())
+        asyncio.run(ClientProcess(settings, None, inside.log("ada")).run_and_reconnect())

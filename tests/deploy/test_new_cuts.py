@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from hsfl.config import parse_config
 from hsfl.deploy import cut_planner
-from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.frameworks import find_framework
 from hsfl.models.state import UnitState
@@ -47,7 +47,7 @@ def test_a_plan_that_changes_cuts_brings_the_units_that_are_needed(
 ) -> None:
     planned, moved = iter(CUTS), []
 
-    def choose(self: Planner, world: World, samples: np.ndarray) -> tuple[int, ...]:
+    def choose(self: CutPlanner, world: World, samples: np.ndarray) -> tuple[int, ...]:
         return next(planned)
 
     take, give = EdgeLink.take_units, EdgeLink.give_units
@@ -60,7 +60,7 @@ def test_a_plan_that_changes_cuts_brings_the_units_that_are_needed(
         moved.append(("to the main server", round, like.start, like.stop))
         return await give(self, round, like)
 
-    monkeypatch.setattr(Planner, "_choose", choose)
+    monkeypatch.setattr(CutPlanner, "_choose", choose)
     monkeypatch.setattr(cut_planner, "GAIN", np.inf)  # any change of cuts is worth it
     monkeypatch.setattr(cut_planner, "WORTH", -1.0)  # and is made as a whole
     monkeypatch.setattr(EdgeLink, "take_units", take_units)

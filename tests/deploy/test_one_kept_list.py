@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.deploy.main.edge_link import EdgeLink, EdgeLost
-from hsfl.deploy.main.handlers import Desk
-from hsfl.deploy.main.main_server import Main
+from hsfl.deploy.main.handlers import SharedState
+from hsfl.deploy.main.main_server import MainProcess
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 
@@ -20,7 +20,7 @@ def test_an_edge_server_that_is_away_during_an_evaluation_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round is on its disk and is not made again."""
-    given, opened, lost, opens = EdgeLink.give_units, EdgeLink.open, [1], list[int]()
+    given, opened, lost, opens = EdgeLink.give_units, EdgeLink.open_round, [1], list[int]()
 
     async def give_units(self: EdgeLink, round: int, like: Any) -> Any:
         if lost:
@@ -33,7 +33,7 @@ def test_an_edge_server_that_is_away_during_an_evaluation_is_waited_for(
         return await opened(self, round, *rest)
 
     monkeypatch.setattr(EdgeLink, "give_units", give_units)
-    monkeypatch.setattr(EdgeLink, "open", open_round)
+    monkeypatch.setattr(EdgeLink, "open_round", open_round)
     inside = Inside(tmp_path, ONE_ROUND)
     assert inside.go().status == "finished"
     assert not lost
@@ -46,11 +46,11 @@ def test_an_edge_server_that_is_away_during_an_evaluation_is_waited_for(
 def test_who_leaves_while_sums_are_swapped_has_taken_part_unless_the_swap_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool, kept: list[int]
 ) -> None:
-    desks, swapped, init, swaps = list[Desk](), EdgeLink.swap, Main.__init__, list[list[int]]()
+    desks, swapped, init, swaps = list[SharedState](), EdgeLink.swap_sums, MainProcess.__init__, list[list[int]]()
 
-    def begin(self: Main, desk: Desk, keeping: Any) -> None:
-        desks.append(desk)
-        init(self, desk, keeping)
+    def begin(self: MainProcess, shared: SharedState, checkpoint: Any) -> None:
+        desks.append(shared)
+        init(self, shared, checkpoint)
 
     async def swap(self: EdgeLink, message: Any, mine: Any, finish: Any) -> Any:
         swaps.append(message.kept)
@@ -60,8 +60,8 @@ def test_who_leaves_while_sums_are_swapped_has_taken_part_unless_the_swap_fails(
                 raise EdgeLost("gone")
         return await swapped(self, message, mine, finish)
 
-    monkeypatch.setattr(Main, "__init__", begin)
-    monkeypatch.setattr(EdgeLink, "swap", swap)
+    monkeypatch.setattr(MainProcess, "__init__", begin)
+    monkeypatch.setattr(EdgeLink, "swap_sums", swap)
     inside = Inside(tmp_path, ONE_ROUND, more={"min_clients": 3, "first_clients": 4})
     inside.go()
     assert swaps == [[0, 1, 2, 3], kept][: 1 + lost]

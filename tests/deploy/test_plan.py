@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
@@ -28,9 +28,9 @@ def ready(flops_per_s: float, bps: float = 1e11, memory_bits: float | None = Non
     return Ready("f", [3] * 10, OwnSpeeds(flops_per_s, bps, bps, bps, bps, memory_bits), None)
 
 
-def planner(log: io.StringIO | None = None, **fleet: object) -> Planner:
+def planner(log: io.StringIO | None = None, **fleet: object) -> CutPlanner:
     config = parse_config(changed(RUN, fleet={"cuts": "fastest"} | fleet))
-    return Planner(config, cost(), 2e8, open_log("test", True, log or io.StringIO()))
+    return CutPlanner(config, cost(), 2e8, open_log("test", True, log or io.StringIO()))
 
 
 def phases(client_s: float) -> dict[str, float]:
@@ -58,7 +58,7 @@ def test_given_cuts_are_kept_and_frameworks_with_one_cut_have_one() -> None:
     assert made.plan(0, EVERYBODY, NAMES).cuts == (1, 2, 3, 5)
     for framework, wanted in (("splitfed_v1", (1,) * 4), ("fl", (5,) * 4)):
         config = parse_config(changed(RUN) | {"framework": framework})
-        one = Planner(config, cost(), 1e9, open_log("test", True, io.StringIO()))
+        one = CutPlanner(config, cost(), 1e9, open_log("test", True, io.StringIO()))
         for seat in EVERYBODY:
             one.join(seat, ready(FAST))
         assert one.plan(0, EVERYBODY, NAMES).cuts == wanted

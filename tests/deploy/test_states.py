@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hsfl.deploy.edge_server import agreed
-from hsfl.deploy.unit_store import Store
+from hsfl.deploy.edge_server import sum_kept_clients
+from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.model_chunks import most_state_bytes, read_sum, state_bytes, sum_bytes, unpack_state
 from hsfl.errors import InputError
@@ -53,7 +53,7 @@ def test_other_names_shapes_and_types_are_refused() -> None:
 def test_sums_of_another_beginning_are_refused() -> None:
     kit = small_kit()
     sides = {0: Finished(kit.initial, 10.0), 1: Finished(kit.initial, 30.0)}
-    mine, other = agreed(kit.initial, sides, [0, 1]).total, agreed(kit.initial, sides, [0]).total
+    mine, other = sum_kept_clients(kit.initial, sides, [0, 1]).total, sum_kept_clients(kit.initial, sides, [0]).total
     back = read_sum(sum_bytes(mine), mine)
     assert torch.equal(back.total.floats, mine.total.floats)
     assert torch.equal(back.weight, mine.weight)
@@ -67,12 +67,12 @@ def test_only_agreed_clients_are_summed() -> None:
     far = kit.initial.clone()
     far.floats.add_(1.0)
     sides = {0: Finished(kit.initial, 10.0), 1: Finished(far, 30.0)}
-    assert torch.equal(agreed(kit.initial, sides, [0]).close().floats, kit.initial.floats)
-    assert not torch.equal(agreed(kit.initial, sides, [0, 1]).close().floats, kit.initial.floats)
+    assert torch.equal(sum_kept_clients(kit.initial, sides, [0]).close().floats, kit.initial.floats)
+    assert not torch.equal(sum_kept_clients(kit.initial, sides, [0, 1]).close().floats, kit.initial.floats)
 
 
 def test_the_last_two_rounds_stay(tmp_path) -> None:
-    kit, store = small_kit(), Store(tmp_path)
+    kit, store = small_kit(), UnitStore(tmp_path)
     for round in (0, 1, 2, 3):
         store.save(round, kit.initial[0:3], {"note": str(round)})
     assert store.rounds() == [2, 3]

@@ -15,7 +15,7 @@ CUT, SAMPLES = 2, 20  # batches of 8, 8 and 4
 def tail() -> Tail:
     kit = small_kit()
     state = kit.initial[CUT : kit.num_units].clone()
-    made = Tail(kit, 0, 0, "ada", CUT, SAMPLES, state, kit.part(CUT, kit.num_units), 0.01)
+    made = Tail(kit, 0, 0, "ada", CUT, SAMPLES, state, kit.make_part(CUT, kit.num_units), 0.01)
     made.enter(STREAM)
     return made
 
@@ -28,8 +28,8 @@ def batch(size: int = 8) -> dict[str, torch.Tensor]:
 
 
 def step(made: Tail, number: int, tensors: dict[str, torch.Tensor], stream: object = STREAM) -> bytes:
-    if made.repeats(Batch(number), stream):
-        return made.last
+    if made.is_repeated(Batch(number), stream):
+        return made.last_answer
     loss, gradient = made.compute(tensors)
     return made.answer(loss, gradient, 0.0, 0.0, 0)
 

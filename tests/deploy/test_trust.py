@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hsfl.deploy.trust import gate
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.trust.credentials import add_port, is_loopback, open_channel, plaintext_metadata
-from hsfl.deploy.trust.identity import check_current
+from hsfl.deploy.trust.identity import check_not_expired
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import OPEN, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
 
@@ -174,7 +174,7 @@ async def test_an_unreadable_denylist_lets_nobody_back_in(own):
         async with open_channel(f"127.0.0.1:{served.port}", "main", own / "ward-1") as channel:
             assert "was revoked" in await asked(channel)
             for _ in range(2):
-                served.gate.end_refused()
+                served.gate.end_refused_calls()
             (problem,) = served.problems  # said once
             assert problem.startswith("the denylist of before stays in force: denylist.txt line 1 is")
     with pytest.raises(InputError, match=r"denylist.txt line 1 is 'neither a serial nor a comment'"):
@@ -228,7 +228,7 @@ async def test_a_connection_does_not_outlive_its_certificate(certs, monkeypatch)
     """TLS looks at the dates when a connection is made, and connections last; the peer may come again with a renewed one."""
 
     def a_year_later(identity):
-        check_current(identity, datetime.now(UTC) + timedelta(days=366))
+        check_not_expired(identity, datetime.now(UTC) + timedelta(days=366))
 
     async with (
         serving(certs / "main") as served,
@@ -237,9 +237,9 @@ async def test_a_connection_does_not_outlive_its_certificate(certs, monkeypatch)
         stream = one.stream_stream(TALK)()
         await stream.write(b"hello")
         assert await stream.read() == b"hello"
-        assert served.gate.end_refused() == 0
-        monkeypatch.setattr(gate, "check_current", a_year_later)
-        assert served.gate.end_refused() == 1
+        assert served.gate.end_refused_calls() == 0
+        monkeypatch.setattr(gate, "check_not_expired", a_year_later)
+        assert served.gate.end_refused_calls() == 1
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await stream.read()
         assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -260,7 +260,7 @@ async def test_a_call_that_is_ended_while_its_first_answer_is_written_hears_why(
         await stream.write(bytes(num_bytes))
         await served.answering.wait()
         Authority(own).revoke("ward-1")
-        assert served.gate.end_refused() == 1
+        assert served.gate.end_refused_calls() == 1
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await read_to_the_end(stream)
         assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -26,10 +26,10 @@ class Lost(ClientProcess):
 
     authority: Authority
 
-    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+    async def _fetch_train_upload(self, setup: ClientSetup, job: OpenRound) -> None:
         work = self._round_work(setup, job)
-        await work.fetch()
-        await work.enter()
+        await work.fetch_head()
+        await work.enter_round()
         self.authority.renew(["main", "edge", "ada", "bo", "cy"])
         self.authority.revoke("di")
         await asyncio.sleep(60)  # the gate does not wait for its next word
@@ -46,7 +46,7 @@ def test_a_device_is_revoked_and_the_others_are_renewed_in_mid_round(tmp_path: P
         device = Lost(inside.client_settings("di"), authority.bundle_of("di"), inside.log("di"))
         device.authority = authority
         try:
-            await device.run()
+            await device.run_and_reconnect()
         except InputError as error:
             words.append(str(error))
 

@@ -9,7 +9,7 @@ import pytest
 
 from hsfl.config import parse_config
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.main_server import Main
+from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Member, Roster
 from hsfl.deploy.model_kit import make_kit
 from hsfl.deploy.settings import MainSettings, run_config
@@ -35,8 +35,8 @@ def test_a_round_waits_for_nobody_who_is_not_there(tmp_path: Path, least: int) -
     for name in ("ada", "bo", "cy"):
         roster.join(Member(name, roster.seat(name), READY))
     settings = MainSettings(min_clients=1, first_clients=least)
-    main = Main.__new__(Main)
-    main.desk = SimpleNamespace(
+    main = MainProcess.__new__(MainProcess)
+    main.shared = SimpleNamespace(
         settings=settings,
         roster=roster,
         kit=SimpleNamespace(config=config),
@@ -45,34 +45,34 @@ def test_a_round_waits_for_nobody_who_is_not_there(tmp_path: Path, least: int) -
     )
     main.started, seen = False, set()
     for round in range(20):
-        main.keeping = SimpleNamespace(round=round)
-        seats = asyncio.run(asyncio.wait_for(main._enough(), 5))
+        main.checkpoint = SimpleNamespace(round=round)
+        seats = asyncio.run(asyncio.wait_for(main._wait_for_clients(), 5))
         assert len(seats) == 2
         seen |= set(seats)
     assert seen == {0, 1, 2}
 
 
-def main_with(folder: Path, names: tuple[str, ...], round: int, tau_s: float) -> Main:
+def main_with(folder: Path, names: tuple[str, ...], round: int, tau_s: float) -> MainProcess:
     """A main server that has just started, with these clients there; three make the first round, two the others."""
     config, roster = parse_config(changed(RUN, train={"tau_s": tau_s})), Roster(folder, (), 4)
     for name in names:
         roster.join(Member(name, roster.seat(name), READY))
-    main = Main.__new__(Main)
-    main.desk = SimpleNamespace(
+    main = MainProcess.__new__(MainProcess)
+    main.shared = SimpleNamespace(
         settings=MainSettings(min_clients=2, first_clients=3), roster=roster, kit=SimpleNamespace(config=config),
         log=open_log("main", True, io.StringIO()), waits_for=None,
     )  # fmt: skip
-    main.started, main.keeping = False, SimpleNamespace(round=round)
+    main.started, main.checkpoint = False, SimpleNamespace(round=round)
     return main
 
 
 def test_after_a_restart_who_stays_away_does_not_stop_the_run(tmp_path: Path) -> None:
     """The clients of before have tau to come back; then the minimum makes a round. A new run waits for all that it wants."""
-    seats = asyncio.run(asyncio.wait_for(main_with(tmp_path, ("ada", "bo"), 5, tau_s=0.2)._enough(), 5))
+    seats = asyncio.run(asyncio.wait_for(main_with(tmp_path, ("ada", "bo"), 5, tau_s=0.2)._wait_for_clients(), 5))
     assert set(seats) == {0, 1}
     new = main_with(tmp_path, ("ada", "bo"), 0, tau_s=0.2)
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(new._enough(), 0.6))
+        asyncio.run(asyncio.wait_for(new._wait_for_clients(), 0.6))
 
 
 def test_a_minimum_that_no_round_can_keep_is_an_error() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Served:
         self.answering, self.ended = asyncio.Event(), asyncio.Event()  # talk has begun to answer, it has ended
 
     def _note(self, refused: Any, identity: Any, method: str) -> None:
-        self.refusals.append((refused.reason, identity and identity.name, refused.words))
+        self.refusals.append((refused.reason, identity and identity.name, refused.sentence))
 
     async def who(self, request: bytes, context: Any) -> bytes:
         """Answers the caller's name."""
@@ -104,9 +104,11 @@ class Served:
             self.ended.set()
 
     async def write(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Writes back what it gets."""
-        async for request in self.talk(requests, context):
-            await context.write(request)
+        """Writes back what it gets. The inner generator is closed here: without `aclosing` the event loop would close it
+        some time later, and `ended` could be set after the peer has heard of the end."""
+        async with aclosing(self.talk(requests, context)) as answers:
+            async for answer in answers:
+                await context.write(answer)
 
     def handlers(self) -> Any:
         """As `grpc.aio.server` takes them."""

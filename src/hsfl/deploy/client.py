@@ -1,4 +1,9 @@
-"""A client: joins, waits for rounds, does its part in each, and comes back after whatever breaks."""
+"""A client process: it joins the main server, waits for rounds, takes part in each, and reconnects after a lost link.
+
+After a lost link `run_and_reconnect` joins again, with growing pauses, until the main server has been away for `away_s`. A
+round that is under way goes on meanwhile: its streams are made anew by `client_round.RoundWork._reconnect_until_done`, and
+the client says in Ready which attempt it still holds.
+"""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +31,11 @@ from hsfl.training.step import Part
 LEAVE_S = 2.0  # for the main server to read why a client goes
 
 
-class Away(Exception):
-    """A client cannot join now and tries again. why: one word or a few, for the log."""
+class JoinFailed(Exception):
+    """The client cannot join at this moment and will try again. why: a few words for the log."""
 
-    def __init__(self, words: str, why: str) -> None:
-        super().__init__(words)
+    def __init__(self, sentence: str, why: str) -> None:
+        super().__init__(sentence)
         self.why = why
 
 
@@ -42,16 +47,16 @@ class ClientProcess:
         keep_freed_memory()
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.setup: ClientSetup | None = None
-        self.joined = False  # once, at least: from then on the seat is this client's
+        self.joined = False  # whether the client has joined before: from then on the seat is this client's
         self.measured: OwnSpeeds | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
-        self.main_is_there = asyncio.Event()  # set while the main server is there
+        self.main_connected = asyncio.Event()  # set while the main server is there
         self.job: OpenRound | None = None
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
-        self.part: Part | None = None  # the working copy of the head, used again while the cut stays
-        self.hint = ""  # what a look at the servers before the start has found
+        self.working_copy: Part | None = None  # of the head, used again while the cut stays
+        self.reachability_problem = ""  # what `diagnose` said of the servers before the start
 
     def _begin_thread(self) -> None:
         if self.settings.threads is not None:
@@ -60,51 +65,52 @@ class ClientProcess:
     async def _compute(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
-    async def run(self) -> str:
-        """Take part until the main server has no more rounds, or has been away for too long; returns why it ended."""
+    async def run_and_reconnect(self) -> str:
+        """Take part until the main server has no more rounds, joining again after every lost link. Returns why it ended: also
+        when the main server has been away for longer than `away_s`."""
         backoff, clock = Backoff(), asyncio.get_running_loop().time
         logged, seen_s = set[str](), clock()
         while True:
             try:
-                return await self._attend(backoff)
+                return await self._attend_once(backoff)
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                self._say_once(logged, Away("the main server is away; trying again", error.code().name.lower()))
-            except Away as away:
-                self._say_once(logged, away)
+                self._log_once(logged, JoinFailed("the main server is away; trying again", error.code().name.lower()))
+            except JoinFailed as failure:
+                self._log_once(logged, failure)
             except WireError as error:
-                self.log.event("message refused", "warning", reason=error.reason, why=error.words)
+                self.log.event("message refused", "warning", reason=error.reason, why=error.sentence)
             finally:
                 if self.call is not None:
                     seen_s = clock()
                 self.call = None
-                self.main_is_there.clear()
+                self.main_connected.clear()
                 if self.channels is not None:
                     await self.channels.close()
             if clock() - seen_s > self.settings.away_s:
-                return await self._give_up()
+                return await self._give_up_reconnecting()
             await backoff.wait()
 
-    def _say_once(self, logged: set[str], away: Away) -> None:
+    def _log_once(self, logged: set[str], failure: JoinFailed) -> None:
         """Log only the first of many attempts that fail alike; after an attempt that joined, log them anew."""
         if self.call is not None:
             logged.clear()
-        if str(away) not in logged:
-            self.log.event(str(away), "warning", why=away.why)
-        logged.add(str(away))
+        if str(failure) not in logged:
+            self.log.event(str(failure), "warning", why=failure.why)
+        logged.add(str(failure))
 
-    async def _give_up(self) -> str:
+    async def _give_up_reconnecting(self) -> str:
         """Stop trying: if this client was away when the last round ended, the main server will never be back."""
-        await self._abandon()
-        words = f"the main server was away for {self.settings.away_s:g} s (away_s)"
+        await self._abandon_round()
+        sentence = f"the main server was away for {self.settings.away_s:g} s (away_s)"
         if self.setup is None:
-            hint = self.hint or "is it running, and is main in this client's file its address?"
-            raise InputError(f"{words} and was never reached; {hint}")
-        return f"{words}: its rounds may be over; start this client again if they are not"
+            advice = self.reachability_problem or "is it running, and is main in this client's file its address?"
+            raise InputError(f"{sentence} and was never reached; {advice}")
+        return f"{sentence}: its rounds may be over; start this client again if they are not"
 
-    async def _attend(self, backoff: Backoff) -> str:
-        """One connection to the main server."""
+    async def _attend_once(self, backoff: Backoff) -> str:
+        """Join the main server and take its orders until the connection ends. Returns why the main server says Stop."""
         name = self.settings.name
         self.channels = self._open_channels()
         call = self.channels.main.stream("Attend")
@@ -119,21 +125,21 @@ class ClientProcess:
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
         await call.write(pack_message(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
         self.call, self.joined = call, True
-        self.main_is_there.set()
+        self.main_connected.set()
         backoff.reset()
         self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
         while True:
             message, _ = expect_any_message(await read_message(call), Round, RoundOver, Evaluate, Stop)
             if isinstance(message, Stop):
-                await self._abandon()
+                await self._abandon_round()
                 return message.why
             if isinstance(message, Round):
-                await self._order(setup, message)
+                await self._take_order(setup, message)
             elif isinstance(message, Evaluate):
                 self._check_cut(setup, message.cut)
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif self.job is not None and message.attempt == self.job.order.attempt:
-                self._over(message)
+                self._end_round(message)
 
     def _open_channels(self) -> Channels:
         """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half
@@ -144,11 +150,13 @@ class ClientProcess:
         except InputError as error:
             if self.setup is None or certs is None:
                 raise
-            raise Away("the certificate cannot be used; trying again", without_folder(str(error), certs)) from None
+            raise JoinFailed(
+                "the certificate cannot be used; trying again", without_folder(str(error), certs)
+            ) from None
         return Channels(*peers)
 
     async def _prepare(self, call: Any, welcome: Welcome) -> ClientSetup:
-        """The client's data and model. Where they cannot be had, the main server is told why, for its log."""
+        """The client's data and model. If they cannot be read or built, the main server is told why, for its log."""
         try:
             setup: ClientSetup = await self._compute(prepare_setup, self.settings, welcome)
         except InputError as error:
@@ -170,22 +178,22 @@ class ClientProcess:
         except aio.AioRpcError as error:
             if is_refusal(error):
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
-            raise Away("the edge server is away; trying again", error.code().name.lower()) from None
+            raise JoinFailed("the edge server is away; trying again", error.code().name.lower()) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
         return OwnSpeeds(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
 
-    async def _order(self, setup: ClientSetup, order: Round) -> None:
+    async def _take_order(self, setup: ClientSetup, order: Round) -> None:
         """Take part in a round, or go on with the round that is open here."""
         job = self.job
         if job is not None and not job.over and job.order.attempt == order.attempt:
             if self.work is not None and self.work.done():
-                self._start(self._upload_again(setup, job))
+                self._start_work(self._upload_again(setup, job))
             return
         self._check_cut(setup, order.cut)
-        await self._abandon()
+        await self._abandon_round()
         self.log.event("round begins", round=order.round + 1, cut=order.cut)
         self.job = OpenRound(order)
-        self._start(self._round(setup, self.job))
+        self._start_work(self._do_round(setup, self.job))
 
     def _check_cut(self, setup: ClientSetup, cut: int) -> None:
         """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""
@@ -196,10 +204,10 @@ class ClientProcess:
                 "set min_cut in its file only if they may"
             )
 
-    def _start(self, work: Any) -> None:
+    def _start_work(self, work: Any) -> None:
         self.work = asyncio.create_task(work)
 
-    def _over(self, message: RoundOver) -> None:
+    def _end_round(self, message: RoundOver) -> None:
         assert self.job is not None
         self.job.abandon()
         if message.kept:
@@ -207,7 +215,7 @@ class ClientProcess:
         else:
             self.log.event("not in this round", "warning", round=message.round + 1, why=message.why)
 
-    async def _abandon(self) -> None:
+    async def _abandon_round(self) -> None:
         """End the work on a round that is over."""
         if self.job is not None:
             self.job.abandon()
@@ -219,38 +227,38 @@ class ClientProcess:
         self.job = self.work = self.evaluation = None
 
     def _round_work(self, setup: ClientSetup, job: OpenRound) -> RoundWork:
-        if self.part is None or self.part.stop != job.order.cut:
-            self.part = setup.kit.part(0, job.order.cut)
-        return RoundWork(setup, job, self._channels, self.part)
+        if self.working_copy is None or self.working_copy.stop != job.order.cut:
+            self.working_copy = setup.kit.make_part(0, job.order.cut)
+        return RoundWork(setup, job, self._channels, self.working_copy)
 
     async def _channels(self) -> Channels:
         """The channels, as soon as the main server is there."""
-        await self.main_is_there.wait()
+        await self.main_connected.wait()
         assert self.channels is not None
         return self.channels
 
-    async def _round(self, setup: ClientSetup, job: OpenRound) -> None:
-        await self._doing(job, self._whole_round(setup, job))
+    async def _do_round(self, setup: ClientSetup, job: OpenRound) -> None:
+        await self._finish_or_log(job, self._fetch_train_upload(setup, job))
 
-    async def _whole_round(self, setup: ClientSetup, job: OpenRound) -> None:
+    async def _fetch_train_upload(self, setup: ClientSetup, job: OpenRound) -> None:
         work = self._round_work(setup, job)
-        head = await work.fetch()
+        head = await work.fetch_head()
         await self._compute(work.train, head)
         self.log.event("batches complete", round=job.order.round + 1)
-        await work.upload()
+        await work.upload_head()
 
     async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
-        await self._doing(job, self._round_work(setup, job).upload())
+        await self._finish_or_log(job, self._round_work(setup, job).upload_head())
 
-    async def _doing(self, job: OpenRound, work: Any) -> None:
-        """Do the work. If it fails, the failure is logged, and the client waits for the next round."""
+    async def _finish_or_log(self, job: OpenRound, work: Any) -> None:
+        """Do the work of a round. If it fails, the failure is logged, and the client waits for the next round."""
         try:
             await work
         except Abandoned as error:
             self.log.event("left the round", round=job.order.round + 1, why=str(error))
         except WireError as error:
             job.abandon()
-            self.log.event("message refused", "warning", reason=error.reason, why=error.words)
+            self.log.event("message refused", "warning", reason=error.reason, why=error.sentence)
         except Exception as error:
             job.abandon()
             self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
@@ -267,8 +275,8 @@ class ClientProcess:
             self.log.event("the evaluation failed here", "error", error=error, round=order.round)
 
     async def leave(self) -> None:
-        """Say goodbye, if there is somebody to say it to."""
-        await self._abandon()
+        """Tell the main server, if it is connected, that this client goes; then close the channels."""
+        await self._abandon_round()
         if self.call is not None:
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await self.call.write(pack_message(Leave("it was told to end")))

@@ -1,10 +1,12 @@
-"""A client's part in one round: fetch the head, train with the main server, upload the head.
+"""What a client does in one round, and in one evaluation.
 
-Every stream may break and is then made anew.
+A round: fetch the head from the edge server, train it batch by batch with the main server, upload the trained head to the
+edge server. Every stream may break and is then made anew (`RoundWork._reconnect_until_done`, `RoundWork.exchange`): a batch
+that was sent already is sent again, and the main server answers it as before.
 
-A client's part in an evaluation: the averaged head runs on the client's own test samples, and the main server counts.
-
-Smashed data and labels of the test samples go up as those of training samples do. Where all units are the client's, it counts itself.
+An evaluation: the averaged head runs on the client's own test samples, whose smashed data and labels go to the main server,
+which counts hits. A client that holds all units counts itself and sends the counts. A broken stream is not made anew: the
+other clients' samples judge the model alone.
 """
 
 import asyncio
@@ -49,12 +51,12 @@ Answer = TypeVar("Answer")
 
 
 class Abandoned(Exception):
-    """The round is over for this client: another order, or a refusal."""
+    """The round is over for this client: the main server gave another order, or a server refused the client."""
 
 
 @dataclass(eq=False)
 class OpenRound:
-    """What the client holds of a round."""
+    """What the client holds of a round. over: no more work is done on it."""
 
     order: Round
     over: bool = False
@@ -86,7 +88,7 @@ class Channels:
         await self.edge.close()
 
 
-async def fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
+async def _fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
     """The head of an attempt, from the edge server. like: a state of the units that the head must have."""
     call = edge.stream("Fetch")
     await call.write(pack_message(Fetch(attempt)))
@@ -95,25 +97,27 @@ async def fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
 
 
 class RoundWork:
-    """Does the work of a round. channels: waits for the main server and returns the channels that are open then."""
+    """Does the work of a round. channels: waits for the main server and returns the channels that are open then.
+    working_copy: of the head, in which it is trained."""
 
     def __init__(
-        self, setup: ClientSetup, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], part: Part
+        self, setup: ClientSetup, job: OpenRound, channels: Callable[[], Awaitable["Channels"]], working_copy: Part
     ) -> None:
-        self.setup, self.job, self.channels, self.part = setup, job, channels, part
+        self.setup, self.job, self.channels, self.working_copy = setup, job, channels, working_copy
         self.loop = asyncio.get_running_loop()
 
-    async def _again(self, work: Callable[[], Awaitable[Answer]], refusal_ends: bool) -> Answer:
-        """Do the work of a stream, again and again until it is done or the round is over. refusal_ends: whether a
-        refusal ends the client's part in the round. The edge server's does not: after a restart it refuses every client
-        until the main server has opened the round there again."""
+    async def _reconnect_until_done(self, work: Callable[[], Awaitable[Answer]], refusal_ends: bool) -> Answer:
+        """Do the work of a stream. After a lost link, do it again on a new stream, until it is done or the round is over.
+
+        refusal_ends: whether a refusal ends the round for this client. A refusal by the edge server does not: after a
+        restart it refuses every client until the main server has opened the round there again."""
         backoff = Backoff()
         while True:
             self.job.check()
             try:
                 return await work()
             except asyncio.CancelledError:
-                self._check_broken()
+                self._check_only_stream_broke()
             except (aio.UsageError, asyncio.InvalidStateError):
                 pass  # the channel was closed meanwhile
             except aio.AioRpcError as error:
@@ -121,25 +125,25 @@ class RoundWork:
                     raise Abandoned(error.details()) from None
             await backoff.wait()
 
-    def _check_broken(self) -> None:
-        """After a cancellation: go on if a closed channel cancelled the stream alone; raise if this task was."""
+    def _check_only_stream_broke(self) -> None:
+        """After a cancellation: return if a closed channel cancelled only the stream; raise if this task was cancelled."""
         task = asyncio.current_task()
         self.job.check()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError
 
-    async def fetch(self) -> UnitState:
+    async def fetch_head(self) -> UnitState:
         """Fetch the head of the round from the edge server."""
 
         async def work() -> UnitState:
             like, began_s = self.setup.kit.empty(0, self.job.order.cut), time.perf_counter()
-            head = await fetch_head((await self.channels()).edge, self.job.order.attempt, like)
+            head = await _fetch_head((await self.channels()).edge, self.job.order.attempt, like)
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 
-        return await self._again(work, refusal_ends=False)
+        return await self._reconnect_until_done(work, refusal_ends=False)
 
-    async def upload(self) -> None:
+    async def upload_head(self) -> None:
         """Send the trained head to the edge server."""
         head = self.job.head
         assert head is not None
@@ -151,9 +155,9 @@ class RoundWork:
             await call.done_writing()
             expect_message(await read_message(call), Uploaded)
 
-        await self._again(work, refusal_ends=False)
+        await self._reconnect_until_done(work, refusal_ends=False)
 
-    async def enter(self) -> int:
+    async def enter_round(self) -> int:
         """Open the stream of batches; returns the step that the main server expects."""
 
         async def work() -> int:
@@ -162,16 +166,16 @@ class RoundWork:
             entered, _ = expect_message(await read_message(call), Entered)
             return entered.step
 
-        return await self._again(work, refusal_ends=True)
+        return await self._reconnect_until_done(work, refusal_ends=True)
 
     async def exchange(self, step: int, message: bytes) -> bytes:
-        """Send a message of this step and hear its answer, over as many streams as it takes."""
+        """Send the message of a step and return its answer. After a lost link, both happen again on a new stream."""
         backoff = Backoff()
         while True:
             self.job.check()
             try:
                 if self.job.call is None:
-                    expected = await self.enter()
+                    expected = await self.enter_round()
                     if expected not in (step, step + 1):
                         raise Abandoned(f"the main server is at step {expected}, this client at {step}")
                 await self.job.call.write(message)
@@ -183,14 +187,14 @@ class RoundWork:
                     raise Abandoned(error.details()) from None
             except asyncio.CancelledError:
                 self.job.call = None
-                self._check_broken()
+                self._check_only_stream_broke()
             await backoff.wait()
 
     def train(self, head: UnitState) -> None:
         """Train on all batches, on the client's compute thread; the trained head is kept in the job."""
         setup, job = self.setup, self.job
         lr = learning_rate(setup.kit.config.train, job.order.round)
-        client, began_s = Client(setup.data, self.part, setup.kit.num_units), time.perf_counter()
+        client, began_s = Client(setup.data, self.working_copy, setup.kit.num_units), time.perf_counter()
         setup.feed.on_batch = lambda client, num_samples: job.check()
         client.receive(head, lr)
         trained, losses = client.train(_Steps(self), job.order.round, Link())
@@ -235,20 +239,20 @@ class _Steps:
         return loss, gradient
 
 
-Compute = Callable[..., Awaitable[Any]]  # does work on the compute thread
+RunOnThread = Callable[..., Awaitable[Any]]  # does work on the compute thread
 
 
-async def evaluate_head(setup: ClientSetup, order: Evaluate, channels: Channels, compute: Compute) -> int:
+async def evaluate_head(setup: ClientSetup, order: Evaluate, channels: Channels, compute: RunOnThread) -> int:
     """Send all test samples through the averaged model; returns how many there are."""
     call = channels.main.stream("Evaluate")
     try:
         await call.write(pack_message(Enter(order.attempt)))
-        head = await fetch_head(channels.edge, order.attempt, setup.kit.empty(0, order.cut))
-        await compute(_load, setup, head)
+        head = await _fetch_head(channels.edge, order.attempt, setup.kit.empty(0, order.cut))
+        await compute(_load_head, setup, head)
         test, size = setup.test, setup.kit.config.train.batch_size
         steps = 0 if test is None else num_batches(test, size)
         for step in range(steps):
-            await call.write(await compute(_message, setup, test, order.cut, step))
+            await call.write(await compute(_test_batch, setup, test, order.cut, step))
         await call.write(pack_message(Evaluated(steps)))
         expect_message(await read_message(call), Ended)
     finally:
@@ -256,13 +260,13 @@ async def evaluate_head(setup: ClientSetup, order: Evaluate, channels: Channels,
     return 0 if test is None else len(test)
 
 
-def _load(setup: ClientSetup, head: UnitState) -> None:
+def _load_head(setup: ClientSetup, head: UnitState) -> None:
     load_state(head, setup.kit.model)
     setup.kit.model.eval()
 
 
 @torch.no_grad()
-def _message(setup: ClientSetup, test: Images, cut: int, step: int) -> bytes:
+def _test_batch(setup: ClientSetup, test: Images, cut: int, step: int) -> bytes:
     """One batch of test samples, as it goes to the main server."""
     kit, size = setup.kit, setup.kit.config.train.batch_size
     if cut == kit.num_units:

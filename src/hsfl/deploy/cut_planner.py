@@ -1,7 +1,7 @@
-"""Cuts from what clients measured: first of themselves when they join, then by the rounds that they made.
+"""Chooses the cuts of each round from measured speeds: those that clients measure when they join, then those of their rounds.
 
-New cuts are taken only where the modelled round becomes shorter by more than a tenth, so that noise moves nobody; but a
-device whose memory does not hold its cut gets another at once.
+New cuts are taken only if they make the modelled round shorter by more than a tenth, so that noise in the measurements moves
+no cut. A device whose memory does not hold its cut gets another cut at once.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class RoundPlan:
         return max(float(planned[seat]), 1e-9) if planned is not None else 1.0
 
 
-class Planner:
+class CutPlanner:
     """Plans each round of a deployment."""
 
     def __init__(self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log) -> None:
@@ -83,27 +83,27 @@ class Planner:
         for name, phase, load in moved:
             if sent[load] > 0 and phases[phase] > 0:
                 rates[name] = 8 * sent[load] / phases[phase]
-        kept = {
+        bounded = {
             name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in rates.items()
         }  # seconds may be anything a client claims
-        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in kept.items()}
+        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in bounded.items()}
         self.measured[seat] = replace(before, **blended)
 
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
         """The cuts of a round. chosen: seats of the clients that take part. names: of all seats."""
         world, samples = self._world(names), self._samples()
-        best = self._timed(world, samples, self._choose(world, samples), round, chosen)
+        best = self._plan_with(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
-            before = self._timed(world, samples, self._fitting(best.cuts, world), round, chosen)
+            before = self._plan_with(world, samples, self._cuts_that_fit(best.cuts, world), round, chosen)
             if best.timeline.round_s < GAIN * before.timeline.round_s:
                 best = self._fewest_changes(world, samples, best, before, round, chosen)
-                self._say(best, before, chosen, names)
+                self._log_new_cuts(best, before, chosen, names)
             else:
                 best = before
         self.cuts = best.cuts
         return best
 
-    def _fitting(self, best: tuple[int, ...], world: World) -> tuple[int, ...]:
+    def _cuts_that_fit(self, best: tuple[int, ...], world: World) -> tuple[int, ...]:
         """The cuts of before, if every device can hold its cut. A device that cannot has taken a seat that was planned
         for another device, or has less memory than before. It gets its cut in `best`, whatever the round gains."""
         assert self.cuts is not None
@@ -126,7 +126,7 @@ class Planner:
         for seat in range(len(best.cuts)):
             if best.cuts[seat] != before.cuts[seat]:
                 cuts = (*best.cuts[:seat], before.cuts[seat], *best.cuts[seat + 1 :])
-                other = self._timed(world, samples, cuts, round, chosen)
+                other = self._plan_with(world, samples, cuts, round, chosen)
                 best = other if other.timeline.round_s <= best.timeline.round_s * (1 + WORTH) else best
         return best
 
@@ -137,7 +137,7 @@ class Planner:
             cuts = (choose_one_cut(task, cuts),) * len(cuts)
         return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
 
-    def _timed(
+    def _plan_with(
         self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]
     ) -> RoundPlan:
         timeline, allocation_note = RoundClock(self.config, world, cuts, samples).round(round, chosen)
@@ -146,7 +146,7 @@ class Planner:
     def _world(self, names: list[str]) -> World:
         """The fleet of all K seats. A seat that nobody has taken yet gets the median of the taken seats."""
         count = self.config.fleet.num_clients
-        table = {name: self._column(name) for name in ("flops_per_s", *RATES)}
+        table = {name: self._rates_of_seats(name) for name in ("flops_per_s", *RATES)}
         memory = [self.measured[k].memory_bits if k in self.measured else None for k in range(count)]
         deepest = [self.deepest(bits) for bits in memory]
         fleet = Fleet(
@@ -180,7 +180,7 @@ class Planner:
                 f"{name}'s memory holds cuts up to {deepest}, and the run gives it {max(given)}; ask the operator for a smaller cut"
             )
 
-    def _column(self, name: str) -> np.ndarray:
+    def _rates_of_seats(self, name: str) -> np.ndarray:
         known = {seat: float(getattr(speeds, name)) for seat, speeds in self.measured.items()}
         usual = float(np.median(list(known.values()))) if known else 1e9
         return np.array([known.get(seat, usual) for seat in range(self.config.fleet.num_clients)])
@@ -189,7 +189,7 @@ class Planner:
         usual = int(np.median(list(self.samples.values()))) if self.samples else 1
         return np.array([self.samples.get(seat, usual) for seat in range(self.config.fleet.num_clients)], float)
 
-    def _say(self, plan: RoundPlan, before: RoundPlan, chosen: tuple[int, ...], names: list[str]) -> None:
+    def _log_new_cuts(self, plan: RoundPlan, before: RoundPlan, chosen: tuple[int, ...], names: list[str]) -> None:
         for seat in chosen:
             old, new = before.cuts[seat], plan.cuts[seat]
             if old != new:

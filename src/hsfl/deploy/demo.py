@@ -34,19 +34,19 @@ END_S = 5.0  # for a process to end when it is told to
 
 def free_port() -> int:
     """A port of this machine that nobody listens at."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        return int(probe_socket.getsockname()[1])
 
 
 def toml_lines(tree: dict[str, Any]) -> str:
     """Plain data as TOML, a line for each key, tables written inline."""
-    return "".join(f"{name} = {_value(value)}\n" for name, value in tree.items())
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in tree.items())
 
 
-def _value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_value(part)}" for name, part in value.items()) + "}"
+        return "{" + ", ".join(f"{name} = {_toml_value(item)}" for name, item in value.items()) + "}"
     return json.dumps(value)
 
 
@@ -56,13 +56,13 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass
 class Demo:
-    """A deployment in a folder. rounds: the number of rounds. insecure: plaintext instead of TLS. least: fewer clients
-    make no round. tau_s: the time limit of a round."""
+    """A deployment in a folder. rounds: the number of rounds. insecure: plaintext instead of TLS. min_clients: fewer
+    clients make no round. tau_s: the time limit of a round."""
 
     folder: Path
     rounds: int = int(RUN["train"]["rounds"])
     insecure: bool = False
-    least: int = len(CLIENTS)
+    min_clients: int = len(CLIENTS)
     tau_s: float = 120.0
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Demo:
                 "edge": edge,
                 "out": "run",
                 "clients": CLIENTS,
-                "min_clients": self.least,
+                "min_clients": self.min_clients,
                 "threads": 1,
             },
             "edge": {"listen": edge, "out": "edge", "threads": 1},
@@ -111,11 +111,11 @@ class Demo:
 
     def start_one(self, name: str) -> None:
         """Start one process; its lines are added to the log of an earlier process of this name."""
-        words = ["serve", name] if name in ("main", "edge") else ["client"]
-        words += [str(self.folder / f"{name}.toml")] + (["--insecure"] if self.insecure else [])
+        arguments = ["serve", name] if name in ("main", "edge") else ["client"]
+        arguments += [str(self.folder / f"{name}.toml")] + (["--insecure"] if self.insecure else [])
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "hsfl", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [sys.executable, "-m", "hsfl", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 

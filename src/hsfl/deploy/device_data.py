@@ -1,4 +1,4 @@
-"""What a client brings: its own samples, the model built as the main server says, and what it measured of itself."""
+"""What a client prepares when it joins: its samples, the model that the main server describes, and its measured speed."""
 
 from dataclasses import dataclass, replace
 
@@ -9,8 +9,8 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.registry import Dataset
-from hsfl.deploy.model_kit import Kit, make_kit
-from hsfl.deploy.settings import ClientSettings, own_data, received_config
+from hsfl.deploy.model_kit import ModelKit, make_kit
+from hsfl.deploy.settings import ClientSettings, client_data_settings, received_config
 from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.errors import InputError
 from hsfl.runs.client_data import divide_samples, read_data
@@ -23,7 +23,7 @@ from hsfl.training.speed import Speed, training_speed
 class ClientSetup:
     """The client's side of a run."""
 
-    kit: Kit
+    kit: ModelKit
     feed: Feed
     seat: int
     class_counts: tuple[int, ...]
@@ -44,7 +44,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
     plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
-    config = received_config(welcome.settings, own_data(settings), simulated)
+    config = received_config(welcome.settings, client_data_settings(settings), simulated)
     dataset = read_data(config)
     images = make_images(config, dataset, "train")
     augment.check(config.data.augment, images.shape)

@@ -16,7 +16,7 @@ OTHER_NAME = (62, 63, 64)  # likewise: the certificate is for another name
 def diagnose(address: str, server: str, folder: Path | None, timeout_s: float = 5.0) -> str | None:
     """What is wrong between this device and a server, in words that name no address, for a log; None if all is well.
 
-    server: main or edge. folder: the device's bundle, which `check_own` found whole; None for plaintext. A server whose
+    server: main or edge. folder: the device's bundle, which `check_bundle` found whole; None for plaintext. A server whose
     certificate cannot be trusted is an InputError: to try again would find the same. Connecting, the handshake and the
     server's greeting may block for `timeout_s` each, so call this in a thread."""
     there = f"the address of the {server} server ({server} in this client's file)"

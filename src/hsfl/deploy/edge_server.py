@@ -1,12 +1,11 @@
-"""The edge server: hands every client its head, takes the trained heads back, and swaps sums with the main server.
+"""The edge server: sends every client its head, takes and checks the trained heads, and swaps sums with the main server.
 
-The main server leads: it says which model is trained, opens a round, asks whose heads are complete, and closes the
-round with the list of agreed clients. The disk holds the last two rounds of each run. All else may be lost with this
-process, and is asked for again.
+The main server leads. It says which model is trained (`begin_run`), opens a round (`start_round`), asks whose heads are
+complete (`await_heads`), and closes the round with one list of kept clients (`swap_sums`): only then does either server sum
+its side of these clients. An uploaded head is checked in `_check_head` before it counts. The disk holds the last two rounds
+of each run. Everything else may be lost with this process: the main server opens the round again, and clients upload again.
 
-A round at the edge server: who takes part, and whose heads are complete.
-
-The end of a round at a server: the sides of the agreed clients are summed, and only then.
+The main server sums with the same function, `sum_kept_clients`.
 """
 
 import asyncio
@@ -18,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.model_kit import Kit, make_kit
+from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import received_config
 from hsfl.deploy.trust.identity import caller
-from hsfl.deploy.unit_store import Store
+from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.link_probe import probe
+from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
     both_results,
@@ -40,7 +39,7 @@ from hsfl.deploy.wire.model_chunks import (
     unpack_state,
 )
 from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
-from hsfl.deploy.wire.transport import Served, must_hear
+from hsfl.deploy.wire.transport import ServedMethod, read_request
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
@@ -50,41 +49,43 @@ from hsfl.training.roles import Finished, Server
 
 @dataclass
 class EdgeRound:
-    """An open round: who takes part, and whose heads are complete."""
+    """An open round at the edge server: who takes part, whose heads are complete, and whose were refused."""
 
     round: int
     attempt: str
     state: UnitState  # units [0, max cut)
     seats: dict[str, Seat]  # by name
-    most: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
+    largest_values: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
     finished: dict[int, Finished] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
-    refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason, and words
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason in one word, and a sentence
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
-def joined(before: UnitState, more: UnitState) -> UnitState:
+def _join_units(before: UnitState, more: UnitState) -> UnitState:
     """The units of both states; `more` begins where `before` ends."""
     return join(before, more)[0 : more.stop].clone()
 
 
-def checked_head(content: bytes, like: UnitState, most: tuple[float, ...]) -> UnitState:
-    """The head in a safetensors file. A number that is not finite, or larger than its unit's `most`, is a WireError."""
+def _check_head(content: bytes, like: UnitState, largest_values: tuple[float, ...]) -> UnitState:
+    """The head in a safetensors file. It must have exactly the units of `like`, and every number must be finite and at
+    most its unit's largest value; anything else is a WireError."""
     head = unpack_state(content, like)
     try:
-        check_growth(head, most)
+        check_growth(head, largest_values)
     except Diverged as error:
         raise WireError("diverged", str(error)) from None
     return head
 
 
-def agreed(state: UnitState, sides: Mapping[int, Finished], kept: Sequence[int]) -> Server:
-    """A server that has summed the sides of these clients. state: the units that the round began with.
+def sum_kept_clients(state: UnitState, sides: Mapping[int, Finished], kept: Sequence[int]) -> Server:
+    """A server that has summed the trained units of the kept clients. state: the units that the round began with. sides:
+    each client's trained units on this server, with its weight.
 
-    The grid of the sums follows from the samples of the agreed clients, as in a simulation that keeps the same clients."""
+    The grid of the sums follows from the samples of the kept clients, as in a simulation that keeps the same clients."""
     num_samples = sum(sides[seat].weight for seat in kept)
     server = Server(state, PartialSum.zero(state, num_samples))
     for seat in kept:
@@ -93,80 +94,80 @@ def agreed(state: UnitState, sides: Mapping[int, Finished], kept: Sequence[int])
     return server
 
 
-class Edge:
+class EdgeProcess:
     """The edge server's handlers."""
 
-    def __init__(self, folder: Path, compute: Compute, log: Log, metrics: Metrics) -> None:
+    def __init__(self, folder: Path, compute: ComputeQueue, log: Log, metrics: Metrics) -> None:
         self.folder, self.compute, self.log, self.metrics = folder, compute, log, metrics
         self.instance = secrets.token_hex(8)
-        self.begun: Begin | None = None
-        self.kit: Kit | None = None
-        self.store: Store | None = None  # the run's rounds on the disk
-        self.held: dict[int, UnitState] = {}  # the run's states in memory, by round
+        self.begin_message: Begin | None = None
+        self.kit: ModelKit | None = None
+        self.store: UnitStore | None = None  # the run's rounds on the disk
+        self.states: dict[int, UnitState] = {}  # the run's states in memory, by round
         self.open_round: EdgeRound | None = None
 
-    def methods(self) -> dict[str, Served]:
+    def methods(self) -> dict[str, ServedMethod]:
         main_only, clients_only = ("main",), ("client",)
         return {
-            "Begin": Served("unary_unary", main_only, self.begin),
-            "TakeUnits": Served("stream_stream", main_only, self.take_units),
-            "GiveUnits": Served("stream_stream", main_only, self.give_units),
-            "Open": Served("unary_unary", main_only, self.open),
-            "Await": Served("unary_unary", main_only, self.wait),
-            "Swap": Served("stream_stream", main_only, self.swap),
-            "Fetch": Served("stream_stream", clients_only, self.fetch),
-            "Upload": Served("stream_stream", clients_only, self.upload),
-            "Probe": Served("unary_unary", clients_only, probe),
+            "Begin": ServedMethod("unary_unary", main_only, self.begin_run),
+            "TakeUnits": ServedMethod("stream_stream", main_only, self.take_units),
+            "GiveUnits": ServedMethod("stream_stream", main_only, self.give_units),
+            "Open": ServedMethod("unary_unary", main_only, self.start_round),
+            "Await": ServedMethod("unary_unary", main_only, self.await_heads),
+            "Swap": ServedMethod("stream_stream", main_only, self.swap_sums),
+            "Fetch": ServedMethod("stream_stream", clients_only, self.send_head),
+            "Upload": ServedMethod("stream_stream", clients_only, self.take_head),
+            "Probe": ServedMethod("unary_unary", clients_only, answer_probe),
         }
 
-    async def begin(self, request: bytes, context: Any) -> bytes:
-        """Hear what is trained, and answer which rounds and units this server holds."""
+    async def begin_run(self, request: bytes, context: Any) -> bytes:
+        """Learn which model is trained, and answer which rounds and units this server holds."""
         message, _ = expect_message(request, Begin)
-        if message != self.begun or self.kit is None:
+        if message != self.begin_message or self.kit is None:
             config = received_config(message.settings)
             kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
-            store = Store(self.folder / message.run)
-            self.held = await self.compute.run(lambda: _states(store, kit))
-            self.begun, self.kit, self.store, self.open_round = message, kit, store, None
-            self.log.event("the main server is here", rounds=sorted(self.held))
-        rounds = sorted(self.held)
-        stops = [self.held[round].stop for round in rounds]
+            store = UnitStore(self.folder / message.run)
+            self.states = await self.compute.run(lambda: _read_rounds(store, kit))
+            self.begin_message, self.kit, self.store, self.open_round = message, kit, store, None
+            self.log.event("the main server is here", rounds=sorted(self.states))
+        rounds = sorted(self.states)
+        stops = [self.states[round].stop for round in rounds]
         return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops))
 
-    def _begun(self) -> Kit:
+    def _begun_kit(self) -> ModelKit:
         if self.kit is None:
             raise WireError("order", "the edge server was restarted and waits for the main server's Begin")
         return self.kit
 
     async def take_units(self, messages: Any, context: Any) -> None:
         """Take units that the main server has and this server lacks."""
-        kit = self._begun()
-        message, _ = expect_message(await must_hear(context), TakeUnits)
-        before = self.held.get(message.round)
+        kit = self._begun_kit()
+        message, _ = expect_message(await read_request(context), TakeUnits)
+        before = self.states.get(message.round)
         if (
             message.start != (before.stop if before is not None else 0)
             or not message.start <= message.stop <= kit.num_units
         ):
             raise WireError("order", f"units from {message.start} do not follow on what the edge server holds")
         like = kit.empty(message.start, message.stop)
-        more = unpack_state(await collect(lambda: must_hear(context), most_state_bytes(like)), like)
-        whole = more if before is None else joined(before, more)
-        await self._keep(message.round, whole)
+        more = unpack_state(await collect(lambda: read_request(context), most_state_bytes(like)), like)
+        whole = more if before is None else _join_units(before, more)
+        await self._save_state(message.round, whole)
         await context.write(pack_message(Done()))
 
     async def give_units(self, messages: Any, context: Any) -> None:
         """Send units that the main server lacks, for a new plan or for a snapshot."""
-        message, _ = expect_message(await must_hear(context), GiveUnits)
-        state = self.held.get(message.round)
+        message, _ = expect_message(await read_request(context), GiveUnits)
+        state = self.states.get(message.round)
         if state is None or not 0 <= message.start <= message.stop <= state.stop:
             raise WireError("order", f"the edge server does not hold units to {message.stop} of round {message.round}")
         await send(context, state_bytes(state[message.start : message.stop]))
 
-    async def open(self, request: bytes, context: Any) -> bytes:
+    async def start_round(self, request: bytes, context: Any) -> bytes:
         """Begin a round, or hand out heads for an evaluation."""
-        self._begun()
+        self._begun_kit()
         message, _ = expect_message(request, Open)
-        state, deepest = self.held.get(message.round), max((seat.cut for seat in message.seats), default=0)
+        state, deepest = self.states.get(message.round), max((seat.cut for seat in message.seats), default=0)
         if state is None or state.stop < deepest:
             raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
         heads = state[0:deepest]
@@ -178,16 +179,16 @@ class Edge:
         self.log.event(event, round=shown_round, clients=len(message.seats), units=deepest)
         return pack_message(Done())
 
-    def _round_of(self, attempt: str) -> EdgeRound:
+    def _round_of_attempt(self, attempt: str) -> EdgeRound:
         """The open round. Any other attempt than its own is refused."""
         if self.open_round is None or self.open_round.attempt != attempt:
             raise WireError("order", "that attempt at the round is not open at the edge server")
         return self.open_round
 
-    async def wait(self, request: bytes, context: Any) -> bytes:
+    async def await_heads(self, request: bytes, context: Any) -> bytes:
         """Tell whose heads are complete and whose were refused, as soon as there is news or the asked time is over."""
         message, _ = expect_message(request, Await)
-        open_round = self._round_of(message.attempt)
+        open_round = self._round_of_attempt(message.attempt)
         async with open_round.news:
             try:
                 more = lambda: len(open_round.finished) + len(open_round.refused) > message.known  # noqa: E731
@@ -201,36 +202,36 @@ class Edge:
             Have(self.instance, seats, times, bad, reasons, sentences, open_round.up_bytes, open_round.down_bytes)
         )
 
-    def _seat(self, attempt: str) -> tuple[EdgeRound, Seat]:
+    def _find_seat(self, attempt: str) -> tuple[EdgeRound, Seat]:
         """The round and the seat of the client that calls."""
-        open_round, name = self._round_of(attempt), caller().name
+        open_round, name = self._round_of_attempt(attempt), caller().name
         seat = open_round.seats.get(name)
         if seat is None:
             raise WireError("order", f"{name} has no part in this round")
         return open_round, seat
 
-    async def fetch(self, messages: Any, context: Any) -> None:
+    async def send_head(self, messages: Any, context: Any) -> None:
         """Send a client its head."""
-        message, _ = expect_message(await must_hear(context), Fetch)
-        open_round, seat = self._seat(message.attempt)
+        message, _ = expect_message(await read_request(context), Fetch)
+        open_round, seat = self._find_seat(message.attempt)
         head = open_round.state[0 : seat.cut]
         await send(context, state_bytes(head))
         open_round.down_bytes += head.num_bytes
         self.metrics.carried("client_edge", "down", head.num_bytes)
 
-    async def upload(self, messages: Any, context: Any) -> None:
-        """Take a client's trained head. A head that is refused ends the client's part in the round."""
-        message, _ = expect_message(await must_hear(context), Upload)
-        open_round, seat = self._seat(message.attempt)
+    async def take_head(self, messages: Any, context: Any) -> None:
+        """Take a client's trained head and check it. A client whose head is refused is out of the round."""
+        message, _ = expect_message(await read_request(context), Upload)
+        open_round, seat = self._find_seat(message.attempt)
         if seat.seat in open_round.refused:
             raise WireError("stale", f"a head of {seat.name} was refused in this round")
         like, began_s = open_round.state[0 : seat.cut], time.perf_counter()
         try:
-            content = await collect(lambda: must_hear(context), most_state_bytes(like))
+            content = await collect(lambda: read_request(context), most_state_bytes(like))
             took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: checked_head(content, like, open_round.most))
+            head = await self.compute.run(lambda: _check_head(content, like, open_round.largest_values))
         except WireError as error:
-            await self._refuse(open_round, seat, error)
+            await self._refuse_head(open_round, seat, error)
             raise
         if open_round is not self.open_round:
             raise WireError("stale", "the round was ended, or opened anew, during the upload; upload again")
@@ -244,7 +245,7 @@ class Edge:
             open_round.news.notify_all()
         await context.write(pack_message(Uploaded()))
 
-    async def _refuse(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
+    async def _refuse_head(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
         if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
             return  # the stream broke and the client may upload again, or its part in the round is settled already
         self.log.event(
@@ -253,36 +254,36 @@ class Edge:
             client=seat.name,
             round=open_round.round + 1,
             reason=error.reason,
-            why=error.words,
+            why=error.sentence,
         )
         self.metrics.dropped(error.reason)
         async with open_round.news:
-            open_round.refused[seat.seat] = (error.reason, error.words[:1000])
+            open_round.refused[seat.seat] = (error.reason, error.sentence[:1000])
             open_round.news.notify_all()
 
-    async def swap(self, messages: Any, context: Any) -> None:
+    async def swap_sums(self, messages: Any, context: Any) -> None:
         """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
-        message, _ = expect_message(await must_hear(context), Swap)
-        open_round = self._round_of(message.attempt)
+        message, _ = expect_message(await read_request(context), Swap)
+        open_round = self._round_of_attempt(message.attempt)
         if not set(message.kept) <= open_round.finished.keys() or len(set(message.kept)) < len(message.kept):
             raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
         if not 0 <= message.start <= message.stop <= open_round.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
-        server = await self._summed(open_round, message, context)
+        server = await self._swap_and_merge(open_round, message, context)
         after = await self.compute.run(server.close)
-        await self._keep(open_round.round + 1, after)
-        self.held = {
-            round: state for round, state in self.held.items() if open_round.round <= round <= open_round.round + 1
+        await self._save_state(open_round.round + 1, after)
+        self.states = {
+            round: state for round, state in self.states.items() if open_round.round <= round <= open_round.round + 1
         }
         self.log.event("round complete", round=open_round.round + 1, clients=len(message.kept))
         self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
         await context.write(pack_message(Done()))
 
-    async def _summed(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
-        """The sums of both servers. The main server's comes while this server sums and sends its own."""
+    async def _swap_and_merge(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
+        """The server with the sums of both servers. The main server's sum arrives while this server makes and sends its own."""
 
         def sum_up() -> tuple[Server, PartialSum, bytes]:
-            server = agreed(open_round.state, open_round.finished, sorted(message.kept))
+            server = sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
             edge_sum = server.send(message.start, message.stop)
             return server, edge_sum, sum_bytes(edge_sum)
 
@@ -292,21 +293,23 @@ class Edge:
             return server, edge_sum
 
         if message.start >= message.stop:
-            return await self.compute.run(lambda: agreed(open_round.state, open_round.finished, sorted(message.kept)))
+            return await self.compute.run(
+                lambda: sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
+            )
         limit = most_sum_bytes(open_round.state[message.start : message.stop])
-        content, (server, edge_sum) = await both_results(collect(lambda: must_hear(context), limit), give())
+        content, (server, edge_sum) = await both_results(collect(lambda: read_request(context), limit), give())
         await self.compute.run(lambda: server.merge(read_sum(content, edge_sum)))
         return server
 
-    async def _keep(self, round: int, state: UnitState) -> None:
+    async def _save_state(self, round: int, state: UnitState) -> None:
         """Keep a state: first on the disk, then in memory."""
-        kit, store = self._begun(), self.store
+        kit, store = self._begun_kit(), self.store
         assert store is not None
         await self.compute.run(lambda: store.save(round, state, {"fingerprint": kit.fingerprint}))
-        self.held[round] = state
+        self.states[round] = state
 
 
-def _states(store: Store, kit: Kit) -> dict[int, UnitState]:
+def _read_rounds(store: UnitStore, kit: ModelKit) -> dict[int, UnitState]:
     """The rounds of a run that are on the disk."""
     states = {}
     for round in store.rounds():

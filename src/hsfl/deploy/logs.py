@@ -38,13 +38,13 @@ def scrubbed(text: str, hosts: bool = True) -> str:
     text = URL.sub("(address)", text)
     text = PATH.sub("(path)", text)
     text = HOST.sub("(address)", ADDRESS.sub("(address)", text))
-    for name in _own_names() if hosts else ():
+    for name in _host_names() if hosts else ():
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "(host)", text)
     text = " ".join(text.split())
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
-def _own_names() -> set[str]:
+def _host_names() -> set[str]:
     """The names of this machine, which logs hide; `localhost`, `main` and `edge` tell nothing of it and are shown."""
     full = socket.gethostname()
     return {
@@ -65,13 +65,13 @@ def _plain(value: Any, hosts: bool = True) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {scrubbed(str(name)): _plain(part, hosts) for name, part in value.items()}
+        return {scrubbed(str(name)): _plain(item, hosts) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(part, hosts) for part in value]
+        return [_plain(item, hosts) for item in value]
     return scrubbed(str(value), hosts)
 
 
-def _where(error: BaseException) -> list[str]:
+def _call_places(error: BaseException) -> list[str]:
     """Where an exception came from: file (without its folder), function and line of the last eight calls."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return [f"{Path(frame.filename).stem}.{frame.name}:{frame.lineno}" for frame in frames]
@@ -84,7 +84,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields |= {name: _plain(value, hosts=name not in NAMES) for name, value in getattr(record, "fields", {}).items()}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        fields |= {"error": f"{type(error).__name__}: {scrubbed(str(error))}", "where": _where(error)}
+        fields |= {"error": f"{type(error).__name__}: {scrubbed(str(error))}", "where": _call_places(error)}
     return fields
 
 
@@ -96,7 +96,7 @@ class JsonLines(logging.Formatter):
         return json.dumps({"time": moment} | _fields(record), allow_nan=False)
 
 
-class Words(logging.Formatter):
+class TextLines(logging.Formatter):
     """One line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -104,17 +104,17 @@ class Words(logging.Formatter):
         level, who, event = (fields.pop(name) for name in ("level", "server", "event"))
         more = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
         mark = "" if level == "info" else f"{level}: "
-        line = f"{datetime.fromtimestamp(record.created):%Y-%m-%d %H:%M:%S} {who}: {mark}{event}"
-        return _printable(f"{line}  {more}" if more else line)
+        text = f"{datetime.fromtimestamp(record.created):%Y-%m-%d %H:%M:%S} {who}: {mark}{event}"
+        return _printable(f"{text}  {more}" if more else text)
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)
 
 
-def _printable(line: str) -> str:
+def _printable(text: str) -> str:
     """The line with a sign in the place of every control character: an escape sequence could rewrite the terminal."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in line)
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 class Log:
@@ -142,6 +142,6 @@ def open_log(name: str, as_json: bool, stream: IO[str] | None = None, level: str
     logger.setLevel(level.upper())
     logger.propagate = False
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else Words())
+    handler.setFormatter(JsonLines() if as_json else TextLines())
     logger.handlers[:] = [handler]
     return Log(logger)

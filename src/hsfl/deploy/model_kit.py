@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Kit:
+class ModelKit:
     """The model with its first weights, and what follows from it."""
 
     config: RunConfig
@@ -60,7 +60,7 @@ class Kit:
         largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
         return (self.config.train.batch_size + 1) * largest + (1 << 16)
 
-    def part(self, start: int, stop: int) -> Part:
+    def make_part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""
         return Part(self.model, self.layout, start, stop, self.config.train)
 
@@ -76,7 +76,7 @@ class Kit:
             )
 
 
-def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
+def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> ModelKit:
     """The kit of a run, on the CPU. input_shape: of one sample. Settings for simulations alone are an error."""
     if config.device != "cpu":
         raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
@@ -87,4 +87,4 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> Kit:
         raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
     model = make_model(config, input_shape, num_classes).eval()
     check_fits(model, example(input_shape, model.input_dtype), num_classes)
-    return Kit(config, model, Layout.of(model), input_shape, num_classes)
+    return ModelKit(config, model, Layout.of(model), input_shape, num_classes)

@@ -12,21 +12,21 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.diagnosis import diagnose
-from hsfl.deploy.edge_server import Edge
+from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.main.edge_link import EdgeLink
-from hsfl.deploy.main.handlers import Desk
-from hsfl.deploy.main.main_server import Main
+from hsfl.deploy.main.handlers import SharedState
+from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Roster
-from hsfl.deploy.main.server_checkpoint import Keeping
+from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.metrics import serve as serve_metrics
-from hsfl.deploy.model_kit import Kit, make_kit
+from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
-from hsfl.deploy.trust.bundle import check_own
+from hsfl.deploy.trust.bundle import check_bundle
 from hsfl.deploy.trust.identity import check_name, role_of
 from hsfl.deploy.wire.transport import listen
 from hsfl.errors import InputError
@@ -50,7 +50,7 @@ def certs_folder(certs: str | None, insecure: bool, name: str) -> Path | None:
         raise InputError(
             "certs is not given; name the folder that hsfl certs add wrote, or try on this machine with --insecure"
         )
-    identity = check_own(Path(certs), role_of(name)).identity
+    identity = check_bundle(Path(certs), role_of(name)).identity
     if identity.name != name:
         raise InputError(
             f"{certs} is the bundle of {identity.name}, and this is {name}; copy the folder that hsfl certs add {name} wrote"
@@ -68,38 +68,38 @@ def _on_signals(stop: Callable[[], object]) -> None:
 async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
     """Run the main server until all rounds are done or it is told to end."""
     certs, config = certs_folder(settings.certs, insecure, "main"), run_config(settings)
-    folder, compute, metrics = RunFolder(settings.out), Compute(settings.threads), Metrics()
+    folder, compute, metrics = RunFolder(settings.out), ComputeQueue(settings.threads), Metrics()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with folder.locked():
-        kit, dataset = await compute.run(lambda: _kit(settings, config))
+        kit, dataset = await compute.run(lambda: _model_and_data(settings, config))
         _begin_folder(folder, config, settings.threads)
-        planner = await compute.run(lambda: _planner(kit, log))
+        planner = await compute.run(lambda: _measured_planner(kit, log))
         test = make_images(config, dataset, "test") if dataset is not None else None
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
         edge = EdgeLink(settings.edge, certs, roster.run)
-        desk = Desk(settings, kit, planner, roster, edge, compute, log, metrics)
-        keeping = Keeping(desk, folder, test, classes)
-        keeping.restore()
-        main = Main(desk, keeping)
-        listening = await listen(
+        shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics)
+        checkpoint = MainCheckpoint(shared, folder, test, classes)
+        checkpoint.restore()
+        main = MainProcess(shared, checkpoint)
+        server = await listen(
             settings.listen, "hsfl.Main", main.methods(), certs, log, metrics, kit.batch_bytes, main.drop_revoked
         )
-        end_metrics = _metrics(settings.metrics, metrics)
+        end_metrics = _serve_metrics(settings.metrics, metrics)
         _on_signals(main.stopping.set)
-        log.event("listens", port=listening.port)
+        log.event("listens", port=server.port)
         try:
             return await main.run()
         finally:
             roster.close()
-            await listening.stop()
-            await edge.lose()
+            await server.stop()
+            await edge.close()
             end_metrics()
             compute.close()
 
 
-def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None]:
+def _model_and_data(settings: MainSettings, config: RunConfig) -> tuple[ModelKit, Dataset | None]:
     """The model, and the operator's own data where they judge the model (else None)."""
     dataset = read_data(config) if settings.evaluate == "here" else None
     if dataset is not None:
@@ -113,12 +113,12 @@ def _kit(settings: MainSettings, config: RunConfig) -> tuple[Kit, Dataset | None
     return kit, dataset
 
 
-def _planner(kit: Kit, log: Log) -> Planner:
+def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
     """A planner that knows what each cut costs and how fast this machine is."""
     train, shape = kit.config.train, kit.input_shape
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
-    return Planner(kit.config, cost, speed.flops_per_s, log)
+    return CutPlanner(kit.config, cost, speed.flops_per_s, log)
 
 
 def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None) -> None:
@@ -133,7 +133,7 @@ def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None)
         folder.keep_rounds(0)
 
 
-def _metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
+def _serve_metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
     return (lambda: None) if address is None else serve_metrics(metrics, address)[1]
 
 
@@ -144,16 +144,16 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder / LOCK):
-        compute, stopping = Compute(settings.threads), asyncio.Event()
-        edge = Edge(folder, compute, log, metrics)
-        listening = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
-        end_metrics = _metrics(settings.metrics, metrics)
+        compute, stopping = ComputeQueue(settings.threads), asyncio.Event()
+        edge = EdgeProcess(folder, compute, log, metrics)
+        server = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
+        end_metrics = _serve_metrics(settings.metrics, metrics)
         _on_signals(stopping.set)
-        log.event("listens", port=listening.port)
+        log.event("listens", port=server.port)
         try:
             await stopping.wait()
         finally:
-            await listening.stop()
+            await server.stop()
             end_metrics()
             compute.close()
 
@@ -165,9 +165,9 @@ async def run_client(settings: ClientSettings, insecure: bool, log: Log) -> str:
     for server, address in (("main", settings.main), ("edge", settings.edge)):
         if problem := await asyncio.to_thread(diagnose, address, server, certs):
             log.event(problem, "warning")
-            device.hint = device.hint or problem
+            device.reachability_problem = device.reachability_problem or problem
     _on_signals(stopping.set)
-    running, stop_request = asyncio.create_task(device.run()), asyncio.create_task(stopping.wait())
+    running, stop_request = asyncio.create_task(device.run_and_reconnect()), asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait((running, stop_request), return_when=asyncio.FIRST_COMPLETED)
         if running.done():

@@ -1,14 +1,14 @@
-"""The run folder of a deployment: as in simulation, with measured seconds beside the modelled ones."""
+"""Writes the run folder of a deployment: the same files as a simulation, with measured seconds beside the modelled ones."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import cast
 
-from hsfl.deploy.cut_planner import Planner, RoundPlan
+from hsfl.deploy.cut_planner import CutPlanner, RoundPlan
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.files import write_json
 from hsfl.formats import all_rounded
 from hsfl.models.state import UnitState
@@ -23,9 +23,9 @@ from hsfl.training.step import learning_rate
 
 
 def measured_round_record(
-    kit: Kit,
+    kit: ModelKit,
     round: int,
-    now_s: float,
+    before_s: float,
     plan: RoundPlan,
     tails: dict[int, Tail],
     kept: Sequence[int],
@@ -34,13 +34,13 @@ def measured_round_record(
     quality: Quality | None,
     wall_s: float,
 ) -> RoundRecord:
-    """The record of a round that has ended. now_s: modelled seconds before this round. measured: seconds by seat, then
+    """The record of a round that has ended. before_s: modelled seconds before this round. measured: seconds by seat, then
     by phase. wall_s: measured seconds of the whole round."""
-    count, losses = kit.config.fleet.num_clients, round_losses([tails[seat] for seat in kept])
+    count, losses = kit.config.fleet.num_clients, _round_losses([tails[seat] for seat in kept])
     return RoundRecord(
         round=round + 1,
         framework=kit.config.framework,
-        sim_time_s=now_s + plan.timeline.round_s,
+        sim_time_s=before_s + plan.timeline.round_s,
         round_s=plan.timeline.round_s,
         wall_s=wall_s,
         num_samples=losses.num_samples,
@@ -63,7 +63,7 @@ def measured_round_record(
     )
 
 
-def round_losses(tails: Sequence[Tail]) -> Losses:
+def _round_losses(tails: Sequence[Tail]) -> Losses:
     """The losses of the round, as the clients summed them."""
     losses = Losses()
     for tail in tails:
@@ -74,7 +74,7 @@ def round_losses(tails: Sequence[Tail]) -> Losses:
 
 
 def write_clients(
-    folder: RunFolder, planner: Planner, plan: RoundPlan, roster: Roster, kit: Kit, classes: Sequence[str]
+    folder: RunFolder, planner: CutPlanner, plan: RoundPlan, roster: Roster, kit: ModelKit, classes: Sequence[str]
 ) -> None:
     """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples."""
     seats = range(kit.config.fleet.num_clients)
@@ -101,7 +101,7 @@ def save_model(folder: RunFolder, whole: UnitState, best: bool) -> None:
     save_tensors(folder.best_model_path if best else folder.last_model_path, whole.named())
 
 
-def write_end(folder: RunFolder, kit: Kit, status: str) -> Summary:
+def write_end(folder: RunFolder, kit: ModelKit, status: str) -> Summary:
     """Write the summary and the tables of a deployment that has ended."""
     summary = summarise(folder, kit.config, status)
     write_tables(folder.path, folder.rounds())

@@ -180,7 +180,7 @@ def received_config(settings: str, data: dict[str, Any] | None = None, simulated
     return parse_config(sections)
 
 
-def own_data(settings: ClientSettings) -> dict[str, Any]:
+def client_data_settings(settings: ClientSettings) -> dict[str, Any]:
     """The client's data settings; an unknown name among them is an error."""
     unknown = settings.data.keys() - DataConfig.model_fields.keys()
     if unknown:

@@ -7,8 +7,8 @@ from typing import Any
 
 from grpc import aio
 
-from hsfl.deploy.main.handlers import Desk
-from hsfl.deploy.main.server_checkpoint import Keeping
+from hsfl.deploy.main.handlers import SharedState
+from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import AskStatus, Status
@@ -16,62 +16,62 @@ from hsfl.deploy.wire.transport import Peer
 from hsfl.errors import InputError
 
 
-def status_handler(desk: Desk, keeping: Keeping) -> Callable[[bytes, Any], Any]:
+def status_handler(shared: SharedState, checkpoint: MainCheckpoint) -> Callable[[bytes, Any], Any]:
     """The handler of Status, for the operator alone: a client learns nothing of others."""
 
     async def handle(request: bytes, context: Any) -> bytes:
         expect_message(request, AskStatus)
-        return pack_message(Status(json.dumps(status_report(desk, keeping), allow_nan=False)))
+        return pack_message(Status(json.dumps(_status_report(shared, checkpoint), allow_nan=False)))
 
     return handle
 
 
-def status_report(desk: Desk, keeping: Keeping) -> dict[str, Any]:
+def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str, Any]:
     """The state of the deployment as plain data."""
-    num_units, open_round = desk.kit.num_units, desk.open_round
-    cuts = list(open_round.plan.cuts) if open_round is not None else list(desk.planner.cuts or ())
+    num_units, open_round = shared.kit.num_units, shared.open_round
+    cuts = list(open_round.plan.cuts) if open_round is not None else list(shared.planner.cuts or ())
     low, high = (
         (min(open_round.cuts), max(open_round.cuts))
         if open_round is not None
-        else (keeping.state.start, max(cuts, default=0))
+        else (checkpoint.state.start, max(cuts, default=0))
     )
-    last = keeping.folder.rounds()[-1:]
+    last = checkpoint.folder.rounds()[-1:]
     measured = (last[0].measured or {}) if last else {}
     clients = [
         {
             "name": name,
             "seat": seat,
-            "connected": seat in desk.roster.members,
+            "connected": seat in shared.roster.members,
             "cut": cuts[seat] if seat < len(cuts) else None,
-            "doing": _doing(desk, seat),
-            "samples": sum(desk.roster.known[seat].class_counts) if seat in desk.roster.known else None,
+            "doing": _activity(shared, seat),
+            "samples": sum(shared.roster.known[seat].class_counts) if seat in shared.roster.known else None,
             "measured_s": {phase: took_s[seat] for phase, took_s in measured.items()},
-            "drops": desk.drops.get(name, 0),
+            "drops": shared.drops.get(name, 0),
         }
-        for seat, name in enumerate(desk.roster.names)
+        for seat, name in enumerate(shared.roster.names)
         if name
     ]
     return {
-        "framework": desk.kit.config.framework,
-        "rounds_done": keeping.round,
-        "rounds": desk.kit.config.train.rounds,
+        "framework": shared.kit.config.framework,
+        "rounds_done": checkpoint.round,
+        "rounds": shared.kit.config.train.rounds,
         "open_round": None if open_round is None else open_round.round + 1,
-        "waits_for_clients": desk.waits_for,
+        "waits_for_clients": shared.waits_for,
         "test_accuracy": last[0].test_accuracy if last else None,
         "clients": clients,
         "main_units": [low, num_units],
         "edge_units": [0, high],
-        "holds_whole_model": _whole(low, high, num_units),
+        "holds_whole_model": _whole_model_holders(low, high, num_units),
     }
 
 
-def _doing(desk: Desk, seat: int) -> str:
-    open_round = desk.open_round
+def _activity(shared: SharedState, seat: int) -> str:
+    open_round = shared.open_round
     tail = None if open_round is None else open_round.tails.get(seat)
     if open_round is None or tail is None:
-        if desk.roster.names[seat] in desk.roster.joining:
+        if shared.roster.names[seat] in shared.roster.joining:
             return "joins"
-        return "waits" if seat in desk.roster.members else "away"
+        return "waits" if seat in shared.roster.members else "away"
     if tail.dropped is not None:
         return "dropped"
     if open_round.is_complete(seat):
@@ -79,7 +79,7 @@ def _doing(desk: Desk, seat: int) -> str:
     return "uploads" if tail.end is not None else f"step {tail.step} of {tail.steps.count}"
 
 
-def _whole(low: int, high: int, num_units: int) -> list[str]:
+def _whole_model_holders(low: int, high: int, num_units: int) -> list[str]:
     """The servers that hold all units of the averaged model."""
     return [*(["main"] if low == 0 else []), *(["edge"] if high == num_units else [])]
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch
 from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 
-FILE = re.compile(r"round-(\d{1,9})\.safetensors")
-KEPT = 2  # rounds
+FILE_NAME = re.compile(r"round-(\d{1,9})\.safetensors")
+KEPT_ROUNDS = 2  # rounds
 
 
-class Store:
+class UnitStore:
     """The states of the last rounds, in a folder. `round` is the number of rounds that a state has seen."""
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class Store:
 
     def rounds(self) -> list[int]:
         """The rounds that are here, oldest first."""
-        matches = (FILE.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
+        matches = (FILE_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
         return sorted(int(match[1]) for match in matches if match)
 
     def save(self, round: int, state: UnitState, notes: dict[str, str]) -> None:
@@ -39,10 +39,10 @@ class Store:
                 f"the checkpoint of round {round} cannot be written ({reason}); the round before stays: make room and start again"
             ) from error
         for old in self.rounds():
-            if not round - KEPT < old <= round:  # a later round is made again from here
+            if not round - KEPT_ROUNDS < old <= round:  # a later round is made again from here
                 self._path(old).unlink(missing_ok=True)
 
-    def load(self, round: int, kit: Kit) -> tuple[UnitState, dict[str, str]]:
+    def load(self, round: int, kit: ModelKit) -> tuple[UnitState, dict[str, str]]:
         """The state of a round, and its notes."""
         try:
             tensors, notes = load_tensors(self._path(round))

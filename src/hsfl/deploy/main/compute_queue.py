@@ -61,7 +61,7 @@ class _Job:
     asked_s: float = field(default_factory=time.perf_counter)
 
 
-class Compute:
+class ComputeQueue:
     """The compute thread of a process."""
 
     def __init__(self, num_threads: int | None = None) -> None:

@@ -1,4 +1,8 @@
-"""The main server's end of the line to the edge server."""
+"""The main server's link to the edge server: every question that the main server asks, and the swap of sums.
+
+The edge server's answers are made in `hsfl.deploy.edge_server`. An edge server that is away is an EdgeLost here, and
+`main_server` decides what follows.
+"""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -7,7 +11,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.bundle import without_folder
 from hsfl.deploy.wire.messages import Message, expect_message, pack_message
@@ -52,11 +56,11 @@ class EdgeLink:
             except InputError as error:
                 if self._certs is None:
                     raise
-                words = without_folder(str(error), self._certs)  # good at the start, perhaps half renewed now
-                raise EdgeLost(f"the certificate cannot be used: {words}") from None
+                sentence = without_folder(str(error), self._certs)  # good at the start, perhaps half renewed now
+                raise EdgeLost(f"the certificate cannot be used: {sentence}") from None
         return self._peer
 
-    async def lose(self) -> None:
+    async def close(self) -> None:
         """Forget the channel."""
         peer, self._peer = self._peer, None
         if peer is not None:
@@ -68,7 +72,7 @@ class EdgeLink:
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
-    async def begin(self, kit: Kit) -> Standing:
+    async def begin_run(self, kit: ModelKit) -> Standing:
         """Say what is trained, and hear which rounds and units the edge server holds."""
         message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
         standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
@@ -76,10 +80,10 @@ class EdgeLink:
         self.instance = standing.instance
         return standing
 
-    async def open(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:
+    async def open_round(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:
         await self._ask("Open", Open(round, attempt, seats, evaluates), Done)
 
-    async def wait(self, attempt: str, known: int, wait_s: float) -> Have:
+    async def await_heads(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""
         return await self._ask("Await", Await(attempt, known, wait_s), Have, wait_s + CALL_S)
 
@@ -103,11 +107,11 @@ class EdgeLink:
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
-    async def swap(
+    async def swap_sums(
         self, message: Swap, main_sum: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
     ) -> UnitState:
-        """End the round with the agreed clients: the servers' sums of the common units cross, each on its way while the
-        other is. When this returns, the next round is on the edge server's disk.
+        """End the round with the agreed clients: the servers swap their sums of the common units, both sums
+        at the same time. When this returns, the next round is on the edge server's disk.
 
         main_sum: the main server's sum; None without common units. finish: makes the state after the round from the edge server's
         sum, while the edge server does so, too. Returns that state.

@@ -1,8 +1,9 @@
-"""The main server's door for clients: who joins, who comes back in the middle of a round, who leaves.
+"""What the main server does when a client calls.
 
-What the main server's handlers and its loop over rounds share: the clients, the open round, and how a client is dropped.
-
-The main server's door for batches: one stream for each client and round.
+`AttendHandler` serves the stream Attend, one for each connected client: the client joins, comes back in the middle of a
+round, leaves. `TrainHandler` serves the stream Train, one for each client and round: every batch is stepped once and answered
+with a gradient. `SharedState` is what these handlers share with the loop over rounds (`main_server`): the clients, the open
+round, and how a client is dropped. The stream Evaluate is served by `remote_evaluation`.
 """
 
 import asyncio
@@ -12,34 +13,35 @@ from typing import Any
 
 from torch import Tensor
 
-from hsfl.deploy.cut_planner import Planner
+from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import Compute
+from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.main_round import Evaluation, MainRound, Tail
 from hsfl.deploy.main.roster import Member, Roster
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import MainSettings, sent_settings
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, End, Ended, Enter, Entered, Hello, Leave, Ready, RoundOver, Welcome
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.transport import hear, must_hear
+from hsfl.deploy.wire.transport import read_request, read_request_or_none
 from hsfl.errors import InputError
 
 
 @dataclass(eq=False)
-class Desk:
-    """What the main server's handlers and its loop over rounds share."""
+class SharedState:
+    """What the main server's handlers and its loop over rounds share. planner: chooses cuts. edge: the link to the edge
+    server. compute: the compute thread and its queue."""
 
     settings: MainSettings
-    kit: Kit
-    planner: Planner
+    kit: ModelKit
+    planner: CutPlanner
     roster: Roster
     edge: EdgeLink
-    compute: Compute
+    compute: ComputeQueue
     log: Log
     metrics: Metrics
     open_round: MainRound | None = None
@@ -47,108 +49,112 @@ class Desk:
     waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
     drops: dict[str, int] = field(default_factory=dict)  # number of drops since the start of this process, by client
 
-    def drop(self, seat: int, reason: str, words: str) -> None:
+    def drop(self, seat: int, reason: str, sentence: str) -> None:
         """Leave a client out of the open round. A client on which the servers have agreed stays in, as its update is in
         their sums, and is dropped only if the sums are not swapped. reason: of `metrics.REASONS`."""
         open_round = self.open_round
         if open_round is None or seat not in open_round.tails:
             return
         if seat in open_round.agreed:
-            open_round.later.append((seat, reason, words))
+            open_round.postponed_drops.append((seat, reason, sentence))
             return
-        if not open_round.drop(seat, reason, words):
+        if not open_round.drop(seat, reason, sentence):
             return
         name = open_round.tails[seat].name
-        self.log.event("client dropped", "warning", client=name, round=open_round.round + 1, reason=reason, why=words)
+        self.log.event(
+            "client dropped", "warning", client=name, round=open_round.round + 1, reason=reason, why=sentence
+        )
         self.metrics.dropped(reason)
         self.drops[name] = self.drops.get(name, 0) + 1
-        self.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, False, words[:1000])))
+        self.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, False, sentence[:1000])))
 
 
-class Attending:
+class AttendHandler:
     """The handler of the stream Attend."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, shared: SharedState) -> None:
+        self.shared = shared
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
-        hello, _ = expect_message(await must_hear(context), Hello)
+        hello, _ = expect_message(await read_request(context), Hello)
         caller().must_be(hello.name)
-        seat = self.desk.roster.seat(hello.name)
-        self.desk.roster.joining.add(hello.name)
+        seat = self.shared.roster.seat(hello.name)
+        self.shared.roster.joining.add(hello.name)
         ready = None
         try:
-            ready = await self._ready(hello.name, seat, context)
+            ready = await self._await_ready(hello.name, seat, context)
         finally:
             if ready is None:
-                self.desk.roster.give_up(hello.name)
+                self.shared.roster.give_up(hello.name)
         if ready is not None:
-            await self._attend(hello.name, seat, ready, context)
+            await self._serve_member(hello.name, seat, ready, context)
 
-    async def _ready(self, name: str, seat: int, context: Any) -> Ready | None:
-        """What a client says of itself when it can train; None if it went before."""
-        kit, evaluates = self.desk.kit, self.desk.settings.evaluate == "clients"
-        self.desk.log.event("client joins", client=name, seat=seat)
+    async def _await_ready(self, name: str, seat: int, context: Any) -> Ready | None:
+        """Welcome a client, and return what it says of itself when it can train; None if it went before that."""
+        kit, evaluates = self.shared.kit, self.shared.settings.evaluate == "clients"
+        self.shared.log.event("client joins", client=name, seat=seat)
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack_message(welcome))
-        content = await hear(context)
+        content = await read_request_or_none(context)
         answer = Leave("its connection ended") if content is None else expect_any_message(content, Ready, Leave)[0]
         if isinstance(answer, Leave):
-            self.desk.log.event("client left before it was ready", client=name, why=answer.why)
+            self.shared.log.event("client left before it was ready", client=name, why=answer.why)
             return None
         self._check_ready(name, seat, answer)
-        if self.desk.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
+        if self.shared.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
             raise InputError(f"{name}'s seat was given to another client; start this client again")
-        self.desk.planner.join(seat, answer)
+        self.shared.planner.join(seat, answer)
         return answer
 
-    async def _attend(self, name: str, seat: int, ready: Ready, context: Any) -> None:
+    async def _serve_member(self, name: str, seat: int, ready: Ready, context: Any) -> None:
         """Serve a client that is ready, until it goes."""
         member = Member(name, seat, ready)
-        self.desk.roster.join(member)
-        self.desk.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
-        self.desk.metrics.clients.set(len(self.desk.roster.members))
-        hearing = asyncio.create_task(self._hear_member(member, context))
+        self.shared.roster.join(member)
+        self.shared.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
+        self.shared.metrics.clients.set(len(self.shared.roster.members))
+        leave_watch = asyncio.create_task(self._await_leave(member, context))
         try:
-            await self._welcome_back(member)
+            await self._resume_round(member)
             while (message := await member.outbox.get()) is not None:
                 await context.write(message)
         finally:
-            hearing.cancel()
-            if self.desk.roster.leave(member):
-                self.desk.log.event("client left" if member.goes else "client's connection ended", client=name)
-                if self.desk.evaluation is not None:
-                    self.desk.evaluation.leave(seat)
-            self.desk.metrics.clients.set(len(self.desk.roster.members))
+            leave_watch.cancel()
+            if self.shared.roster.leave(member):
+                self.shared.log.event("client left" if member.is_leaving else "client's connection ended", client=name)
+                if self.shared.evaluation is not None:
+                    self.shared.evaluation.leave(seat)
+            self.shared.metrics.clients.set(len(self.shared.roster.members))
 
     def _check_ready(self, name: str, seat: int, ready: Ready) -> None:
-        self.desk.kit.check_fingerprint(ready.fingerprint, name)
-        if len(ready.class_counts) != self.desk.kit.num_classes or not sum(ready.class_counts):
+        self.shared.kit.check_fingerprint(ready.fingerprint, name)
+        if len(ready.class_counts) != self.shared.kit.num_classes or not sum(ready.class_counts):
             raise InputError(
-                f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.desk.kit.num_classes} are trained"
+                f"{name} has samples of {len(ready.class_counts)} classes, or none; {self.shared.kit.num_classes} are trained"
             )
         if sum(ready.class_counts) > MOST_SAMPLES:
             raise InputError(
                 f"{name} has {sum(ready.class_counts)} samples; at most {MOST_SAMPLES} are taken of a client"
             )
-        self.desk.planner.check_memory(name, seat, ready.measured.memory_bits)
+        self.shared.planner.check_memory(name, seat, ready.measured.memory_bits)
 
-    async def _hear_member(self, member: Member, context: Any) -> None:
+    async def _await_leave(self, member: Member, context: Any) -> None:
         """Wait until a client says that it leaves, or its connection breaks; then its connection ends."""
         try:
-            if (content := await hear(context)) is not None:
+            if (content := await read_request_or_none(context)) is not None:
                 expect_message(content, Leave)
-                member.goes = True
-                self.desk.drop(member.seat, "disconnected", "it left")
+                member.is_leaving = True
+                self.shared.drop(member.seat, "disconnected", "it left")
         except WireError as error:
-            self.desk.log.event("message refused", "warning", client=member.name, reason=error.reason, why=error.words)
+            self.shared.log.event(
+                "message refused", "warning", client=member.name, reason=error.reason, why=error.sentence
+            )
         finally:
             member.outbox.put_nowait(None)
 
-    async def _welcome_back(self, member: Member) -> None:
+    async def _resume_round(self, member: Member) -> None:
         """A client that comes back in the middle of a round goes on, or begins its round anew if it was restarted."""
-        open_round = self.desk.open_round
+        open_round = self.shared.open_round
         tail = None if open_round is None else open_round.tails.get(member.seat)
         if open_round is None or tail is None or tail.dropped is not None or open_round.is_complete(member.seat):
             return
@@ -156,47 +162,47 @@ class Attending:
             async with tail.lock:
                 tail.restart()
         # The round may have ended, or the client been dropped, while a step held the lock.
-        if open_round is self.desk.open_round and tail.dropped is None:
-            self.desk.roster.send(member.seat, pack_message(open_round.order(member.seat)))
+        if open_round is self.shared.open_round and tail.dropped is None:
+            self.shared.roster.send(member.seat, pack_message(open_round.order(member.seat)))
 
 
 NO_FAULT = ("stale", "replaced", "ended")  # reasons for which nobody is dropped
 
 
-class Stepping:
+class TrainHandler:
     """The handler of the stream Train."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, shared: SharedState) -> None:
+        self.shared = shared
         self._steps: set[asyncio.Task[bytes]] = set()  # steps that are under way
 
     async def train(self, messages: Any, context: Any) -> None:
         """Answer a client's batches of a round."""
-        enter, _ = expect_message(await must_hear(context), Enter)
-        open_round, tail = self._tail(enter)
+        enter, _ = expect_message(await read_request(context), Enter)
+        open_round, tail = self._find_tail(enter)
         stream = object()
         async with tail.lock:
             await context.write(pack_message(Entered(tail.enter(stream))))
         try:
-            while (content := await hear(context)) is not None:
+            while (content := await read_request_or_none(context)) is not None:
                 message, tensors = expect_any_message(content, Batch, End)
                 if isinstance(message, End):
                     async with tail.lock:
                         self._check_open(open_round, tail)
                         tail.check_stream(stream)
-                        await self.desk.compute.run(partial(tail.finish, message))
+                        await self.shared.compute.run(partial(tail.finish, message))
                     open_round.changed.set()
                     await context.write(pack_message(Ended()))
                     return
                 await context.write(await self._step(open_round, tail, message, tensors, stream))
         except WireError as error:
             if error.reason not in NO_FAULT:
-                self.desk.drop(tail.seat, error.reason, error.words)
+                self.shared.drop(tail.seat, error.reason, error.sentence)
             raise
 
-    def _tail(self, enter: Enter) -> tuple[MainRound, Tail]:
+    def _find_tail(self, enter: Enter) -> tuple[MainRound, Tail]:
         """The round and the tail of the client that calls."""
-        open_round, name = self.desk.open_round, caller().name
+        open_round, name = self.shared.open_round, caller().name
         if open_round is None or enter.attempt != open_round.attempt:
             raise WireError("stale", "that attempt at the round is over")
         tail = next((tail for tail in open_round.tails.values() if tail.name == name), None)
@@ -205,7 +211,7 @@ class Stepping:
         return open_round, tail
 
     def _check_open(self, open_round: MainRound, tail: Tail) -> None:
-        if open_round is not self.desk.open_round or tail.dropped is not None:
+        if open_round is not self.shared.open_round or tail.dropped is not None:
             raise WireError("stale", "the round is over for this client")
 
     async def _step(
@@ -213,36 +219,37 @@ class Stepping:
     ) -> bytes:
         """The answer to a batch. A step that has begun is counted even if its stream breaks: the weights have moved.
         The client sends the batch again on the next stream and gets the same answer."""
-        step = asyncio.create_task(self._counted(open_round, tail, message, tensors, stream))
+        step = asyncio.create_task(self._step_once(open_round, tail, message, tensors, stream))
         self._steps.add(step)
-        step.add_done_callback(self._ended)
+        step.add_done_callback(self._forget_step)
         return await asyncio.shield(step)
 
-    def _ended(self, step: "asyncio.Task[bytes]") -> None:
+    def _forget_step(self, step: "asyncio.Task[bytes]") -> None:
         self._steps.discard(step)
         if not step.cancelled():
             step.exception()  # whoever still listens has heard it
 
-    async def _counted(
+    async def _step_once(
         self, open_round: MainRound, tail: Tail, message: Batch, tensors: dict[str, Any], stream: object
     ) -> bytes:
         async with tail.lock:
             self._check_open(open_round, tail)
-            if tail.repeats(message, stream):
-                return tail.last
-            if tensors.keys() != {"smashed", "labels"} or tail.part is None:
+            if tail.is_repeated(message, stream):
+                return tail.last_answer
+            if tensors.keys() != {"smashed", "labels"} or tail.working_copy is None:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
-            cost = tensors["labels"].numel() * float(self.desk.planner.cost.server_flops[tail.cut])
+            cost = tensors["labels"].numel() * float(self.shared.planner.cost.server_flops[tail.cut])
             weight = open_round.plan.weight(tail.seat)
-            done = await self.desk.compute.timed(
-                lambda: self._compute(open_round, tail, tensors), tail.seat, cost, weight
+            done = await self.shared.compute.timed(
+                lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight
             )
             loss, gradient = done.answer
-            self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
-            self.desk.metrics.carried("client_main", "down", gradient.nbytes)
+            self.shared.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
+            self.shared.metrics.carried("client_main", "down", gradient.nbytes)
             return tail.answer(loss, gradient, done.waited_s, done.took_s, tensors["smashed"].nbytes)
 
-    def _compute(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The step in its turn. The round may have ended while it waited, and its working copy may be another client's by now."""
+    def _compute_step(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Do the step, in its turn. The round may have ended while the step waited, and its working copy may be another client's
+        by then: such a step is refused."""
         self._check_open(open_round, tail)
         return tail.compute(tensors)

@@ -1,9 +1,10 @@
-"""A round at the main server: who takes part, who is complete, who was dropped, and why.
+"""The state of an open round at the main server, and of an open evaluation.
 
-The main server's side of one client's round: every batch is checked, stepped once, and answered; a step asked for again after a
-broken stream gets the answer of before.
-
-An evaluation by the clients' own test samples, as the main server holds it while it lasts.
+`MainRound` knows who takes part, who is complete, who was dropped and why. It has a `Tail` for each client: the units above
+the client's cut, which are trained here. Every batch is checked (`check_batch`), stepped once, and answered; a batch that comes
+again after a broken stream gets the same answer again. `SpareTails` keeps working copies from round to round. `Evaluation`
+collects what the clients' own test samples say of the averaged model. Nothing here waits or sends: `main_server` and the
+handlers do.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from hsfl.data.passes import RoundSteps
 from hsfl.deploy.cut_planner import RoundPlan
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import pack_message
@@ -29,7 +30,7 @@ from hsfl.training.roles import Finished, Session
 from hsfl.training.step import Part, StepKey, learning_rate
 
 
-def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
+def check_batch(kit: ModelKit, cut: int, num_samples: int, tensors: dict[str, Tensor]) -> None:
     """Refuse smashed data and labels whose shapes, types or values cannot be those of so many samples at this cut."""
     smashed, labels = tensors["smashed"], tensors["labels"]
     wanted = (num_samples, *kit.shapes[cut])
@@ -47,14 +48,14 @@ def check_batch(kit: Kit, cut: int, num_samples: int, tensors: dict[str, Tensor]
 class Tail:
     """One client of an open round, and the units above its cut."""
 
-    kit: Kit
+    kit: ModelKit
     round: int
     seat: int
     name: str
     cut: int
     num_samples: int
     state: UnitState  # units [cut, num_units) as the round began
-    part: Part | None  # the working copy; None: the client holds all units
+    working_copy: Part | None  # in which the units are trained; None: the client holds all units
     lr: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     dropped: str | None = None  # why the client was dropped
@@ -67,19 +68,19 @@ class Tail:
 
     def restart(self) -> None:
         """Begin the client's round anew: nothing of it has been summed yet."""
-        self.step, self.end, self.last = 0, None, b""
+        self.step, self.end, self.last_answer = 0, None, b""
         self.server_s = self.waited_s = 0.0
         self.up_bytes = self.down_bytes = 0
         self.stream: object = None  # the stream that may speak for the client
         self.fresh_stream = False
-        if self.part is not None:
-            self.part.begin(self.state, self.lr)
-            self.session = Session(self.part)
+        if self.working_copy is not None:
+            self.working_copy.begin(self.state, self.lr)
+            self.session = Session(self.working_copy)
 
     @property
     def side(self) -> Finished:
         """The trained units, with the client's weight."""
-        return Finished(self.state if self.part is None else self.part.state, float(self.num_samples))
+        return Finished(self.state if self.working_copy is None else self.working_copy.state, float(self.num_samples))
 
     def enter(self, stream: object) -> int:
         """A stream of the client begins; the one before no longer counts. Returns the step that comes next."""
@@ -91,12 +92,12 @@ class Tail:
         if stream is not self.stream:
             raise WireError("replaced", "a message on a stream that another one has replaced; open a new one")
 
-    def repeats(self, message: Batch, stream: object) -> bool:
+    def is_repeated(self, message: Batch, stream: object) -> bool:
         """Whether this is the last batch again, which a new stream may send first. Any other batch out of order is
         refused."""
         self.check_stream(stream)
         first, self.fresh_stream = self.fresh_stream, False
-        if first and self.last and message.step == self.step - 1:
+        if first and self.last_answer and message.step == self.step - 1:
             return True
         if message.step != self.step or self.step >= self.steps.count or self.end is not None:
             raise WireError("order", f"step {message.step} where {self.step} comes next")
@@ -108,7 +109,7 @@ class Tail:
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The step itself, for the compute thread: the loss and the gradient of the smashed data."""
-        assert self.part is not None
+        assert self.working_copy is not None
         self.check(tensors)
         key = StepKey(self.kit.config.seed, self.seat, *self.steps.place(self.step))
         loss, gradient = self.session.step(tensors["smashed"], tensors["labels"], key, need_gradient=self.cut > 0)
@@ -118,18 +119,18 @@ class Tail:
 
     def answer(self, loss: Tensor, gradient: Tensor, waited_s: float, took_s: float, up_bytes: int) -> bytes:
         """Count the step and keep its answer, until the next batch shows that it arrived."""
-        self.last = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
+        self.last_answer = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
         self.step += 1
         self.server_s += took_s
         self.waited_s += waited_s
         self.up_bytes += up_bytes
         self.down_bytes += gradient.nbytes
-        return self.last
+        return self.last_answer
 
     def finish(self, message: End) -> None:
         """Take the client's word that all its batches are done, if the counts agree and the weights make sense."""
         due = self.steps.count
-        steps = due if self.part is not None else 0
+        steps = due if self.working_copy is not None else 0
         if self.step != steps or message.steps != due or message.num_samples != self.steps.total_samples:
             raise WireError(
                 "order",
@@ -139,7 +140,7 @@ class Tail:
             check_growth(self.side.state, most_after(self.state))
         except Diverged as error:
             raise WireError("diverged", str(error)) from None
-        self.end, self.last = message, b""
+        self.end, self.last_answer = message, b""
 
     def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
         """Measured seconds of the round, by phase; waiting for other clients' steps is a phase of its own. model_up_s:
@@ -160,18 +161,18 @@ class Tail:
 class SpareTails:
     """Working copies of tails, used again from round to round: one for each client that is active."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: ModelKit) -> None:
         self._kit, self._free = kit, dict[int, list[Part]]()
 
     def take(self, cut: int) -> Part | None:
         if cut == self._kit.num_units:
             return None
         free = self._free.setdefault(cut, [])
-        return free.pop() if free else self._kit.part(cut, self._kit.num_units)
+        return free.pop() if free else self._kit.make_part(cut, self._kit.num_units)
 
-    def give_back(self, cut: int, part: Part | None) -> None:
-        if part is not None:
-            self._free.setdefault(cut, []).append(part)
+    def give_back(self, cut: int, working_copy: Part | None) -> None:
+        if working_copy is not None:
+            self._free.setdefault(cut, []).append(working_copy)
 
     def keep_only(self, cuts: Iterable[int]) -> None:
         """Forget copies that clients with these cuts, one cut for each client, do not need."""
@@ -187,14 +188,14 @@ class MainRound:
     plan: RoundPlan
     tails: dict[int, Tail]  # by seat
     deadline_s: float  # when tau is over, by the event loop's clock
-    parts: SpareTails
+    spare_tails: SpareTails
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     model_up_s: dict[int, float] = field(default_factory=dict)  # of complete heads, by seat
-    have: Have | None = None
+    head_report: Have | None = None  # what the edge server last said of the heads
     edge_stop: int = 0  # the edge server holds the units [0, edge_stop): up to the deepest cut when it opened the round
     drops: dict[int, str] = field(default_factory=dict)  # reasons, by seat
     agreed: list[int] = field(default_factory=list)  # seats whose sides are summed, even if the client goes now
-    later: list[tuple[int, str, str]] = field(default_factory=list)  # drops of agreed clients, if the swap fails
+    postponed_drops: list[tuple[int, str, str]] = field(default_factory=list)  # of agreed clients, if the swap fails
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -226,34 +227,34 @@ class MainRound:
     def kept(self) -> list[int]:
         return [seat for seat, tail in sorted(self.tails.items()) if tail.dropped is None and self.is_complete(seat)]
 
-    def drop(self, seat: int, reason: str, words: str) -> bool:
+    def drop(self, seat: int, reason: str, sentence: str) -> bool:
         """Leave a client out of the round; returns whether it was in until now."""
         tail = self.tails[seat]
         if tail.dropped is not None:
             return False
-        tail.dropped, self.drops[seat] = words, reason
+        tail.dropped, self.drops[seat] = sentence, reason
         self.changed.set()
         return True
 
 
 def begin_round(
-    kit: Kit,
+    kit: ModelKit,
     round: int,
     state: UnitState,
     plan: RoundPlan,
     seats: dict[int, tuple[str, int]],
-    parts: SpareTails,
+    spare_tails: SpareTails,
     deadline_s: float,
 ) -> MainRound:
     """A round with these clients. seats: name and number of samples by seat. deadline_s: by the event loop's clock.
     Call this on the compute thread: a step of the round before may still use a working copy that this round takes."""
     lr, tails = learning_rate(kit.config.train, round), {}
-    parts.keep_only(plan.cuts[seat] for seat in seats)
+    spare_tails.keep_only(plan.cuts[seat] for seat in seats)
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
         tail_state = state[cut : state.stop]
-        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, parts.take(cut), lr)
-    return MainRound(round, state, plan, tails, deadline_s, parts)
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, spare_tails.take(cut), lr)
+    return MainRound(round, state, plan, tails, deadline_s, spare_tails)
 
 
 @dataclass(eq=False)
@@ -274,14 +275,14 @@ class Evaluation:
     def finish(self, seat: int, tally: Tally) -> None:
         """All test samples of a client are counted."""
         self.tallies[seat] = tally
-        self._look()
+        self._check_over()
 
     def leave(self, seat: int) -> None:
         """Stop waiting for a client. Its samples count only if it has finished."""
         self.gone.add(seat)
-        self._look()
+        self._check_over()
 
-    def _look(self) -> None:
+    def _check_over(self) -> None:
         if all(seat.seat in self.tallies or seat.seat in self.gone for seat in self.seats.values()):
             self.over.set()
 

@@ -1,5 +1,5 @@
-"""The main server's door for test samples: each client runs the averaged head on its own samples, the tail runs here,
-and only sums of loss, hits and samples are kept."""
+"""The main server's side of an evaluation by the clients' own test samples: each client runs the averaged head on its
+samples, the tail runs here, and only sums of loss, hits and samples are kept. It serves the stream Evaluate."""
 
 import asyncio
 from functools import partial
@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hsfl.deploy.main.handlers import Desk
+from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch
-from hsfl.deploy.model_kit import Kit
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, Ended, Enter, Evaluated, Tallied
@@ -17,84 +17,84 @@ from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.server_messages import Seat
-from hsfl.deploy.wire.transport import must_hear
+from hsfl.deploy.wire.transport import read_request
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.evaluation import Quality, Tally, merged, tally_output
 
 
-class Evaluating:
+class EvaluateHandler:
     """Asks the clients of a round to judge its model, and is the handler of the stream Evaluate."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, shared: SharedState) -> None:
+        self.shared = shared
 
     async def quality(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good a round's model is on the test samples of the clients that the round kept. They have tau for it."""
-        desk, kept = self.desk, open_round.kept()
+        shared, kept = self.shared, open_round.kept()
         seats = {
-            seat.name: seat for seat in open_round.seats() if seat.seat in kept and seat.seat in desk.roster.members
+            seat.name: seat for seat in open_round.seats() if seat.seat in kept and seat.seat in shared.roster.members
         }
         if not seats:
             return None
-        await desk.compute.run(partial(_load, desk.kit, whole))
+        await shared.compute.run(partial(_load, shared.kit, whole))
         evaluation = Evaluation(open_round.round + 1, seats)
-        await desk.edge.open(evaluation.round, evaluation.attempt, list(seats.values()), evaluates=True)
-        desk.evaluation = evaluation
+        await shared.edge.open_round(evaluation.round, evaluation.attempt, list(seats.values()), evaluates=True)
+        shared.evaluation = evaluation
         try:
             for seat in seats.values():
-                if not desk.roster.send(seat.seat, pack_message(evaluation.order(seat))):
+                if not shared.roster.send(seat.seat, pack_message(evaluation.order(seat))):
                     evaluation.leave(seat.seat)
-            await asyncio.wait_for(evaluation.over.wait(), desk.kit.config.train.tau_s or TAU_S)
+            await asyncio.wait_for(evaluation.over.wait(), shared.kit.config.train.tau_s or TAU_S)
         except TimeoutError:
             pass  # the line below says how many were counted
         finally:
-            desk.evaluation = None
+            shared.evaluation = None
         quality = evaluation.quality()
         level = "info" if len(evaluation.tallies) == len(seats) else "warning"
-        desk.log.event(
+        shared.log.event(
             "evaluated by clients", level, round=evaluation.round, clients=len(evaluation.tallies), of=len(seats), samples=evaluation.num_samples
         )  # fmt: skip
         return quality
 
     async def evaluate(self, messages: Any, context: Any) -> None:
         """Count a client's test samples."""
-        enter, _ = expect_message(await must_hear(context), Enter)
-        evaluation, seat = self._entered(enter)
+        enter, _ = expect_message(await read_request(context), Enter)
+        evaluation, seat = self._find_seat(enter)
         try:
-            tally = await self._tally(seat, context)
-            if evaluation is not self.desk.evaluation:
+            tally = await self._tally_samples(seat, context)
+            if evaluation is not self.shared.evaluation:
                 raise WireError("stale", "the evaluation is over")
             evaluation.finish(seat.seat, tally)
             await context.write(pack_message(Ended()))
         finally:
             evaluation.leave(seat.seat)
 
-    def _entered(self, enter: Enter) -> tuple[Evaluation, Seat]:
+    def _find_seat(self, enter: Enter) -> tuple[Evaluation, Seat]:
         """The evaluation and the seat of the client that calls. A stream that has ended, done or not, is not made anew."""
-        evaluation, name = self.desk.evaluation, caller().name
+        evaluation, name = self.shared.evaluation, caller().name
         seat = evaluation.seats.get(name) if evaluation is not None and enter.attempt == evaluation.attempt else None
         if evaluation is None or seat is None or seat.seat in evaluation.gone:
             raise WireError("stale", f"{name} has no part in an evaluation now")
         return evaluation, seat
 
-    async def _tally(self, seat: Seat, context: Any) -> Tally:
+    async def _tally_samples(self, seat: Seat, context: Any) -> Tally:
         """The sums over all batches of a client. A batch after one that was not full is refused."""
-        kit = self.desk.kit
+        kit = self.shared.kit
         full, step = kit.config.train.batch_size, 0
         total = Tally(0.0, 0, (0,) * (2 * kit.num_classes))  # as `Goal.sums` has them: hits of each class, then samples
         while True:
-            message, tensors = expect_any_message(await must_hear(context), Batch, Tallied, Evaluated)
+            message, tensors = expect_any_message(await read_request(context), Batch, Tallied, Evaluated)
             if isinstance(message, Evaluated):
                 if message.steps != step:
                     raise WireError("order", f"the end after {message.steps} batches, where {step} came")
                 return total
             if message.step != step or total.num_samples != step * full or total.num_samples >= MOST_SAMPLES:
                 raise WireError("order", f"batch {message.step} where {step} comes next, or after the last")
-            total, step = merged((total, await self._batch(seat, message, tensors))), step + 1
+            total, step = merged((total, await self._tally_batch(seat, message, tensors))), step + 1
 
-    async def _batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
+    async def _tally_batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
         """The sums over one batch: the tail runs here, unless the client holds all units and has counted itself."""
-        kit, whole = self.desk.kit, seat.cut == self.desk.kit.num_units
+        kit, whole = self.shared.kit, seat.cut == self.shared.kit.num_units
         if isinstance(message, Tallied) != whole or tensors.keys() != (set() if whole else {"smashed", "labels"}):
             raise WireError("protocol", f"{type(message).__name__} with tensors {sorted(tensors)} at cut {seat.cut}")
         if isinstance(message, Tallied):
@@ -102,12 +102,12 @@ class Evaluating:
         num_samples = tensors["labels"].numel()
         if not 0 < num_samples <= kit.config.train.batch_size:
             raise WireError("shape", f"a batch of {num_samples} test samples")
-        cost = num_samples * float(self.desk.planner.cost.server_flops[seat.cut])
-        self.desk.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
-        return await self.desk.compute.run(partial(_count, kit, seat.cut, tensors), seat.seat, cost)
+        cost = num_samples * float(self.shared.planner.cost.server_flops[seat.cut])
+        self.shared.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
+        return await self.shared.compute.run(partial(_tally_tail, kit, seat.cut, tensors), seat.seat, cost)
 
 
-def checked_tally(kit: Kit, message: Tallied) -> Tally:
+def checked_tally(kit: ModelKit, message: Tallied) -> Tally:
     """What a client counted. Impossible counts are refused: not one for each class, more hits than samples, more
     samples than a batch has."""
     sizes = {len(message.hits), len(message.counts)}
@@ -117,12 +117,12 @@ def checked_tally(kit: Kit, message: Tallied) -> Tally:
     return Tally(message.loss, sum(message.counts), (*message.hits, *message.counts))
 
 
-def _load(kit: Kit, whole: UnitState) -> None:
+def _load(kit: ModelKit, whole: UnitState) -> None:
     load_state(whole, kit.model)
     kit.model.eval()
 
 
 @torch.inference_mode()
-def _count(kit: Kit, cut: int, tensors: dict[str, Any]) -> Tally:
+def _tally_tail(kit: ModelKit, cut: int, tensors: dict[str, Any]) -> Tally:
     check_batch(kit, cut, tensors["labels"].numel(), tensors)
     return tally_output(kit.model.tail(cut)(tensors["smashed"]), tensors["labels"], kit.num_classes)

@@ -27,14 +27,14 @@ class Member:
     seat: int
     ready: Ready
     outbox: "asyncio.Queue[bytes | None]" = field(default_factory=asyncio.Queue)  # None ends the stream
-    goes: bool = False  # the client has said Leave, or was told Stop
+    is_leaving: bool = False  # the client has said Leave, or was told Stop
 
 
 class Roster:
     """Seats by name, members by seat."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...], most: int) -> None:
-        self._path, self._most = folder / "seats.json", most
+    def __init__(self, folder: Path, names: tuple[str, ...], num_seats: int) -> None:
+        self._path, self._num_seats = folder / "seats.json", num_seats
         is_resumed = self._path.exists()
         record: SeatsRecord = (
             read_record(self._path, SeatsRecord) if is_resumed else SeatsRecord([], secrets.token_hex(8))
@@ -49,8 +49,8 @@ class Roster:
         self.members: dict[int, Member] = {}
         self.known: dict[int, Ready] = {}  # what each client said last, connected or not, by seat
         self.joining: set[str] = set()  # connected and not ready yet
-        self._new: set[str] = set()  # names whose new seat is written to the file when they are ready
-        self._had: dict[str, int] = {}  # seats of names that came since the start of this process
+        self._unready_names: set[str] = set()  # names whose new seat is written to the file when they are ready
+        self._earlier_seats: dict[str, int] = {}  # seats of names that came since the start of this process
         self.changed = asyncio.Event()
         self._write()
 
@@ -58,43 +58,43 @@ class Roster:
         """The seat of this name. A new name takes a free seat: the one that it had when it was here before, else one
         that nobody had since this process started, else the lowest."""
         if name not in self.names:
-            seat = self._free(name)
+            seat = self._choose_seat(name)
             self.names += [""] * (seat + 1 - len(self.names))
             self.names[seat] = name
-            self._new.add(name)
-            self._had[name] = seat
+            self._unready_names.add(name)
+            self._earlier_seats[name] = seat
         return self.names.index(name)
 
-    def _free(self, name: str) -> int:
-        free = [seat for seat in range(self._most) if seat >= len(self.names) or not self.names[seat]]
+    def _choose_seat(self, name: str) -> int:
+        free = [seat for seat in range(self._num_seats) if seat >= len(self.names) or not self.names[seat]]
         if not free:
             raise InputError(
-                f"all {self._most} seats are taken; free one in seats.json, or raise run.fleet.num_clients and begin a new run"
+                f"all {self._num_seats} seats are taken; free one in seats.json, or raise run.fleet.num_clients and begin a new run"
             )
-        before = self._had.get(name)
-        return before if before in free else min(free, key=lambda seat: (seat in self._had.values(), seat))
+        before = self._earlier_seats.get(name)
+        return before if before in free else min(free, key=lambda seat: (seat in self._earlier_seats.values(), seat))
 
     def give_up(self, name: str) -> None:
         """Note that a client went, or was refused, before it was ready. A seat that it took newly is free again."""
         self.joining.discard(name)
-        if name in self._new:
-            self._new.discard(name)
+        if name in self._unready_names:
+            self._unready_names.discard(name)
             self.names[self.names.index(name)] = ""
 
     def labels(self) -> list[str]:
         """A name for every seat of the run."""
-        names = [*self.names, *[""] * (self._most - len(self.names))]
+        names = [*self.names, *[""] * (self._num_seats - len(self.names))]
         return [name or f"seat {seat}" for seat, name in enumerate(names)]
 
     def _write(self) -> None:
-        settled = ["" if name in self._new else name for name in self.names]
+        settled = ["" if name in self._unready_names else name for name in self.names]
         write_json(self._path, asdict(SeatsRecord(settled, self.run)))
 
     def join(self, member: Member) -> None:
         """Take a client in. An earlier connection of the same client ends."""
         self.joining.discard(member.name)
-        if member.name in self._new:
-            self._new.discard(member.name)
+        if member.name in self._unready_names:
+            self._unready_names.discard(member.name)
             self._write()
         before = self.members.get(member.seat)
         if before is not None:

@@ -47,44 +47,44 @@ class Issued:
     revoked: bool
     current: bool
 
-    def state(self, now: datetime) -> str:
+    def state(self, moment: datetime) -> str:
         """What an operator wants to know of the certificate, in one or two words."""
         if self.revoked:
             return "revoked"
-        if now > self.valid_until:
+        if moment > self.valid_until:
             return "expired"
         if not self.current:
             return "replaced"
-        return "expires soon" if now > self.valid_until - timedelta(days=SOON_DAYS) else "valid"
+        return "expires soon" if moment > self.valid_until - timedelta(days=SOON_DAYS) else "valid"
 
 
 class Authority:
     """The CA in a folder. Make one with `Authority.create`, find it again with `Authority(folder)`."""
 
-    def __init__(self, folder: Path, now: datetime | None = None) -> None:
+    def __init__(self, folder: Path, moment: datetime | None = None) -> None:
         self.folder, self.own = folder, folder / "authority"
-        self.now = (now or datetime.now(UTC)).replace(microsecond=0)
+        self.now = (moment or datetime.now(UTC)).replace(microsecond=0)
         if not (self.own / bundle.CA).is_file():
             raise InputError(f"{folder} holds no CA; run hsfl certs init --dir {folder}, or give --dir")
         self.certificate = x509.load_pem_x509_certificate((self.own / bundle.CA).read_bytes())
 
     @classmethod
-    def create(cls, folder: Path, days: int = DAYS, now: datetime | None = None) -> "Authority":
+    def create(cls, folder: Path, days: int = DAYS, moment: datetime | None = None) -> "Authority":
         """A new CA, and bundles for both servers, valid for so many days. An existing CA is never overwritten."""
-        own = folder / "authority"
-        with writing(own):
-            own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with lock(own / LOCK, BUSY):
-            if (own / bundle.CA).exists():
+        ca_folder = folder / "authority"
+        with writing(ca_folder):
+            ca_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lock(ca_folder / LOCK, BUSY):
+            if (ca_folder / bundle.CA).exists():
                 raise InputError(
                     f"{folder} holds a CA already; add devices with hsfl certs add NAME, or choose another --dir"
                 )
-            start = (now or datetime.now(UTC)).replace(microsecond=0)
+            start = (moment or datetime.now(UTC)).replace(microsecond=0)
             key = ec.generate_private_key(ec.SECP256R1())
-            _write_key(own / "ca.key", key)
-            write_denylist(own / bundle.DENYLIST, {})
-            _write(own / bundle.CA, _ca_certificate(key, start))  # last: with it the CA is there
-        authority = cls(folder, now)
+            _write_key(ca_folder / "ca.key", key)
+            write_denylist(ca_folder / bundle.DENYLIST, {})
+            _write(ca_folder / bundle.CA, _ca_certificate(key, start))  # last: with it the CA is there
+        authority = cls(folder, moment)
         for server in SERVERS:
             authority.add(server, days)
         return authority
@@ -213,13 +213,13 @@ class Authority:
                 write_denylist(self.bundle_of(server) / bundle.DENYLIST, serials)
 
 
-def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+def _ca_certificate(key: ec.EllipticCurvePrivateKey, moment: datetime) -> x509.Certificate:
     # Each CA has a name of its own: then a certificate of another deployment has an unknown CA, not a bad signature.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"HSFL CA {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and CRLs
     public = key.public_key()
     return (
-        _builder(name, name, public, now, now + timedelta(days=CA_DAYS))
+        _builder(name, name, public, moment, moment + timedelta(days=CA_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

@@ -31,10 +31,10 @@ class Bundle:
     key_pem: bytes = field(repr=False)
 
 
-def check_own(folder: Path, role: str | None = None, now: datetime | None = None) -> Bundle:
+def check_bundle(folder: Path, role: str | None = None, moment: datetime | None = None) -> Bundle:
     """The bundle in a folder. A bundle that cannot be used is an InputError that says what is wrong and what to do.
 
-    role: client, main or edge; None takes any role. now: when the certificate must be valid, by default this moment."""
+    role: client, main or edge; None takes any role. moment: when the certificate must be valid, by default this moment."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not there, and a device needs its bundle; {COPY}")
     ca_pem, certificate_pem, key_pem = map(_read, files_in(folder))
@@ -42,11 +42,11 @@ def check_own(folder: Path, role: str | None = None, now: datetime | None = None
     (certificate, *_) = _certificates(folder / CERTIFICATE, certificate_pem)
     _check_key(folder / KEY, key_pem, certificate)
     _check_issuer(folder, certificate, roots)
-    _check_times(folder / CERTIFICATE, certificate, now or datetime.now(UTC))
+    _check_times(folder / CERTIFICATE, certificate, moment or datetime.now(UTC))
     try:
         identity = identity_of(certificate)
     except Refused as refused:
-        raise InputError(f"{folder / CERTIFICATE}: {refused.words}") from None
+        raise InputError(f"{folder / CERTIFICATE}: {refused.sentence}") from None
     if role is not None and identity.role != role:
         raise InputError(f"{folder} is the bundle of {identity.name} ({identity.role}), not of the role {role}; {COPY}")
     return Bundle(identity, ca_pem, certificate_pem, key_pem)
@@ -57,9 +57,9 @@ def files_in(folder: Path) -> tuple[Path, Path, Path]:
     return folder / CA, folder / CERTIFICATE, folder / KEY
 
 
-def without_folder(words: str, folder: Path) -> str:
+def without_folder(sentence: str, folder: Path) -> str:
     """The words of an error for a log, which names no folders."""
-    return words.replace(f"{folder}{os.sep}", "").replace(str(folder), "the bundle")
+    return sentence.replace(f"{folder}{os.sep}", "").replace(str(folder), "the bundle")
 
 
 def _read(path: Path) -> bytes:
@@ -114,14 +114,14 @@ def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
     return True
 
 
-def _check_times(path: Path, certificate: x509.Certificate, now: datetime) -> None:
+def _check_times(path: Path, certificate: x509.Certificate, moment: datetime) -> None:
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < start:
+    if moment < start:
         raise InputError(
-            f"{path} is valid from {start:%Y-%m-%d %H:%M} UTC, and this device's clock says {now:%Y-%m-%d %H:%M}; set the clock"
+            f"{path} is valid from {start:%Y-%m-%d %H:%M} UTC, and this device's clock says {moment:%Y-%m-%d %H:%M}; set the clock"
         )
-    if now > end:
+    if moment > end:
         raise InputError(
-            f"{path} expired on {end:%Y-%m-%d}, and this device's clock says {now:%Y-%m-%d}; run hsfl certs renew and copy "
+            f"{path} expired on {end:%Y-%m-%d}, and this device's clock says {moment:%Y-%m-%d}; run hsfl certs renew and copy "
             "the bundle here"
         )

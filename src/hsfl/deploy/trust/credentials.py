@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hsfl.deploy.trust.bundle import Bundle, check_own, files_in, without_folder
+from hsfl.deploy.trust.bundle import Bundle, check_bundle, files_in, without_folder
 from hsfl.deploy.trust.identity import NAME_HEADER, check_name, host_name
 from hsfl.errors import InputError
 from hsfl.files import stamp
@@ -34,7 +34,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def check_plaintext(address: str) -> None:
+def _check_plaintext(address: str) -> None:
     """Refuse to speak without TLS to anything but this machine."""
     if not is_loopback(address):
         raise InputError(
@@ -43,12 +43,14 @@ def check_plaintext(address: str) -> None:
         )
 
 
-def add_port(server: grpc.aio.Server, address: str, folder: Path | None, tell: Tell = lambda words, level: None) -> int:
+def add_port(
+    server: grpc.aio.Server, address: str, folder: Path | None, tell: Tell = lambda sentence, level: None
+) -> int:
     """Let a server listen at an address (host:port), with the bundle in a folder (None: plaintext, loopback alone);
     returns the port. tell: hears of each change of the bundle's files, whether the new bundle is used or cannot be."""
-    credentials = None if folder is None else server_credentials(folder, tell)
+    credentials = None if folder is None else _server_credentials(folder, tell)
     if credentials is None:
-        check_plaintext(address)
+        _check_plaintext(address)
     try:
         port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     except RuntimeError:
@@ -58,7 +60,7 @@ def add_port(server: grpc.aio.Server, address: str, folder: Path | None, tell: T
     return int(port)
 
 
-def server_credentials(folder: Path, tell: Tell = lambda words, level: None) -> grpc.ServerCredentials:
+def _server_credentials(folder: Path, tell: Tell = lambda sentence, level: None) -> grpc.ServerCredentials:
     """Mutual TLS for a server. Every new connection gets the certificate that is in the folder then, so that a renewed one is
     taken up without a restart; while the new files are no whole bundle, the certificate of before stays."""
     renewals = _Renewals(folder, tell)
@@ -82,7 +84,7 @@ class _Renewals:
             return None
         self._seen = seen
         try:
-            bundle = check_own(self._folder, role=self.bundle.identity.role)
+            bundle = check_bundle(self._folder, role=self.bundle.identity.role)
         except InputError as error:
             self._tell(f"the renewed certificate is not used: {without_folder(str(error), self._folder)}", "warning")
             return None
@@ -92,7 +94,7 @@ class _Renewals:
 
 
 def _server_bundle(folder: Path) -> Bundle:
-    bundle = check_own(folder)
+    bundle = check_bundle(folder)
     if bundle.identity.role == "client":
         raise InputError(f"{folder} is the bundle of the client {bundle.identity.name}; a server needs main or edge")
     return bundle
@@ -107,9 +109,9 @@ def open_channel(address: str, server: str, folder: Path | None, options: Option
     """A channel to a server (main or edge) with the bundle in a folder (None: plaintext, loopback alone). The bundle is
     checked and read now, so that a renewed certificate needs a new channel."""
     if folder is None:
-        check_plaintext(address)
+        _check_plaintext(address)
         return grpc.aio.insecure_channel(address, options=list(options))
-    bundle = check_own(folder)
+    bundle = check_bundle(folder)
     credentials = grpc.ssl_channel_credentials(bundle.ca_pem, bundle.key_pem, bundle.certificate_pem)
     named = [*options, ("grpc.ssl_target_name_override", host_name(server))]
     return grpc.aio.secure_channel(address, credentials, options=named)

@@ -7,7 +7,7 @@ from pathlib import Path
 from hsfl.errors import InputError
 from hsfl.files import stamp, write_atomic
 
-LINE = re.compile(r"([0-9a-f]{1,40})(?:\s+([a-z0-9._-]{1,63}))?")
+ENTRY = re.compile(r"([0-9a-f]{1,40})(?:\s+([a-z0-9._-]{1,63}))?")
 MOST_BYTES = 8 * 1024 * 1024
 HEAD = "# Serials of revoked certificates, written by hsfl certs revoke. Servers reread this file while they run.\n"
 
@@ -28,10 +28,10 @@ def read_denylist(path: Path) -> dict[int, str]:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); let the user who runs hsfl read it") from None
     serials: dict[int, str] = {}
-    for number, line in enumerate(lines, start=1):
-        if not (entry := line.partition("#")[0].strip()):
+    for number, text in enumerate(lines, start=1):
+        if not (entry := text.partition("#")[0].strip()):
             continue
-        if (match := LINE.fullmatch(entry)) is None:
+        if (match := ENTRY.fullmatch(entry)) is None:
             raise InputError(f"{path} line {number} is {entry[:60]!a}, which is no serial in hex; mend or remove it")
         serials[int(match[1], 16)] = match[2] or ""
     return serials
@@ -48,15 +48,15 @@ class Denylist:
     who was revoked stays revoked, and `problem` says what is wrong with the file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._seen = path, stamp(path)
+        self._path, self._seen_stamp = path, stamp(path)
         self._serials = read_denylist(path)  # at the start an unreadable list is an error
         self.problem: str | None = None
 
     def reread(self) -> bool:
         """Look at the file; returns whether the list changed."""
-        if (seen := stamp(self._path)) == self._seen:
+        if (file_stamp := stamp(self._path)) == self._seen_stamp:
             return False
-        self._seen = seen
+        self._seen_stamp = file_stamp
         before = self._serials
         try:
             self._serials, self.problem = read_denylist(self._path), None

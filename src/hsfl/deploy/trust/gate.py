@@ -1,4 +1,5 @@
-"""The gate in front of a server's handlers: every call is checked before a handler sees it, and whoever is revoked is sent away.
+"""The gate in front of a server's handlers: here a certificate is refused. Every call is checked before a handler sees it
+(`Gate._check_caller`), and open calls end when their certificate is revoked or expires (`Gate.end_refused_calls`).
 
     gate = Gate({"/hsfl.Edge/Fetch": {"client"}, "/hsfl.Edge/Swap": {"main"}}, Denylist(folder / "denylist.txt"))
     server = grpc.aio.server(interceptors=[gate])
@@ -23,15 +24,15 @@ from hsfl.deploy.trust.denylist import Denylist
 from hsfl.deploy.trust.identity import (
     Identity,
     Refused,
-    check_current,
+    check_not_expired,
     check_role,
     from_auth_context,
     from_metadata,
     set_caller,
 )
 
-Tell = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
-TellFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
+OnRefusal = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
+OnFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
 # Reasons after which a peer may come again with a newer certificate. After any other it would be refused again.
 COME_AGAIN = ("certificate", "expired")
 
@@ -40,8 +41,8 @@ def _log_failure(error: Exception, identity: Identity, method: str) -> None:
     logging.getLogger("hsfl.deploy").error("%s failed for %s", method, identity.name, exc_info=error)
 
 
-def _log_problem(words: str) -> None:
-    logging.getLogger("hsfl.deploy").warning("%s", words)
+def _log_problem(sentence: str) -> None:
+    logging.getLogger("hsfl.deploy").warning("%s", sentence)
 
 
 @dataclass(eq=False)
@@ -61,8 +62,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         self,
         roles: Mapping[str, Collection[str]],
         denylist: Denylist | None,
-        on_refusal: Tell = lambda refused, identity, method: None,
-        on_failure: TellFailure = _log_failure,
+        on_refusal: OnRefusal = lambda refused, identity, method: None,
+        on_failure: OnFailure = _log_failure,
         on_problem: Callable[[str], None] = _log_problem,
     ) -> None:
         self._roles, self._denylist = dict(roles), denylist
@@ -79,42 +80,42 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         """End open calls whose certificate was revoked or has expired, every `period_s`. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            self.end_refused()
+            self.end_refused_calls()
 
-    def end_refused(self) -> int:
+    def end_refused_calls(self) -> int:
         """End the open calls of certificates that are revoked or have expired by now; returns how many."""
         if self._denylist is not None:
             self._denylist.reread()
-            self._tell_problem(self._denylist.problem)
+            self._log_denylist_problem(self._denylist.problem)
         ended = 0
         for call in self._calls:
-            if call.ended is None and (refused := self._refusal(call.identity)) is not None:
+            if call.ended is None and (refused := self._reason_to_refuse(call.identity)) is not None:
                 call.ended = refused
                 call.task.cancel()
                 ended += 1
         return ended
 
-    def _tell_problem(self, problem: str | None) -> None:
+    def _log_denylist_problem(self, problem: str | None) -> None:
         """Say once that the denylist cannot be read: until it can, nobody new is revoked."""
         if problem is not None and problem != self._known_problem:
             self._on_problem(f"the denylist of before stays in force: {problem}")
         self._known_problem = problem
 
-    def _peer(self, context: Any) -> Identity:
+    def _identify(self, context: Any) -> Identity:
         if self._denylist is None:
             return from_metadata(context.invocation_metadata() or ())
         return from_auth_context(context.auth_context())
 
-    def _check(self, identity: Identity) -> None:
+    def _check_certificate(self, identity: Identity) -> None:
         if self._denylist is not None:
             self._denylist.reread()
             if identity.serial in self._denylist:
                 raise Refused("revoked", f"{identity.name}'s certificate {identity.serial:x} was revoked")
-        check_current(identity)
+        check_not_expired(identity)
 
-    def _refusal(self, identity: Identity) -> Refused | None:
+    def _reason_to_refuse(self, identity: Identity) -> Refused | None:
         try:
-            self._check(identity)
+            self._check_certificate(identity)
         except Refused as refused:
             return refused
         return None
@@ -126,7 +127,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         A stream's headers are sent before its call can be ended. gRPC sends them with the first message otherwise, and to
         abort while that is on its way fails, so that the peer would wait for ever.
         """
-        call = await self._enter(context, method)
+        call = await self._check_caller(context, method)
         if streams:
             await context.send_initial_metadata(())
         self._calls.add(call)
@@ -136,9 +137,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
             if call.ended is None:  # the peer went away, or the server stops
                 raise
             call.task.uncancel()
-            await self._abort(context, call.ended, call.identity, method)
+            await self._refuse(context, call.ended, call.identity, method)
         except Refused as refused:  # a handler's own, such as a name that is not the certificate's
-            await self._abort(context, refused, call.identity, method)
+            await self._refuse(context, refused, call.identity, method)
         except (
             grpc.aio.AbortError,
             grpc.aio.UsageError,
@@ -151,24 +152,24 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         finally:
             self._calls.discard(call)
 
-    async def _enter(self, context: Any, method: str) -> _Call:
+    async def _check_caller(self, context: Any, method: str) -> _Call:
         identity, task = None, asyncio.current_task()
         assert task is not None
         try:
-            identity = self._peer(context)
-            self._check(identity)
+            identity = self._identify(context)
+            self._check_certificate(identity)
             check_role(identity, self._roles.get(method, ()), method)
         except Refused as refused:
-            await self._abort(context, refused, identity, method)
+            await self._refuse(context, refused, identity, method)
             raise  # not reached: to abort is to raise
         set_caller(identity)
         return _Call(identity, task)
 
-    async def _abort(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
+    async def _refuse(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
         self._on_refusal(refused, identity, method)
         again = refused.reason in COME_AGAIN
         code = grpc.StatusCode.UNAUTHENTICATED if again else grpc.StatusCode.PERMISSION_DENIED
-        await context.abort(code, refused.words)
+        await context.abort(code, refused.sentence)
 
     def _guarded(self, handler: Any, method: str) -> Any:
         """The same handler behind the check. A handler may return its answer, write it to the context, or yield it.
@@ -191,12 +192,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
 
         yields = inspect.isasyncgenfunction(inner)
         assert yields or inspect.iscoroutinefunction(inner), f"the handler of {method} is not async"
-        return _KINDS[handler.request_streaming, streams](
+        return _HANDLER_MAKERS[handler.request_streaming, streams](
             answers if yields else answer, handler.request_deserializer, handler.response_serializer
         )
 
 
-_KINDS = {
+_HANDLER_MAKERS = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,

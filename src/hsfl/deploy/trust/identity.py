@@ -28,10 +28,10 @@ NAME_HEADER = "hsfl-name"  # says who calls where there is no certificate: witho
 class Refused(Exception):
     """A peer that is not let in, or is sent away. reason: one word for logs and metrics; the text is for people."""
 
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
         self.reason = reason
-        self.words = words
+        self.sentence = sentence
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _identity_of_pem(pem: bytes) -> Identity:
         raise Refused("certificate", "the certificate cannot be read; make one with hsfl certs add NAME") from None
 
 
-def from_auth_context(auth: Mapping[str, Any], now: datetime | None = None) -> Identity:
+def from_auth_context(auth: Mapping[str, Any], moment: datetime | None = None) -> Identity:
     """Who is at the other end of a TLS connection, from gRPC's `context.auth_context()`. TLS has checked the CA's signature
     when the connection was made. The certificate may have expired since then, so its last day is checked again."""
     pems: list[bytes] = list(auth.get("x509_pem_cert") or [])
@@ -146,13 +146,13 @@ def from_auth_context(auth: Mapping[str, Any], now: datetime | None = None) -> I
     if len(pems[0]) > MOST_PEM_BYTES:
         raise Refused("certificate", f"the certificate has {len(pems[0])} bytes; at most {MOST_PEM_BYTES} are read")
     identity = _identity_of_pem(pems[0])
-    check_current(identity, now)
+    check_not_expired(identity, moment)
     return identity
 
 
-def check_current(identity: Identity, now: datetime | None = None) -> None:
+def check_not_expired(identity: Identity, moment: datetime | None = None) -> None:
     """Refuse a certificate that has expired."""
-    if identity.valid_until is not None and (now or datetime.now(UTC)) > identity.valid_until:
+    if identity.valid_until is not None and (moment or datetime.now(UTC)) > identity.valid_until:
         raise Refused(
             "expired",
             f"{identity.name}'s certificate expired on {identity.valid_until:%Y-%m-%d}; run hsfl certs renew {identity.name}",

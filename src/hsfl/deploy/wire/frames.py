@@ -43,10 +43,10 @@ Size = Annotated[int, Field(ge=0, le=2**40)]
 class WireError(ValueError):
     """A message that is not let in. reason: one word for logs and metrics; the text is for people."""
 
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
         self.reason = reason
-        self.words = words
+        self.sentence = sentence
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def pack_frame(kind: int, fields: Any, tensors: Mapping[str, Tensor] | None = No
     tensors = {name: tensor.detach().cpu() for name, tensor in (tensors or {}).items()}
     headers = [_header(name, dense(tensor)) for name, tensor in tensors.items()]
     text = to_json(asdict(fields), inf_nan_mode="strings")
-    about = to_json([asdict(header) for header in headers]) if headers else b""
-    prefix = PREFIX.pack(MAGIC, VERSION, kind, len(text), len(about))
-    return b"".join((prefix, text, about, *(_bytes_of(tensor) for tensor in tensors.values())))
+    header_text = to_json([asdict(header) for header in headers]) if headers else b""
+    prefix = PREFIX.pack(MAGIC, VERSION, kind, len(text), len(header_text))
+    return b"".join((prefix, text, header_text, *(_bytes_of(tensor) for tensor in tensors.values())))
 
 
 def _header(name: str, tensor: Tensor) -> TensorHeader:
@@ -118,12 +118,12 @@ def unpack_frame(message: bytes) -> Frame:
     if max(num_fields, num_about) > MOST_JSON_BYTES or PREFIX.size + num_fields + num_about > len(message):
         raise WireError("protocol", f"a message of {len(message)} bytes claims {num_fields} and {num_about} of text")
     at = PREFIX.size + num_fields
-    fields, about = message[PREFIX.size : at], message[at : at + num_about]
-    return Frame(kind, fields, _tensors(memoryview(message)[at + num_about :], _headers(about)))
+    fields, header_text = message[PREFIX.size : at], message[at : at + num_about]
+    return Frame(kind, fields, _tensors(memoryview(message)[at + num_about :], _headers(header_text)))
 
 
-def _headers(about: bytes) -> list[TensorHeader]:
-    headers: list[TensorHeader] = checked_fields(about, Headers, "headers of tensors") if about else []
+def _headers(header_text: bytes) -> list[TensorHeader]:
+    headers: list[TensorHeader] = checked_fields(header_text, Headers, "headers of tensors") if header_text else []
     if len({header.name for header in headers}) < len(headers):
         raise WireError("protocol", "a message names a tensor twice")
     return headers
@@ -156,10 +156,10 @@ def _tensor(header: TensorHeader, content: memoryview) -> Tensor:
         raise WireError("shape", f"tensor {header.name!r} cannot have the shape {header.shape}") from None
     if tensor.numel():
         tensor.view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(content, np.uint8)
-    return tensor if header.strides is None else _laid_out(tensor, header)
+    return tensor if header.strides is None else _with_strides(tensor, header)
 
 
-def _laid_out(tensor: Tensor, header: TensorHeader) -> Tensor:
+def _with_strides(tensor: Tensor, header: TensorHeader) -> Tensor:
     """The tensor as it lay in the sender's memory. Steps that leave gaps are refused: they would ask for any amount of memory."""
     strides = header.strides or []
     if len(strides) != tensor.ndim or not is_dense(tensor.shape, strides):

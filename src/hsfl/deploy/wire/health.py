@@ -71,7 +71,7 @@ class Health:
             return SERVICE_UNKNOWN
         return SERVING if self._serving else NOT_SERVING
 
-    async def _asked(self, request: bytes, context: Any) -> str:
+    async def _asked_service(self, request: bytes, context: Any) -> str:
         try:
             return decode_service(request)
         except ValueError:
@@ -79,14 +79,14 @@ class Health:
             raise  # not reached: to abort is to raise
 
     async def _check(self, request: bytes, context: Any) -> bytes:
-        service = await self._asked(request, context)
+        service = await self._asked_service(request, context)
         if (status := self._status(service)) == SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {service[:80]!a} here")
         return encode_status(status)
 
     async def _watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """The status now, and again whenever it changes."""
-        service = await self._asked(request, context)
+        service = await self._asked_service(request, context)
         last_status = None
         while True:
             changed = self._changed

@@ -13,7 +13,7 @@ PROBE_BYTES = 1 << 19
 TRIES = 3
 
 
-async def probe(request: bytes, context: Any) -> bytes:
+async def answer_probe(request: bytes, context: Any) -> bytes:
     """The handler of Probe at either server: answers with as many bytes as are asked for."""
     message, _ = expect_any_message(request, Probe)
     return pack_message(Probe(0), {"load": torch.zeros(message.answer_bytes, dtype=torch.uint8)})
@@ -23,11 +23,11 @@ async def measure_rates(peer: Peer) -> tuple[float, float]:
     """Bits per second up and down, by the shortest of a few tries less the shortest time of an empty message."""
     load = {"load": torch.randint(256, (PROBE_BYTES,), dtype=torch.uint8)}
     empty, up, down = pack_message(Probe(0)), pack_message(Probe(0), load), pack_message(Probe(PROBE_BYTES))
-    idle_s, up_s, down_s = [await _fastest(peer, request) for request in (empty, up, down)]
+    idle_s, up_s, down_s = [await _shortest_ask(peer, request) for request in (empty, up, down)]
     return tuple(8 * PROBE_BYTES / max(took_s - idle_s, 1e-5) for took_s in (up_s, down_s))  # type: ignore[return-value]
 
 
-async def _fastest(peer: Peer, request: bytes) -> float:
+async def _shortest_ask(peer: Peer, request: bytes) -> float:
     times = []
     for _ in range(TRIES):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Every message of the protocol has a number; packing and unpacking. docs/protocol.md says who sends which, and when."""
+"""The numbers of all messages, and how a message is packed and unpacked. docs/protocol.md says who sends which, and when."""
 
 from typing import Any, TypeVar
 

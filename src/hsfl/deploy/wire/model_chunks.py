@@ -1,4 +1,5 @@
-"""States of units and partial sums as safetensors, in chunks; checked against the model before they are used."""
+"""Models and sums on the wire: states of units and partial sums as safetensors files, sent in chunks. A file that arrives is
+checked against the model before it is used: names, shapes, types, and that every number is finite."""
 
 import asyncio
 import hashlib
@@ -41,7 +42,7 @@ def state_bytes(state: UnitState) -> bytes:
 def unpack_state(content: bytes, like: UnitState) -> UnitState:
     """The units of a safetensors file, which must be exactly those of `like`, all numbers finite."""
     fresh = UnitState.empty(like.layout, like.start, like.stop, like.floats.dtype, like.floats.device)
-    _fill(_loaded(content), fresh.named())
+    _copy_checked(_load_tensors(content), fresh.named())
     if not bool(torch.isfinite(fresh.floats).all()):
         raise WireError("not_finite", "a model with a number that is NaN or infinite")
     return fresh
@@ -58,20 +59,20 @@ def read_sum(content: bytes, like: PartialSum) -> PartialSum:
     fresh = like.clone()
     bits = torch.zeros(len(like.bits), dtype=torch.int64)
     views = {"floats": fresh.total.floats, "ints": fresh.total.ints, "weight": fresh.weight, "bits": bits}
-    _fill(_loaded(content), views)
+    _copy_checked(_load_tensors(content), views)
     if tuple(bits.tolist()) != like.bits:
         raise WireError("order", "the servers' sums began from different models; start the round again")
     return fresh
 
 
-def _loaded(content: bytes) -> dict[str, Tensor]:
+def _load_tensors(content: bytes) -> dict[str, Tensor]:
     try:
         return load(content)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:
         raise WireError("protocol", f"no safetensors file ({error})") from None
 
 
-def _fill(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
+def _copy_checked(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
     if tensors.keys() != views.keys():
         odd = sorted(tensors.keys() ^ views.keys())
         raise WireError(
@@ -110,8 +111,8 @@ def chunks(content: bytes) -> Iterator[bytes]:
 class Collector:
     """Puts the chunks of one file together; a chunk out of order, or more bytes than expected, is refused."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.total = most, -1
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.total = max_bytes, -1
         self.pieces, self.num_bytes = list[memoryview](), 0
 
     def add(self, message: bytes) -> bool:
@@ -120,8 +121,10 @@ class Collector:
         piece = tensors["bytes"]
         if self.total < 0:
             self.total = chunk.total
-            if self.total > self.most:
-                raise WireError("too_large", f"a model of {self.total} bytes where at most {self.most} are expected")
+            if self.total > self.max_bytes:
+                raise WireError(
+                    "too_large", f"a model of {self.total} bytes where at most {self.max_bytes} are expected"
+                )
         inside = piece.dtype == torch.uint8 and piece.ndim == 1 and len(piece) <= CHUNK_BYTES
         if chunk.total != self.total or chunk.at != self.num_bytes or not inside:
             raise WireError(
@@ -134,10 +137,10 @@ class Collector:
         return self.num_bytes == self.total
 
 
-async def collect(hear: Callable[[], Awaitable[bytes]], most: int) -> bytes:
-    """The file whose chunks come next. hear: returns the next message. most: bytes; a longer file is refused."""
-    collector = Collector(most)
-    while not collector.add(await hear()):
+async def collect(read_next: Callable[[], Awaitable[bytes]], max_bytes: int) -> bytes:
+    """The file whose chunks come next. read_next: returns the next message. max_bytes: a longer file is refused."""
+    collector = Collector(max_bytes)
+    while not collector.add(await read_next()):
         pass
     return b"".join(collector.pieces)  # a bytes object is what safetensors reads, and this is the only copy
 

@@ -1,6 +1,7 @@
-"""gRPC without generated code: servers of raw-bytes methods behind the gate, and the channels to them.
+"""gRPC without generated code: servers of raw-bytes methods behind the gate (`listen`), and the channels to them (`Peer`).
 
-Explicit limits of the wire, and what both sides tell gRPC.
+Also the limits and options that both sides give to gRPC, which answers count as a refusal, and how long to wait before
+another attempt (`Backoff`). Who may call is checked in `hsfl.deploy.trust.gate`.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.St
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedMethod:
     """A method of a service: how its messages flow, who may call it, and what is done."""
 
     flow: str  # unary_unary, stream_unary or stream_stream
@@ -78,7 +79,7 @@ class Served:
     handle: Callable[[Any, Any], Any]
 
 
-class Listening:
+class ListeningServer:
     """A server that listens until it is stopped."""
 
     def __init__(self, server: aio.Server, gate: Gate, health: Health, port: int) -> None:
@@ -94,22 +95,22 @@ class Listening:
 async def listen(
     address: str,
     service: str,
-    methods: dict[str, Served],
+    methods: dict[str, ServedMethod],
     certs: Path | None,
     log: Log,
     metrics: Metrics,
     largest_bytes: int = 0,
     on_revoked: Callable[[str, str], None] = lambda name, why: None,
-) -> Listening:
+) -> ListeningServer:
     """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback.
     largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why."""
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
-        log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.words)
+        log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.sentence)
         metrics.dropped(refused.reason)
         if who is not None and refused.reason == "revoked":
-            on_revoked(who, refused.words)
+            on_revoked(who, refused.sentence)
 
     def on_failure(error: Exception, identity: Identity, method: str) -> None:
         log.event("a call failed here", "error", error=error, client=identity.name, method=method)
@@ -121,7 +122,7 @@ async def listen(
         None if certs is None else Denylist(certs / DENYLIST),
         on_refusal,
         on_failure,
-        lambda words: log.event(words, "warning"),
+        lambda sentence: log.event(sentence, "warning"),
     )
     server = aio.server(interceptors=[gate], options=server_options(largest_bytes))
     handlers = {
@@ -133,7 +134,7 @@ async def listen(
     port = add_port(server, address, certs, log.event)
     await server.start()
     health.set(True)
-    return Listening(server, gate, health, port)
+    return ListeningServer(server, gate, health, port)
 
 
 def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable[[Any, Any], Any]:
@@ -178,29 +179,29 @@ async def read_message(call: Any) -> bytes:
     UNAVAILABLE where the server gave none."""
     message = await call.read()
     if message is aio.EOF:
-        code, words = await call.code(), await call.details()
+        code, details = await call.code(), await call.details()
         if code == grpc.StatusCode.OK:
-            code, words = grpc.StatusCode.UNAVAILABLE, "the other side ended the stream early"
-        raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), words)
+            code, details = grpc.StatusCode.UNAVAILABLE, "the other side ended the stream early"
+        raise aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), details)
     return bytes(message)
 
 
-async def hear(context: Any) -> bytes | None:
-    """The next message that a caller sends to a handler; None when the caller has said all."""
+async def read_request_or_none(context: Any) -> bytes | None:
+    """The next message that a caller sends to a handler; None when the caller has ended its side of the stream."""
     message = await context.read()
     return None if message is aio.EOF else bytes(message)
 
 
-async def must_hear(context: Any) -> bytes:
-    """The next message, which must come."""
-    message = await hear(context)
+async def read_request(context: Any) -> bytes:
+    """The next message that a caller sends to a handler. A stream that ends instead is a WireError."""
+    message = await read_request_or_none(context)
     if message is None:
         raise WireError("ended", "the stream ended where a message was expected")
     return message
 
 
 def is_refusal(error: aio.AioRpcError) -> bool:
-    """Whether the other side has said no: to try again would bring the same answer."""
+    """Whether the other side refuses, so that another attempt would bring the same answer. A lost link is no refusal."""
     return error.code() in REFUSALS
 
 
