@@ -12,7 +12,7 @@ import hsfl
 
 ROOT = Path(hsfl.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
-CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
+ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
     *("register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
@@ -64,8 +64,8 @@ def package_of(module: str) -> str:
 
 
 def drawn_layers() -> list[list[str]]:
-    """The arrows of CONTRIBUTING.md: `a, b <- c` says that c may import a and b."""
-    text = CONTRIBUTING.read_text()
+    """The arrows of docs/architecture.md: `a, b <- c` says that c may import a and b."""
+    text = ARCHITECTURE.read_text()
     (line,) = re.findall(r"^    (errors <- .*(?:\n      .*)*)$", text, re.M)
     return [[name.strip() for name in layer.split(",")] for layer in line.split("<-")]
 
@@ -74,9 +74,9 @@ RANK = {name: rank for rank, layer in enumerate(drawn_layers()) for name in laye
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_arrows_run_as_contributing_draws_them(module: str) -> None:
+def test_arrows_run_as_they_are_drawn(module: str) -> None:
     mine = package_of(module)
-    assert mine in RANK, f"CONTRIBUTING.md draws no place for {mine}"
+    assert mine in RANK, f"docs/architecture.md draws no place for {mine}"
     for name in GRAPH[module]:
         other = package_of(name)
         assert other == mine or RANK[other] < RANK[mine], f"{module} imports {name} against the arrows"

@@ -1,32 +1,27 @@
-"""From the command to the gradient there are few calls, and CONTRIBUTING.md names them."""
+"""From the command to the gradient there are few calls, and docs/architecture.md names them."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.small_runs import hsfl, tiny_words
+from tests.test_architecture import WALKS
 
 import hsfl as package
 from hsfl.training import roles
 
 ROOT = Path(package.__file__).parent
-CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 
 
 def drawn_chain() -> list[tuple[str, str]]:
-    """(file, function) of every call that CONTRIBUTING.md names; a function without a file is in the file before."""
-    (lines,) = re.findall(
-        r"^    (commands/run\.py run_command -> .*(?:\n      .*)*) -> run_backward\(loss\)$",
-        CONTRIBUTING.read_text(),
-        re.M,
-    )
+    """(file, function) of every call from the command to the gradient, in the walk of a run."""
+    step = next(step for step in WALKS["run"] if step.name == "run_backward").caller
     chain: list[tuple[str, str]] = []
-    for step in lines.split("->"):
-        *file, function = step.split()
-        chain.append((file[0] if file else chain[-1][0], function))
-    return chain
+    while step is not None:
+        chain.append((step.path, step.name))
+        step = step.caller
+    return chain[::-1]
 
 
 def test_the_calls_from_the_command_to_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +33,7 @@ def test_the_calls_from_the_command_to_a_gradient(tmp_path: Path, monkeypatch: p
         while frame is not None:
             path = Path(frame.f_code.co_filename)
             if path.is_relative_to(ROOT):
-                calls.append((path.relative_to(ROOT).as_posix(), frame.f_code.co_name))
+                calls.append((path.relative_to(ROOT).as_posix(), frame.f_code.co_qualname))
             frame = frame.f_back  # type: ignore[assignment]
         seen.append(calls[::-1])
         backward(*words)
