@@ -146,7 +146,7 @@ def test_public_names_are_those_listed() -> None:
 
 def test_plugins_take_every_name_from_hsfl_itself() -> None:
     """docs/extend.md names no folder of the package, so that files may move without breaking plugins."""
-    text = (CONTRIBUTING.parent / "docs/extend.md").read_text()
+    text = (ROOT.parents[1] / "docs/extend.md").read_text()
     assert set(re.findall(r"\bhsfl\.(\w+(?:\.\w+)*)", text)) <= PUBLIC
     assert not re.findall(r"from hsfl", text)
 
