@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import write_picture
 
 from hsfl.data.readers.cifar10 import read_batch
 from hsfl.data.readers.idx import read_idx
 from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 from hsfl.network import history
+from tests.data.data_files import write_picture
 
 
 def test_a_named_pipe_among_images_is_left_aside(tmp_path: Path) -> None:

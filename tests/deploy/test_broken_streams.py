@@ -20,7 +20,7 @@ from hsfl.deploy.wire.client_messages import Batch, Enter, Round
 from hsfl.deploy.wire.frames import WireError
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
-from tests.deploy.test_tails import STREAM, batch, step, tail
+from tests.deploy.main.test_main_round import STREAM, batch, step, tail
 
 ONE_ROUND = changed(RUN, fleet={"cuts": [5, 1, 2, 3]}, train={"rounds": 1, "tau_s": 20.0})
 

@@ -13,13 +13,13 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.engines import namespaces
-from tests.engines.runs import command, config, model_bytes, until
-from tests.plugins.files import twice
 
 import hsfl.errors
 from hsfl.config import read_config
 from hsfl.runs.loop import train_run
+from tests.engines import namespaces
+from tests.engines.runs import command, config, model_bytes, until
+from tests.plugins.files import twice
 
 pytest.importorskip("ray")
 pytestmark = [

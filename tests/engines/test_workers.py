@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
-from tests.laws.bench import make_task
 
 from hsfl.engines import workers
 from hsfl.engines.worker import Hand, Setup, Train, Worker
@@ -20,6 +18,8 @@ from hsfl.models.state import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, train_run
 from hsfl.training.aggregate import sum_memory
+from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
+from tests.laws.bench import make_task
 
 
 @pytest.fixture(autouse=True)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 import hsfl as package
 from hsfl.planning.world import make_world, sample_draws
 from hsfl.runs.prepare import prepare
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 pytest.importorskip("pyscipopt")
 PLANNED = (

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.report.fabricated import data_in
-from tests.small_runs import hsfl, tiny
 
 from hsfl.allocation.cuts import radio as judging
 from hsfl.allocation.cuts.radio import radio_request
@@ -18,6 +16,8 @@ from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
+from tests.report.fabricated import data_in
+from tests.small_runs import hsfl, tiny
 
 
 @pytest.mark.parametrize("method", ["descent", "ga"])

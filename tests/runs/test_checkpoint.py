@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
@@ -24,6 +23,7 @@ from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import RoundRecord, RunStanding
+from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")

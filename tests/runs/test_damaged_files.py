@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.runs.damage import damaged, edit_text
-from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost
@@ -28,6 +26,8 @@ from hsfl.report.comparison_summary import read_comparison
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.studies.compare_runs import run_contenders
+from tests.runs.damage import damaged, edit_text
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 LABELS = ("hsfl", "splitfed_v1")
 COST = measure_cost(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.small_runs import refused, tiny
 
 from hsfl.models.zoo import build
 from hsfl.runs import loop
@@ -15,6 +14,7 @@ from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
 from hsfl.training.evaluation import evaluate_model
+from tests.small_runs import refused, tiny
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import hsfl, tiny_words
 
 import hsfl as package
 from hsfl.training import roles
+from tests.small_runs import hsfl, tiny_words
 
 ROOT = Path(package.__file__).parent
 CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"

@@ -6,10 +6,10 @@ import sys
 import threading
 
 import pytest
-from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
 
 from hsfl.runs.loop import Interruptible
 from hsfl.runs.studies import compare_runs
+from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.small_runs import numbers, read_strictly, tiny
 
 from hsfl.config import FleetConfig
 from hsfl.data.registry import load_dataset
@@ -18,6 +17,7 @@ from hsfl.planning import participation
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from tests.small_runs import numbers, read_strictly, tiny
 
 
 class Diary(loop.Observer):

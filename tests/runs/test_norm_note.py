@@ -7,13 +7,13 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from tests.report.fabricated import data_in
-from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Warnings
+from tests.report.fabricated import data_in
+from tests.small_runs import hsfl, tiny, tiny_words
 
 
 def left_after(steps: int) -> float:

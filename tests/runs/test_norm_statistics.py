@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
@@ -18,6 +17,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.studies.shared_training import take_over
+from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 ESTIMATED = ("train.norm_statistics=estimated", "train.norm_batches=2")
 SPARE = ("averaged", "estimation_s")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.small_runs import tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
@@ -21,6 +20,7 @@ from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock
 from hsfl.runs.studies.compare_runs import run_or_resume
+from tests.small_runs import tiny
 
 
 class Told(loop.Observer):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.small_runs import refused, tiny
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.units import SplitModel
 from hsfl.runs.loop import train_run
+from tests.small_runs import refused, tiny
 
 
 class Noisy(nn.Module):

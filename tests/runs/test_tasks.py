@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.plugins.files import unload
-from tests.small_runs import hsfl as command
-from tests.small_runs import refused
 from torch import nn
 
 import hsfl
@@ -21,6 +18,9 @@ from hsfl.report.comparison_summary import gained, read_comparison
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.unused_settings import refuse_unused
+from tests.plugins.files import unload
+from tests.small_runs import hsfl as command
+from tests.small_runs import refused
 
 TEXT = [
     *("model.name=gpt", "options.gpt.width=8", "options.gpt.depth=1", "options.gpt.heads=2", "data.name=pydoc"),

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from tests.small_runs import hsfl, numbers, refused, tiny_words
 
 DEVICE = '[[device]]\nname = "{name}"\ncpu = "{ghz}GHz"\npower = "1W"\nmax_cut = 5\n'

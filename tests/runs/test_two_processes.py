@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.small_runs import assert_same_run, tiny, tiny_words
-from tests.small_runs import hsfl as here
 
 from hsfl.runs import loop
 from hsfl.runs.folder import LOCK
+from tests.small_runs import assert_same_run, tiny, tiny_words
+from tests.small_runs import hsfl as here
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}

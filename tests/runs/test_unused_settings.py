@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.small_runs import refused, tiny, tiny_words
 from torch import nn
 
 import hsfl
@@ -14,6 +13,7 @@ from hsfl.errors import InputError
 from hsfl.runs.prepare import prepare
 from hsfl.runs.unused_settings import refuse_unused
 from hsfl.runs.unused_settings_rules import UNUSED
+from tests.small_runs import refused, tiny, tiny_words
 
 MEASURED = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
 PLANNED = ["fleet.cuts=planned", "allocation.policy=proposed"]

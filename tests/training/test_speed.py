@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.small_runs import hsfl, refused
 
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
@@ -14,6 +13,7 @@ from hsfl.models.cost_table import measure_cost
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed
+from tests.small_runs import hsfl, refused
 
 SHAPE = (1, 8, 8)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, make_task, train
 from torch import Tensor, nn, optim
 
 from hsfl.config import TrainConfig
@@ -13,6 +12,7 @@ from hsfl.framework_table import METHODS
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.step import Part, StepKey, learning_rate, run_backward
+from tests.laws.bench import NUM_CLASSES, SHAPE, assert_same, make_task, train
 
 PIXELS = SHAPE[1] * SHAPE[2]
 
