@@ -158,7 +158,7 @@ def test_a_process_looks_at_its_own_certificate_first(tmp_path):
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
-@pytest.mark.parametrize("path", sorted(Path(deploy.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(Path(deploy.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
 def test_nothing_that_a_peer_sends_is_unpickled_or_executed(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
