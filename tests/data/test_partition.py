@@ -18,6 +18,7 @@ from hsfl.data.partition import (
     sizes_of,
 )
 from hsfl.errors import InputError
+from tests.naming import raises
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 
@@ -186,7 +187,7 @@ def test_where_samples_suffice_each_has_one_owner() -> None:
 
 
 def test_given_parts_are_never_drawn() -> None:
-    with pytest.raises(InputError, match="51 clients of at least 2 samples need 102"):
+    with raises(InputError, "51 clients", "2 samples", "102"):
         partition(HUNDRED_LABELS, 51, "given", np.random.default_rng(0), clients=np.zeros(100, int), min_samples=2)
 
 
