@@ -20,6 +20,7 @@ from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage, distribution_stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from hsfl.errors import InputError
+from tests.naming import raises
 
 Array = np.ndarray
 
@@ -193,7 +194,7 @@ def test_needs_are_the_inverse_of_the_deadline() -> None:
 
 def test_cells_of_two_servers_are_refused() -> None:
     cells, cuts = city(8, [2, 2], 2)
-    with pytest.raises(InputError, match=r"cells\[1\].main_hz differs from cells\[0\]"):
+    with raises(InputError, "cells[1].main_hz", "cells[0]"):
         solve_cells([cells[0], replace(cells[1], main_hz=1e9)], cuts, 1e-3, 1.0)
 
 

@@ -21,6 +21,7 @@ from hsfl.allocation.stage.stage import training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
 from tests.allocation.allocation_instances import all_cuts, scenarios
+from tests.naming import raises
 
 SIZES = [(2, 3), (5, 10), (10, 10)]
 ACCURATE = 3e-3  # what the iteration may miss of the optimal T; measured: 0.2 % at most
@@ -187,7 +188,7 @@ def test_those_who_are_kept_keep_tau():
 
 def test_wrong_words_are_refused():
     scenario, cuts, _ = an_instance(2, 3, 0)
-    with pytest.raises(InputError, match="use solver exact"):
+    with raises(InputError, "solver exact"):
         allocate(replace(scenario, sharing="bandwidth"), cuts, "paper")
-    with pytest.raises(InputError, match="p_step 'scpi' is unknown; did you mean scip"):
+    with raises(InputError, "p_step", "'scpi'", "did you mean scip"):
         paper.solve_as_paper(scenario, cuts, p_step="scpi")

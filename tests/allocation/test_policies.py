@@ -16,6 +16,7 @@ from hsfl.allocation.stage.exclusive import solve_exclusive
 from hsfl.allocation.stage.stage import only, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
+from tests.naming import raises
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "ecfa+etra", "gtra+ecfa+etra", "scls+ecfa"])
@@ -26,7 +27,7 @@ def test_no_baseline_beats_exact(name, sharing):
         scenario = random_scenario(rng, 4, 6, sharing=sharing)
         cuts = rcls(scenario.rows, rng)
         if sharing == "bandwidth" and policy(name).subchannels == "greedy":
-            with pytest.raises(InputError, match="deals whole subchannels"):
+            with raises(InputError, "whole subchannels"):
                 policy(name).allocate(scenario, cuts)
             continue
         answer = policy(name).allocate(scenario, cuts)
@@ -103,7 +104,7 @@ def test_nobody_can_keep_a_tiny_tau():
 
 
 def test_unknown_policy():
-    with pytest.raises(InputError, match="policy 'best' is unknown; choose one of proposed"):
+    with raises(InputError, "policy 'best'", "choose one of proposed"):
         policy("best")
 
 

@@ -12,6 +12,7 @@ from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.cli import app
 from hsfl.errors import InputError
+from tests.naming import raises
 
 GOOD = random_scenario(np.random.default_rng(0), 3, 4).to_dict()
 
@@ -129,7 +130,7 @@ def test_numbers_that_cannot_be_computed_with_are_refused_in_arrays_too():
 def test_a_key_given_twice(tmp_path):
     text = json.dumps(GOOD).replace('"main_hz"', '"main_hz": 3, "main_hz"')
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match="main_hz is given twice"):
+    with raises(InputError, "main_hz", "twice"):
         Scenario.read(tmp_path / "a.json")
 
 
@@ -139,14 +140,14 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
 
 
 def test_a_file_of_null_is_no_scenario():
-    with pytest.raises(InputError, match="scenario is None; it must be an object"):
+    with raises(InputError, "scenario is None", "object"):
         Scenario.from_dict(None)
 
 
 def test_more_clients_than_subchannels():
     data = broken(("channel", "main_gain"), [[1.0]] * 3)
     data["channel"]["edge_gain"] = [[1.0]] * 3
-    with pytest.raises(InputError, match='set sharing to "bandwidth"'):
+    with raises(InputError, "sharing", '"bandwidth"'):
         Scenario.from_dict(data)
     data["sharing"] = "bandwidth"
     assert Scenario.from_dict(data).num_subchannels == 1

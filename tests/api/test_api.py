@@ -19,6 +19,7 @@ from hsfl.runs import loop
 from hsfl.runs.client_data import survey
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from tests.naming import names, raises
 from tests.small_runs import assert_same_run, hsfl, numbers, refused, tiny
 
 RNG = np.random.default_rng(0)
@@ -148,7 +149,7 @@ def test_a_run_with_data_and_model_of_ones_own(tmp_path: Path, capfd: pytest.Cap
     words = {"data": data, "model": model(), **SMALL}
     result = package.run(None, tmp_path / "a", ["data.partition=given"], **words)
     assert (result.status, result.folder, result.report) == ("finished", tmp_path / "a", tmp_path / "a/report.html")
-    assert "divided as the data say among 3 clients" in (tmp_path / "a/report.html").read_text()
+    names((tmp_path / "a/report.html").read_text(), "as the data say", "3 clients")
     assert capfd.readouterr() == ("", "")
     assert [row["round"] for row in result.table()] == [1, 2]
     assert result.table()[1]["test_accuracy"] == result.test_accuracy == result.records()[1].test_accuracy
@@ -163,16 +164,16 @@ def test_a_run_goes_on_with_the_same_data_alone(tmp_path: Path) -> None:
     data, other = package.dataset(X, Y), package.dataset(X + 1, Y)
     words: dict[str, Any] = {"data": data, "model": "mlp", "report": False}
     package.run(None, tmp_path / "a", ["train.rounds=1"], **words, fleet=SMALL["fleet"])
-    with pytest.raises(InputError, match=r"was run with data\.sha256"):
+    with raises(InputError, "data.sha256"):
         package.run(None, tmp_path / "a", resume=True, **(words | {"data": other}), fleet=SMALL["fleet"])
     more = ["train.rounds=2"]
     assert package.run(None, tmp_path / "a", more, resume=True, **words, fleet=SMALL["fleet"]).rounds == 2
     package.run(None, tmp_path / "b", more, **words, fleet=SMALL["fleet"])
     assert_same_run(tmp_path / "a", tmp_path / "b")
-    assert "data were given from Python" in refused("evaluate", tmp_path / "a")
-    assert "data were given from Python" in refused("run", tmp_path / "a/config.json", "--out", tmp_path / "c")
+    names(refused("evaluate", tmp_path / "a"), "data", "from Python")
+    names(refused("run", tmp_path / "a/config.json", "--out", tmp_path / "c"), "data", "from Python")
     stored = RunFolder(tmp_path / "a").config()
-    with pytest.raises(InputError, match="not those that this run began with"):
+    with raises(InputError, "this run began with"):
         prepare(stored, other)
 
 
@@ -217,13 +218,13 @@ def test_progress_and_observers(tmp_path: Path, capfd: pytest.CaptureFixture) ->
     data = package.dataset(X, Y, clients=WHO)
     package.run(None, tmp_path / "a", data=data, model="mlp", observer=Mine(), **SMALL)
     assert seen[1:] == [1, 2]
-    assert "data.partition is 'iid' and deals them out anew" in seen[0]
+    names(seen[0], "data.partition is 'iid'", "anew")
     package.run(None, tmp_path / "b", data=data, model="mlp", progress=True, **SMALL)
     out, err = capfd.readouterr()
     assert out == ""
-    assert "warning: the data say which client" in err
+    names(err, "warning:", "which client")
     assert "round 2/2" in err
-    with pytest.raises(InputError, match="leave one of them out"):
+    with raises(InputError, "leave one"):
         package.run(None, tmp_path / "c", data=data, observer=Mine(), progress=True)
 
 
@@ -236,7 +237,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(
     monkeypatch.setattr("hsfl.api.run_calls.write_page", full)
     result = package.run(tiny("train.rounds=1"), tmp_path / "a")
     assert (result.status, result.report) == ("finished", None)
-    assert "warning: no report.html: no space left" in capfd.readouterr().err
+    names(capfd.readouterr().err, "warning:", "report.html", "no space left")
 
 
 # --- comparisons and plans
@@ -272,7 +273,7 @@ def test_a_plan_is_for_the_run_that_follows(tmp_path: Path) -> None:
     config = config_of_call(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
     assert survey(config.config, data).num_samples.tolist() == np.bincount(data.clients).tolist()
     even = package.plan(None, quick[1:], **words)
-    assert "deals them out anew" in even.notes[0]
+    names(even.notes[0], "anew")
     by_hand = package.plan(
         None, quick[1:], model=model(), fleet={"num_clients": 3}, input_shape=(6,), num_classes=4, samples_per_client=24
     )
@@ -319,7 +320,7 @@ def test_a_run_does_not_go_on_with_another_table(here: Path) -> None:
     hsfl("run", *table_words("train.rounds=1"), "--out", "a", "--quiet")
     (here / "rows.csv").write_text(TABLE + TABLE.splitlines()[1] + "\n")
     words = ("run", "--resume", "--out", "a", "--set", "train.rounds=2")
-    assert "was begun with other contents of data.name" in refused(*words)
+    names(refused(*words), "other contents", "data.name")
     (here / "rows.csv").write_text(TABLE)
     assert hsfl(*words, "--quiet").code == 0
 

@@ -10,6 +10,7 @@ from hsfl.config import with_changes
 from hsfl.data.registry import FACTS
 from hsfl.experiments.table1.columns import base_config
 from hsfl.runs.prepare import prepare
+from tests.naming import names
 from tests.small_runs import hsfl, refused
 
 FAST = ["--scale", "smoke", "--datasets", "digits", "--results", "none", "--quiet"]
@@ -77,15 +78,15 @@ def test_what_is_done_is_not_done_again(results: Path) -> None:
 
 
 def test_wrong_words_are_one_line(results: Path, tmp_path: Path) -> None:
-    assert "fig4" in refused("reproduce", "fig6", "--out", tmp_path)
-    assert "quick" in refused("reproduce", "fig4", "--scale", "qiuck", "--out", tmp_path)
-    assert "single_proposed" in refused("reproduce", "table1", "--columns", "single_prposed", "--out", tmp_path)
-    assert "at least one" in refused("reproduce", "table1", "--datasets", ",", "--out", tmp_path)
-    assert "at least one" in refused("reproduce", "table1", "--columns", ",", "--out", tmp_path)
-    assert "no folder" in refused("reproduce", "table1", "--results", tmp_path / "x", "--out", tmp_path)
-    assert "'foo'" in refused("reproduce", "table1", "--scale", "smoke", "--datasets", "digits,foo", "--out", tmp_path)
+    names(refused("reproduce", "fig6", "--out", tmp_path), "fig4")
+    names(refused("reproduce", "fig4", "--scale", "qiuck", "--out", tmp_path), "quick")
+    names(refused("reproduce", "table1", "--columns", "single_prposed", "--out", tmp_path), "single_proposed")
+    names(refused("reproduce", "table1", "--datasets", ",", "--out", tmp_path), "at least one")
+    names(refused("reproduce", "table1", "--columns", ",", "--out", tmp_path), "at least one")
+    names(refused("reproduce", "table1", "--results", tmp_path / "x", "--out", tmp_path), "no folder")
+    names(refused("reproduce", "table1", "--scale", "smoke", "--datasets", "digits,foo", "--out", tmp_path), "'foo'")
     assert not (tmp_path / "table1").exists()  # said before anything is trained
-    assert "choose another --out" in refused("reproduce", "table1", "--datasets", "digits", "--out", results)
+    names(refused("reproduce", "table1", "--datasets", "digits", "--out", results), "another --out")
 
 
 def test_the_clock_charges_the_whole_data_set() -> None:

@@ -13,6 +13,7 @@ from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.policy_cuts import cut_request
 from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import world_of
+from tests.naming import raises
 
 DEPTH = np.arange(5.0)
 COST = CostTable(
@@ -148,5 +149,5 @@ def test_a_crowd_under_the_even_allocation_takes_its_fastest_cuts_without_trying
 def test_clusters_that_take_turns_have_one_radio() -> None:
     config = read_config(None, [*WORDS, "network.cells=3", "framework=cpsl", "allocation.policy=cpsl", "fleet.cuts=2"])
     world = world_of(config, COST)
-    with pytest.raises(InputError, match=r"network\.cells is 3 but the policy deals the subchannels of one radio"):
+    with raises(InputError, "network.cells is 3", "one radio"):
         RoundClock(config, world, (2,) * 12, np.full(12, 30.0))

@@ -11,6 +11,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.planning import participation
 from tests.laws.bench import make_task
+from tests.naming import raises
 
 SIZES = np.array([1.0, 2.0, 5.0, 12.0])
 VALUES = np.array([3.0, -1.0, 4.0, 10.0])  # what each client learned: larger clients, larger values
@@ -104,7 +105,7 @@ def test_clients_that_were_drawn_are_those_that_count() -> None:
 
 
 def test_samples_that_are_not_known_are_an_error() -> None:
-    with pytest.raises(InputError, match=r"train\.choose is 'samples'"):
+    with raises(InputError, "train.choose is 'samples'"):
         participation.choose_clients(config(choose="samples"), 0)
 
 

@@ -15,6 +15,7 @@ from hsfl.allocation.random_scenarios import gains, random_scenario
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 from tests.allocation.allocation_instances import all_cuts, exact_rounds, with_draws
+from tests.naming import raises
 
 
 def small(seed, clients=3, subchannels=4, num_samples=3, sharing="exclusive"):
@@ -102,9 +103,9 @@ def test_samples_must_be_of_one_fleet():
     one = small(0)
     with pytest.raises(InputError, match=r"samples\[1\].main_hz differs"):
         search_cuts(radio_request([one[0], replace(one[1], main_hz=1.0)]))
-    with pytest.raises(InputError, match="samples is empty"):
+    with raises(InputError, "samples", "empty"):
         radio_request([])
-    with pytest.raises(InputError, match="method is 'luck'"):
+    with raises(InputError, "method is 'luck'"):
         search_cuts(radio_request(one, CutSettings(method="luck")))
 
 
