@@ -14,6 +14,7 @@ from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.kits import small_kit
+from tests.naming import raises
 
 NAMES = ["ada", "bo", "cy", "di"]
 FAST, SLOW = 1e10, 2e7  # FLOP/s
@@ -96,7 +97,7 @@ def test_memory_limits_the_cut_and_a_device_that_holds_none_is_refused() -> None
         made.join(seat, ready(FAST, memory_bits=float(need.max()) if seat else float(need[:3].max())))
     cuts = made.plan(0, EVERYBODY, NAMES).cuts
     assert cuts[0] < cuts[1] == 5
-    with pytest.raises(InputError, match="has no feasible cut"):
+    with raises(InputError, "feasible cut"):
         made.deepest(1.0)
 
 
@@ -123,16 +124,14 @@ def test_a_device_that_cannot_hold_its_given_cut_is_refused_and_stops_nobody_els
     need = made.cost.memory_bits
     assert need is not None
     made.check_memory("ada", 0, float(need[1]))
-    with pytest.raises(
-        InputError, match=r"di's memory holds cuts up to [1-4], and the run gives it 5; ask the operator"
-    ):
+    with raises(InputError, "di's memory", "gives it 5", "operator"):
         made.check_memory("di", 3, float(need[1]))
 
 
 def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
-    with pytest.raises(InputError, match=r"fleet.cuts has 2 numbers but there are 4 clients"):
+    with raises(InputError, "fleet.cuts", "2 numbers", "4 clients"):
         planner(cuts=[1, 2])
-    with pytest.raises(InputError, match="the model has 5 units"):
+    with raises(InputError, "5 units"):
         planner(cuts=[1, 2, 3, 9])
 
 

@@ -12,6 +12,7 @@ from hsfl.engines.machine import versions
 from hsfl.engines.start import start_engine
 from hsfl.errors import InputError
 from tests.engines.runs import config
+from tests.naming import raises
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_without_ray_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
         return really(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
-    with pytest.raises(InputError, match=r"pip install 'hsfl\[ray\]', or set engine.name=workers"):
+    with raises(InputError, "'hsfl[ray]'", "engine.name=workers"):
         start_engine(config("engine.name=ray"), print)
 
 

@@ -12,6 +12,7 @@ from hsfl.engines import scheduler as helper_module
 from hsfl.engines.scheduler import AHEAD, Helper, Ordered, Spread, take
 from hsfl.engines.worker import Answer, CarriedOut, Hand, Order, Train
 from hsfl.errors import InputError
+from tests.naming import raises
 
 
 class Bench(Spread[Helper]):
@@ -167,6 +168,6 @@ def test_a_node_takes_all_its_workers_with_it_once_but_one_place_does_not_die_fo
     assert sorted(many.trained(range(30))) == list(range(30))
     cursed = bench([0.1, 0.1])
     cursed.always_die = "worker 1"
-    with pytest.raises(InputError, match="ended by themselves 4 times in one place"):
+    with raises(InputError, "4 times", "one place"):
         cursed.trained(range(400))
     assert [helper.deaths for helper in many.helpers] == [1] * 6  # until the round is completed

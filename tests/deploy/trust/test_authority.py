@@ -18,6 +18,7 @@ from hsfl.deploy.trust.bundle import check_own
 from hsfl.deploy.trust.denylist import Denylist, read_denylist
 from hsfl.deploy.trust.identity import Refused, check_name, named_by, uris
 from hsfl.errors import InputError
+from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
 NOW = datetime.now(UTC)
@@ -80,9 +81,9 @@ def test_a_new_device_needs_no_new_ca_and_a_ca_is_never_overwritten(certs):
     before = {path: path.read_bytes() for path in certs.rglob("*") if path.is_file()}
     Authority(certs).add("ward-2")
     assert {path: path.read_bytes() for path in before} == before
-    with pytest.raises(InputError, match=r"holds a CA already; add devices with hsfl certs add NAME"):
+    with raises(InputError, "CA already", "hsfl certs add NAME"):
         Authority.create(certs)
-    with pytest.raises(InputError, match=r"ward-2 has a certificate; renew it"):
+    with raises(InputError, "ward-2", "renew"):
         Authority(certs).add("ward-2")
 
 
@@ -97,9 +98,9 @@ def test_renewal_replaces_key_and_certificate_and_the_old_one_can_still_be_revok
     Authority(certs).revoke("ward-1")
     for place in ("authority", "main", "edge"):
         assert read_denylist(certs / place / "denylist.txt").keys() == states.keys()
-    with pytest.raises(InputError, match=r"ward-1 was revoked; if it may take part again, run hsfl certs add ward-1"):
+    with raises(InputError, "ward-1", "revoked", "hsfl certs add ward-1"):
         Authority(certs).renew(["ward-1"])
-    with pytest.raises(InputError, match="no certificate that could still be used"):
+    with raises(InputError, "no certificate"):
         Authority(certs).revoke("ward-1")
     assert Authority(certs).add("ward-1").serial not in read_denylist(certs / "main/denylist.txt")
 
@@ -117,7 +118,7 @@ def test_without_names_those_are_renewed_that_expire_soon(certs):
 def test_no_certificate_outlives_its_ca(certs):
     end = Authority(certs).certificate.not_valid_after_utc
     assert Authority(certs, now=end - timedelta(days=9)).add("late").valid_until == end
-    with pytest.raises(InputError, match=r"the CA in .* expired on"):
+    with raises(InputError, "the CA in", "expired on"):
         Authority(certs, now=end + timedelta(days=1)).add("later")
 
 
@@ -125,9 +126,9 @@ def test_no_certificate_outlives_its_ca(certs):
     "name", ["", "..", "a/b", "../main", ".hidden", "Ward", "a b", "a\n", "é", "a" * 64, "authority", "-a"]
 )
 def test_names_that_could_be_paths_or_break_lines_are_refused(name, certs):
-    with pytest.raises(InputError, match="cannot be used"):
+    with raises(InputError, ascii(name)[:20], "such as ward-1"):
         check_name(name)
-    with pytest.raises(InputError, match="cannot be used"):
+    with raises(InputError, "such as ward-1"):
         Authority(certs).add(name)
     with pytest.raises(Refused):
         named_by([f"hsfl://client/{name}", "hsfl://role/client"])
@@ -145,7 +146,7 @@ def test_two_at_once_do_not_lose_a_record(certs, monkeypatch):
     real = module._certificate
 
     def slow(*args):
-        with pytest.raises(InputError, match=r"another hsfl certs is writing to .*; wait for it"):
+        with raises(InputError, "another hsfl certs", "wait"):
             Authority(certs).add("second")
         return real(*args)
 
@@ -174,20 +175,20 @@ def test_a_bundle_says_what_is_wrong_with_it(certs, tmp_path):
     for place, words in cases.items():
         with pytest.raises(InputError, match=words):
             check_own(place)
-    with pytest.raises(InputError, match=r"is the bundle of ward-1 \(client\), not of the role main"):
+    with raises(InputError, "bundle of ward-1", "(client)", "role main"):
         check_own(certs / "ward-1", role="main")
-    with pytest.raises(InputError, match=r"expired on .* run hsfl certs renew"):
+    with raises(InputError, "expired", "hsfl certs renew"):
         check_own(certs / "ward-1", now=NOW + timedelta(days=400))
-    with pytest.raises(InputError, match=r"this device's clock says 1970-01-01 00:00; set the clock"):
+    with raises(InputError, "clock", "1970-01-01 00:00", "set the clock"):
         check_own(certs / "ward-1", now=datetime.fromtimestamp(0, UTC))
     (certs / "ward-1/key.pem").chmod(0o644)
-    with pytest.raises(InputError, match=r"can be read by every user of this machine; run chmod 600"):
+    with raises(InputError, "every user", "chmod 600"):
         check_own(certs / "ward-1")
 
 
 def test_a_denylist_is_reread_and_fails_closed(tmp_path):
     path = tmp_path / "denylist.txt"
-    with pytest.raises(InputError, match=r"denylist.txt is missing"):
+    with raises(InputError, "denylist.txt", "missing"):
         Denylist(path)
     path.write_text("# nobody\n")
     denied = Denylist(path)
@@ -199,7 +200,7 @@ def test_a_denylist_is_reread_and_fails_closed(tmp_path):
     path.unlink()
     assert not denied.reread()
     assert 0xABC in denied
-    assert denied.problem == "denylist.txt is missing; copy the server's bundle with it (an empty file revokes nobody)"
+    names(denied.problem, "denylist.txt", "missing", "empty file")
 
 
 def test_the_commands_for_people_and_programs(tmp_path):
@@ -207,11 +208,11 @@ def test_the_commands_for_people_and_programs(tmp_path):
     where = ("--dir", place)
     answer = hsfl("certs", "init", *where)
     assert (answer.code, len(answer.out.splitlines())) == (0, 2)
-    assert f"copy {place / 'main'} to the host of the main server" in answer.out
+    names(answer.out, f"copy {place / 'main'}", "main server")
     (added,) = hsfl("certs", "add", "ward-1", *where, "--json").json()["certificates"]
     assert added["bundle"] == str(place / "ward-1")
     assert check_own(Path(added["bundle"])).identity.serial == int(added["serial"], 16)
-    assert "no certificate expires within 30 days" in hsfl("certs", "renew", *where).out
+    names(hsfl("certs", "renew", *where).out, "no certificate", "30 days")
     assert hsfl("certs", "renew", "ward-1", *where).code == 0
     assert len(hsfl("certs", "revoke", "ward-1", *where, "--json").json()["revoked"]) == 2
     rows = hsfl("certs", "list", *where, "--json").json()["certificates"]
@@ -223,8 +224,8 @@ def test_the_commands_for_people_and_programs(tmp_path):
     ]
     listed = hsfl("certs", "list", *where).out
     assert all(row["serial"] in listed and row["expires"] in listed for row in rows)
-    assert "holds no CA; run hsfl certs init" in refused("certs", "list", "--dir", tmp_path / "none")
-    assert "'nobody' has no certificate to revoke" in refused("certs", "revoke", "nobody", *where)
+    names(refused("certs", "list", "--dir", tmp_path / "none"), "no CA", "hsfl certs init")
+    names(refused("certs", "revoke", "nobody", *where), "'nobody'", "no certificate")
     assert "PRIVATE" not in json.dumps(rows) + listed + answer.out
 
 

@@ -1,7 +1,6 @@
 """Who is let in and who is not, over mutual TLS with real servers on loopback; each refusal has its line."""
 
 import asyncio
-import re
 import shutil
 import socket
 import ssl
@@ -19,6 +18,7 @@ from hsfl.deploy.trust.credentials import add_port, is_loopback, open_channel, p
 from hsfl.deploy.trust.identity import check_current
 from hsfl.errors import InputError
 from tests.deploy.trust_bench import OPEN, SUMS, TALK, WHO, WRITE, asked, forged, in_loop, raw_channel, serving
+from tests.naming import names, raises
 
 WARD = ("hsfl://client/ward-1", "hsfl://role/client")
 CLOSED = "UNAVAILABLE: failed to connect to all addresses"  # what gRPC says, whatever is wrong with a certificate
@@ -122,7 +122,7 @@ async def test_what_tls_refuses_the_device_finds_in_its_own_bundle_first(certs, 
 @in_loop
 async def test_a_clients_certificate_passes_for_no_server(certs):
     """Whoever listens with a device's bundle is not taken for the main server, and neither is the edge server."""
-    with pytest.raises(InputError, match="is the bundle of the client ward-2; a server needs main or edge"):
+    with raises(InputError, "client ward-2", "main or edge"):
         add_port(grpc.aio.server(), "127.0.0.1:0", certs / "ward-2")
     parts = [(certs / "ward-2" / name).read_bytes() for name in ("key.pem", "cert.pem", "ca.pem")]
     server = grpc.aio.server()
@@ -156,7 +156,7 @@ async def test_a_revoked_serial_ends_open_streams_and_opens_no_new_ones(own):
                 await streams[0].read()
             assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED
             serial = Authority(own).of("ward-1")[0].serial
-            assert ended.value.details() == f"ward-1's certificate {serial:x} was revoked"
+            names(ended.value.details(), "ward-1", f"{serial:x}", "revoked")
             assert served.ended.is_set()  # the handler could tidy up
             assert (await asked(one)).startswith(f"PERMISSION_DENIED: ward-1's certificate {serial:x} was revoked")
             await streams[1].write(b"still here")
@@ -177,7 +177,7 @@ async def test_an_unreadable_denylist_lets_nobody_back_in(own):
                 served.gate.end_refused()
             (problem,) = served.problems  # said once
             assert problem.startswith("the denylist of before stays in force: denylist.txt line 1 is")
-    with pytest.raises(InputError, match=r"denylist.txt line 1 is 'neither a serial nor a comment'"):
+    with raises(InputError, "denylist.txt line 1", "'neither a serial nor a comment'"):
         async with serving(own / "main"):
             pass
 
@@ -196,8 +196,8 @@ async def test_a_server_takes_up_a_renewed_certificate_without_a_restart(own):
         (taken, problem) = served.problems
         assert taken == "the renewed certificate is shown from now on"
         assert problem.startswith("the renewed certificate is not used: ")
-        assert "key.pem is not the key of cert.pem" in problem
-    with pytest.raises(InputError, match=r"key.pem is not the key of cert.pem"):
+        names(problem, "key.pem", "cert.pem")
+    with raises(InputError, "key.pem", "cert.pem"):
         add_port(grpc.aio.server(), "127.0.0.1:0", own / "main")
 
 
@@ -282,17 +282,15 @@ async def test_without_a_certificate_nothing_is_heard(certs):
 async def test_plaintext_stays_on_this_machine(certs):
     for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:8470", "example.org:8470", "127.0.0.1.example.org:8470"):
         for use in (lambda at: add_port(grpc.aio.server(), at, None), lambda at: open_channel(at, "main", None)):
-            with pytest.raises(
-                InputError, match=f"plaintext is for this machine alone, and {re.escape(address)} is not on it"
-            ):
+            with raises(InputError, "plaintext", "this machine", address):
                 use(address)
     assert is_loopback("[::1]:8470")
     assert is_loopback("localhost:8470")
     async with serving(None) as served, open_channel(f"127.0.0.1:{served.port}", "main", None) as channel:
         assert await asked(channel, metadata=plaintext_metadata("ward-1")) == "ward-1"
         assert (await asked(channel)).startswith("PERMISSION_DENIED: the call does not say whose it is")
-        assert "is for edge" in await asked(channel, SUMS, metadata=plaintext_metadata("ward-1"))
-        with pytest.raises(InputError, match="cannot be used"):
+        names(await asked(channel, SUMS, metadata=plaintext_metadata("ward-1")), "for edge")
+        with raises(InputError, "../ward"):
             plaintext_metadata("../ward")
 
 
