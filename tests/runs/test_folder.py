@@ -13,6 +13,7 @@ from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.environment import environment
 from hsfl.runs.folder import RunFolder, check_same_run
 from hsfl.runs.records import RoundRecord
+from tests.naming import names, raises
 from tests.small_runs import read_strictly, refused, tiny
 
 RECORD = RoundRecord(
@@ -81,7 +82,7 @@ def test_readers_see_the_old_file_until_the_new_one_is_whole(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "below", tmp_path / ("long" * 100), tmp_path):
-        with pytest.raises(InputError, match="cannot be written"):
+        with raises(InputError, str(tmp_path), "another place"):
             write_atomic(path, lambda scratch: scratch.write_text("new"))
     assert os.listdir(tmp_path) == ["file"]
 
@@ -133,14 +134,14 @@ def test_the_hash_of_the_sources_knows_names_and_contents(tmp_path):
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.mkdir()])
 def test_a_folder_that_holds_something_is_refused(tmp_path, make):
     make(tmp_path / "thing")
-    with pytest.raises(InputError, match=r"already holds something; choose another folder \(--out\), or go on"):
+    with raises(InputError, "already holds", "--out"):
         RunFolder(tmp_path).check_free()
 
 
 def test_a_file_is_refused_and_an_empty_folder_is_not(tmp_path):
     RunFolder(tmp_path).check_free()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is a file, not a folder"):
+    with raises(InputError, f"{tmp_path / 'file'} is a file"):
         RunFolder(tmp_path / "file").check_free()
 
 
@@ -163,7 +164,7 @@ def test_a_damaged_line_in_the_middle_is_not_passed_over(tmp_path):
     folder = a_folder(tmp_path)
     lines = folder.rounds_path.read_text().splitlines()
     folder.rounds_path.write_text("\n".join([lines[0], lines[1][:20], lines[2], ""]))
-    with pytest.raises(InputError, match=r"rounds.jsonl line 2 cannot be read as JSON"):
+    with raises(InputError, "rounds.jsonl line 2"):
         folder.rounds()
 
 
@@ -177,7 +178,7 @@ def test_rounds_after_a_checkpoint_are_forgotten(tmp_path):
     folder = a_folder(tmp_path)
     folder.keep_rounds(2)
     assert [record.round for record in folder.rounds()] == [1, 2]
-    with pytest.raises(InputError, match="has 2 rounds but the checkpoint 3"):
+    with raises(InputError, "2 rounds", "checkpoint 3"):
         folder.keep_rounds(3)
 
 
@@ -193,10 +194,10 @@ def test_a_folder_without_a_readable_config(tmp_path, content, message):
 
 
 def test_missing_or_binary_rounds(tmp_path):
-    with pytest.raises(InputError, match=r"is .* the folder of a run"):
+    with raises(InputError, "the folder of a run"):
         RunFolder(tmp_path).rounds()
     (tmp_path / "rounds.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(InputError, "rounds.jsonl", "read"):
         RunFolder(tmp_path).rounds()
 
 
@@ -227,7 +228,7 @@ def test_a_cosine_schedule_fixes_the_rounds(tmp_path):
 def test_two_runs_do_not_write_into_one_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     other = RunFolder(tmp_path / "run")
-    with folder.locked(), pytest.raises(InputError, match="another run is writing"), other.locked():
+    with folder.locked(), raises(InputError, "another run", str(tmp_path / "run"), "another --out"), other.locked():
         pass
     with folder.locked():
         pass
@@ -237,7 +238,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
 def test_rounds_that_do_not_count_up_are_refused(tmp_path):
     folder = a_folder(tmp_path / "run")
     folder.append(replace(RECORD, round=2))
-    with pytest.raises(InputError, match="line 4: round is 2"):
+    with raises(InputError, "line 4", "round is 2"):
         folder.keep_rounds(4)
 
 
@@ -251,4 +252,4 @@ def test_a_folder_of_other_settings_or_fields_is_refused_in_one_line(tmp_path):
         assert said in refused(*words, folder.path)
     write_json(folder.config_path, today)
     write_json(folder.clients_path, {"num_samples": [3], "class_counts": [[3]], "class_names": ["a"], "cuts": [1]})
-    assert f"{folder.clients_path}: max_cut is missing; it is damaged" in refused("report", folder.path)
+    names(refused("report", folder.path), f"{folder.clients_path}: max_cut", "missing")

@@ -14,6 +14,7 @@ from hsfl.rng import stream
 from hsfl.training.aggregate import CHUNK, NEAR, Diverged, PartialSum, _add, _stretches
 from hsfl.training.link import Losses
 from tests.laws.bench import make_task
+from tests.naming import raises
 
 BEFORE = make_task([1], [2], dtype=torch.float32).initial
 
@@ -75,13 +76,11 @@ def test_the_mean_is_exact_to_the_last_digit_of_a_weight() -> None:
     torch.testing.assert_close(mean.floats.double(), double, rtol=torch.finfo(torch.float32).eps, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("value", "words"), [(float("nan"), "no number"), (1e6, "has grown to 1e\\+06"), (-1e30, "grown")]
-)
+@pytest.mark.parametrize(("value", "words"), [(float("nan"), "no number"), (1e6, "1e+06"), (-1e30, "grown")])
 def test_what_a_sum_cannot_carry_is_refused(value: float, words: str) -> None:
     total, state = PartialSum.zero(BEFORE, 10), client(0, 1)
     state[2:3].floats[5] = value
-    with pytest.raises(Diverged, match=f"a weight of unit 3 .*{words}"):
+    with raises(Diverged, "weight of unit 3", words):
         total.add(state, 10)
 
 
@@ -97,7 +96,7 @@ def test_the_largest_that_is_allowed_does_not_overflow() -> None:
 def test_a_model_that_begins_with_infinity_has_no_grid() -> None:
     before = BEFORE.clone()
     before[1:2].floats[3] = float("-inf")
-    with pytest.raises(Diverged, match="a weight of unit 2 is infinite"):
+    with raises(Diverged, "weight of unit 2", "infinite"):
         PartialSum.zero(before, 10)
 
 
@@ -127,7 +126,7 @@ def test_integers_that_no_sum_can_carry_are_refused_and_the_largest_allowed_are_
     assert torch.equal(total.mean(BEFORE).ints, state.ints)
     for value in (2**62, -(2**63), 2**50):
         state.ints.fill_(value)
-        with pytest.raises(InputError, match=r"cannot be averaged.*persistent=False"):
+        with raises(InputError, "averaged", "persistent=False"):
             PartialSum.zero(BEFORE, 1000).add(state, 10)
 
 

@@ -8,6 +8,7 @@ from hsfl.config import with_changes
 from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.studies.compare_runs import contender, run_contenders
+from tests.naming import raises
 from tests.small_runs import hsfl, tiny
 
 LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
@@ -16,7 +17,7 @@ LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
 def test_a_contender_is_a_name_and_changes() -> None:
     config = contender(tiny(), "hsfl,fleet.cuts=[1,2,3],train.tau_s=5")
     assert (config.framework, config.fleet.cuts, config.train.tau_s) == ("hsfl", (1, 2, 3), 5.0)
-    with pytest.raises(InputError, match="did you mean hsfl"):
+    with raises(InputError, "did you mean hsfl"):
         contender(tiny(), "hsfi")
 
 
@@ -24,21 +25,21 @@ def test_a_contender_is_a_name_and_changes() -> None:
     ("change", "field"),
     [
         ("seed=3", "seed"),
-        ("network.main_hz=1e13", r"network\.main_hz"),
-        ("network={main_hz=1e13}", r"network\.main_hz"),
-        ("data={limit=30}", r"data\."),
-        ("fleet.max_cut=1", r"fleet\.max_cut"),
-        ("train={budget_s=1e9}", r"train\.budget_s"),
-        ("log.checkpoint_every=5", r"log\.checkpoint_every"),
+        ("network.main_hz=1e13", "network.main_hz"),
+        ("network={main_hz=1e13}", "network.main_hz"),
+        ("data={limit=30}", "data."),
+        ("fleet.max_cut=1", "fleet.max_cut"),
+        ("train={budget_s=1e9}", "train.budget_s"),
+        ("log.checkpoint_every=5", "log.checkpoint_every"),
     ],
 )
 def test_what_contenders_share_is_not_theirs_to_change(change: str, field: str) -> None:
-    with pytest.raises(InputError, match=rf"changes {field}.*, which all contenders share; change it with --set"):
+    with raises(InputError, f"changes {field}", "contenders share", "--set"):
         contender(tiny(), f"hsfl,{change}")
 
 
 def test_a_contender_is_the_framework_that_it_is_called() -> None:
-    with pytest.raises(InputError, match="names two frameworks"):
+    with raises(InputError, "two frameworks"):
         contender(tiny(), "hsfl,framework=fl")
 
 
@@ -52,7 +53,7 @@ def test_more_contenders_join_in_any_order(tmp_path: Path) -> None:
 
 def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
     base = tiny("train.rounds=1", "fleet.max_cut=2", "fleet.cuts=1")
-    with pytest.raises(InputError, match="max_cut of client 0 is 2"):
+    with raises(InputError, "max_cut of client 0 is 2"):
         run_contenders(base, ["splitfed_v1", "hsfl,fleet.cuts=3"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -83,7 +84,7 @@ def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path)
     run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
     drawn = {RunFolder(tmp_path / "seeds/hsfl,fleet.cuts=1" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
     assert len(drawn) > 1  # another seed, another fleet
-    with pytest.raises(InputError, match=r"lower the cut, or raise fleet\.max_cut"):
+    with raises(InputError, "lower the cut", "fleet.max_cut"):
         run_contenders(
             tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep"
         )
@@ -96,17 +97,17 @@ def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path:
     run_contenders(base, ["hsfl", "fl"], tmp_path / "out")
     assert (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns == before
     assert (tmp_path / "out/fl/seed-0/summary.json").exists()
-    with pytest.raises(InputError, match=r"another train\.lr; put it back"):
+    with raises(InputError, "another train.lr", "put it back"):
         run_contenders(with_changes(base, ["train.lr=0.5"]), ["hsfl"], tmp_path / "out")
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/file").touch()
-    with pytest.raises(InputError, match="already holds something else"):
+    with raises(InputError, "junk already holds", "--out"):
         run_contenders(base, ["hsfl"], tmp_path / "junk")
     for text in ("{", "null", "{}", '{"config": []}'):
         (tmp_path / "out/compare.json").write_text(text)
-        with pytest.raises(InputError, match=r"compare\.json(: .*damaged| cannot be read)"):
+        with raises(InputError, "compare.json"):
             run_contenders(base, ["hsfl"], tmp_path / "out")
-    with pytest.raises(InputError, match="has an empty setting"):
+    with raises(InputError, "empty setting"):
         contender(base, "hsfl,")
     with pytest.raises(InputError, match="stands twice"):
         run_contenders(base, ["hsfl", "hsfl"], tmp_path / "twice")

@@ -11,6 +11,7 @@ from hsfl.runs.folder import LOCK, RunFolder
 from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.grid import read_grid
 from hsfl.runs.studies.sweep_runs import run_sweep
+from tests.naming import names, raises
 from tests.small_runs import refused, tiny, tiny_words
 
 SMALL = ("train.rounds=1", "data.limit=30", "data.limit_test=20")
@@ -39,14 +40,17 @@ def test_a_kill_before_the_first_file_does_not_block_a_reproduction(tmp_path: Pa
     claim(tmp_path, {"scale": "smoke"})
     (tmp_path / "settings.json").unlink()
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(InputError, match="already holds something else"):
+    with raises(InputError, f"{tmp_path} already holds", "--out"):
         claim(tmp_path, {"scale": "smoke"})
 
 
 @pytest.mark.parametrize("what", ["compare", "sweep", "timing"])
 def test_one_at_a_time(what: str, tmp_path: Path) -> None:
     """Two that begin together in an empty folder with different settings would mix their runs."""
-    with RunFolder(tmp_path / "out").locked(), pytest.raises(InputError, match="another run is writing to"):
+    with (
+        RunFolder(tmp_path / "out").locked(),
+        raises(InputError, "another run", str(tmp_path / "out"), "another --out"),
+    ):
         make(what, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -57,7 +61,7 @@ def test_a_run_that_is_refused_removes_nothing_of_another_one(tmp_path: Path) ->
     theirs[0].parent.mkdir(parents=True)
     for path in (*theirs, tmp_path / "compare.json"):
         path.touch()
-    assert "already holds something" in refused("run", *tiny_words(), "--out", tmp_path)
+    names(refused("run", *tiny_words(), "--out", tmp_path), f"{tmp_path} already holds", "--out")
     assert all(path.exists() for path in theirs)
 
 

@@ -17,6 +17,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer
 from hsfl.runs.studies.compare_runs import has_ended, run_contenders, run_piece
 from hsfl.runs.studies.run_many import Pace, Piece, Show, Told, run_all
+from tests.naming import names, raises
 from tests.small_runs import assert_same_run, hsfl, tiny, tiny_words
 
 KINDS = st.lists(st.sampled_from("abc"), max_size=8)
@@ -49,9 +50,9 @@ def test_what_is_told_of_runs_one_after_another(tmp_path: Path, capsys: pytest.C
     run_all(pieces[:1], run_piece, has_ended)
     run_all(pieces, run_piece, has_ended, show=Told(Console(width=200)))
     said = capsys.readouterr().out
-    assert "1 of 3 runs are there already" in said
-    assert "run 2 of 3: hsfl: cnn on digits" in said  # no run has ended that the time left could be told from
-    assert "run 3 of 3, about" in said
+    names(said, "1 of 3 runs")
+    names(said, "run 2 of 3: hsfl", "cnn on digits")  # no run has ended that the time left could be told from
+    names(said, "run 3 of 3, about")
     run_all(pieces, run_piece, has_ended, show=Told(Console(width=200), quiet=True))
     assert capsys.readouterr().out == ""
 
@@ -81,7 +82,7 @@ def refuses(piece: Piece, observer: Observer) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_dies_or_refuses_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a process of --jobs died.*goes on"):
+    with raises(InputError, "--jobs", "goes on"):
         run_all(pieces_in(tmp_path, "hsfl", "fl"), dies, has_ended, 2)
     with pytest.raises(InputError, match="is refused"):
         run_all(pieces_in(tmp_path, "hsfl", "fl"), refuses, has_ended, 2)
@@ -115,7 +116,7 @@ def test_stopped_side_by_side_every_run_saves_its_state(tmp_path: Path, how: sig
         started.kill()
     if how == signal.SIGINT:
         assert started.returncode == 130
-        assert "the same command goes on where it was" in said
+        names(said, "same command")
     for folder in folders:
         for _ in range(300):
             if folder.summary_path.exists():
@@ -135,9 +136,9 @@ def test_the_start_says_where_the_budget_comes_from(tmp_path: Path) -> None:
     base = tiny("train.rounds=2")
     for config in (base, base, tiny("train.rounds=2", "train.budget_s=50")):
         run_contenders(config, ["fl"], tmp_path / str(len(told) // 2), show=Says())
-    assert "what fl needs for 2 rounds with seed 0; train.budget_s sets another" in told[0]
-    assert f"as {tmp_path / '0'} began with" in told[1]
-    assert told[2] == "every run has 50 simulated seconds (train.budget_s)"
+    names(told[0], "fl needs", "2 rounds", "seed 0", "train.budget_s")
+    names(told[1], f"{tmp_path / '0'}")
+    names(told[2], "50 simulated seconds", "train.budget_s")
 
 
 @pytest.mark.slow
@@ -145,6 +146,6 @@ def test_compare_side_by_side(tmp_path: Path) -> None:
     words = [*tiny_words("train.rounds=1"), "-f", "hsfl", "-f", "fl", "--out", str(tmp_path / "out")]
     answer = hsfl("compare", *words, "--jobs", "2")
     assert answer.code == 0, answer.err
-    assert "2 runs in 2 processes, one thread each" in answer.out
+    names(answer.out, "2 runs", "2 processes", "one thread")
     assert "run 2 of 2: " in answer.out
-    assert "2 of 2 runs are there already" in hsfl("compare", *words).out
+    names(hsfl("compare", *words).out, "2 of 2 runs")

@@ -19,6 +19,7 @@ from hsfl.runs.loop import train_run
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
 from hsfl.runs.studies.run_many import Show
 from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
+from tests.naming import names, raises
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 
 HZ = "network.subchannel_hz"
@@ -81,16 +82,16 @@ def test_wrong_words_are_one_line(word: str, line: str, tmp_path: Path) -> None:
 
 def test_more_wrong_words(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
-    assert "a sweep needs values" in refused("sweep", "demo", *out)
-    assert f"{HZ} stands twice" in refused("sweep", TWO, f"{HZ}=3e6", *out)
-    assert "neither a readable file nor a preset" in refused("sweep", "dmo", TWO, *out)
-    assert "metric 'roud_s' is unknown; did you mean round_s?" in refused("sweep", TWO, "--metric", "roud_s", *out)
-    assert "needs training" in refused("sweep", TWO, "--plan-only", "--metric", "final_accuracy", *out)
-    assert "needs --target" in refused("sweep", TWO, "--metric", "time_to_target_s", *out)
-    assert "did you mean hsfl" in refused("sweep", TWO, "-f", "hsfi", *out)
-    assert "stands twice" in refused("sweep", TWO, "-f", "fl", "-f", "fl", *out)
+    names(refused("sweep", "demo", *out), "needs values")
+    names(refused("sweep", TWO, f"{HZ}=3e6", *out), f"{HZ}", "twice")
+    names(refused("sweep", "dmo", TWO, *out), "file", "preset")
+    names(refused("sweep", TWO, "--metric", "roud_s", *out), "metric 'roud_s'", "did you mean round_s")
+    names(refused("sweep", TWO, "--plan-only", "--metric", "final_accuracy", *out), "needs training")
+    names(refused("sweep", TWO, "--metric", "time_to_target_s", *out), "needs --target")
+    names(refused("sweep", TWO, "-f", "hsfi", *out), "did you mean hsfl")
+    names(refused("sweep", TWO, "-f", "fl", "-f", "fl", *out), "stands twice")
     varied = refused("sweep", "fleet.cuts=1,2", "-f", "hsfl,fleet.cuts=max_cut", *out)
-    assert "hsfl,fleet.cuts=max_cut sets fleet.cuts, which the sweep varies" in varied
+    names(varied, "hsfl,fleet.cuts=max_cut", "sets fleet.cuts")
     assert not (tmp_path / "out").exists()
 
 
@@ -161,36 +162,36 @@ def test_again_it_makes_nothing_and_more_may_join(swept: Path, tmp_path: Path) -
     words = [*small(), "-f", "hsfl", "-f", "fl", "--out", out, "--json"]
     answer = hsfl("sweep", f"{HZ}=1e6,2000000", *words, "--seeds", "2")
     assert answer.code == 0, answer.err
-    assert "7 of 8 runs are there already" in answer.err
+    names(answer.err, "7 of 8 runs")
     assert kept.stat().st_mtime_ns == before
     assert len(answer.json()["runs"]) == 8
     more = hsfl("sweep", f"{HZ}=1e6,3e6", *words)
-    assert "2 of 4 runs are there already" in more.err
+    names(more.err, "2 of 4 runs")
     assert [mean[HZ] for mean in more.json()["means"]] == [1e6, 1e6, 3e6, 3e6]
     assert any(path.endswith("report.html") for path in more.json()["files"])
 
 
 def test_another_sweep_is_not_mixed_in(swept: Path, tmp_path: Path) -> None:
     words = [*small(), "--out", swept]
-    assert "holds a sweep of network.subchannel_hz, not of train.lr" in refused("sweep", "train.lr=0.1,0.2", *words)
-    assert "holds a sweep without --plan-only" in refused("sweep", TWO, *words, "--plan-only")
+    names(refused("sweep", "train.lr=0.1,0.2", *words), "network.subchannel_hz", "not of train.lr")
+    names(refused("sweep", TWO, *words, "--plan-only"), "without --plan-only")
     other = [*small("train.lr=0.5"), "--out", swept]
-    assert "holds a sweep with another train.lr; put it back" in refused("sweep", TWO, *other)
+    names(refused("sweep", TWO, *other), "another train.lr", "put it back")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").touch()
-    assert "already holds something else" in refused("sweep", TWO, *small(), "--out", tmp_path / "mine")
+    names(refused("sweep", TWO, *small(), "--out", tmp_path / "mine"), "mine already holds", "--out")
     for text in ("{", "null", "{}"):
         (tmp_path / "sweep.json").write_text(text)
         refused("sweep", TWO, *small(), "--out", tmp_path)
     for part in ('{"fields": 3}', '{"fields": [], "labels": [], "points": [3], "seeds": [], "plan_only": false}'):
         (tmp_path / "sweep.json").write_text(part)
-        assert "does not describe a sweep" in refused("report", tmp_path)
+        names(refused("report", tmp_path), "sweep.json", "describe a sweep")
 
 
 def test_settings_that_do_not_fit_cost_no_training(tmp_path: Path) -> None:
     grid = read_grid(tiny("fleet.max_cut=2", "fleet.cuts=1"), ["fleet.cuts=1,3"])
     check_contenders(grid, ["hsfl"])
-    with pytest.raises(InputError, match=r"^hsfl, fleet.cuts=3, seed 0: .*max_cut"):
+    with raises(InputError, "hsfl, fleet.cuts=3, seed 0:", "max_cut"):
         run_sweep(tiny("fleet.max_cut=2", "fleet.cuts=1"), grid, ["hsfl"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -200,8 +201,8 @@ def test_a_run_that_diverges_is_told_and_counts(tmp_path: Path) -> None:
     for _ in range(2):
         answer = hsfl("sweep", "train.lr=0.01,1e30", *words)
         assert answer.code == 0, answer.err
-        assert "HSFL at 1e+30, seed 0: diverged." in answer.out
-    assert "2 of 2 runs are there" in hsfl("sweep", "train.lr=0.01,1e30", *words[:-1]).out
+        names(answer.out, "HSFL at 1e+30, seed 0", "diverged")
+    names(hsfl("sweep", "train.lr=0.01,1e30", *words[:-1]).out, "2 of 2 runs")
 
 
 def test_stopped_it_goes_on(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_a_timing_is_that_of_the_run(swept: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     answer = hsfl("sweep", TWO, *small(), "-f", "hsfl", "-f", "fl", "--seeds", "2", "--plan-only", "--out", out)
     assert answer.code == 0, answer.err
-    assert "2 rounds are timed and nothing is trained" in answer.out
+    names(answer.out, "2 rounds", "nothing is trained")
     ran, timed = read_sweep(swept), read_sweep(out)
     for one, other in zip(ran.rows, timed.rows, strict=True):
         assert (one.point, one.label, one.seed) == (other.point, other.label, other.seed)
@@ -240,7 +241,7 @@ def test_a_timing_is_that_of_the_run(swept: Path, tmp_path: Path) -> None:
         *("round_s.pdf", "round_s.png", "round_s.svg", "sweep.csv", "sweep.md", "sweep.json", "report.html")
     }
     (out / f"{HZ}=1000000/fl/seed-0" / TIMING).write_text('{"round_s": ["x"]}')
-    assert "timing.json is damaged" in refused("report", out)
+    names(refused("report", out), "timing.json", "damaged")
 
 
 def test_a_budget_ends_a_timing(tmp_path: Path) -> None:
