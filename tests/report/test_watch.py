@@ -18,6 +18,7 @@ from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.report.watch import make_server, rest
 from hsfl.runs.folder import RunFolder
+from tests.naming import names, raises
 from tests.report.fabricated import record, records, write_run
 
 
@@ -90,7 +91,7 @@ def test_a_page_that_has_something_else_gets_all(have):
 
 
 def test_a_taken_port_is_one_line(port, under_way):
-    with pytest.raises(InputError, match=f"port {port} cannot be used"):
+    with raises(InputError, f"port {port}"):
         make_server([under_way.path], port)
 
 
@@ -112,7 +113,7 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
     if there:
         place.mkdir(parents=True)
     server = make_server([place])
-    assert "no run is there yet" in capsys.readouterr().err
+    names(capsys.readouterr().err, "no run")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -122,7 +123,7 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path, capsys, there):
         assert json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text("{")
-        assert "cannot be read" in json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"]
+        names(json.loads(ask(server.server_port, "/data")[1])["data"]["waiting"], "config.json", "read")
         write_run(tmp_path, "hsfl", 0, records([0.1]), None)
         assert json.loads(ask(server.server_port, "/data")[1])["data"]["runs"][0]["num_rounds"] == 1
         assert b"HSFL: resnet18" in ask(server.server_port, "/")[1]

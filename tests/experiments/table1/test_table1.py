@@ -18,6 +18,7 @@ from hsfl.experiments.table1.table1_report import difference, table1_markdown, t
 from hsfl.experiments.table1.table1_study import Study, column_timings, table_cells
 from hsfl.experiments.table1.tau_row import TauRow
 from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, budget_s, largest_difference, time_to_s
+from tests.naming import raises
 
 
 def make_trace(accuracies: Sequence[float], name: str = "twins", seed: int = 1, data: str = "mnist") -> Trace:
@@ -182,5 +183,5 @@ def test_a_damaged_trace_is_one_line(tmp_path: Path) -> None:
 
     for text in ("", "# {}\nround\n", "# []\n", '# {"config": {}}\nround,train_loss\n1,x\n'):
         (tmp_path / "x.csv").write_text(text)
-        with pytest.raises(InputError, match=r"x\.csv is not a trace"):
+        with raises(InputError, "x.csv", "trace"):
             read_trace(tmp_path / "x.csv")

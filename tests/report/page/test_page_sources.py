@@ -9,6 +9,7 @@ from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.report.page.page import page_data, write_page
 from hsfl.report.page.page_sources import _names, read_sources
+from tests.naming import names, raises
 from tests.report.fabricated import data_in, record, records, write_run
 from tests.small_runs import refused
 
@@ -131,12 +132,12 @@ def test_a_run_without_rounds_has_a_page(tmp_path):
 
 
 def test_wrong_folders_are_one_line(tmp_path):
-    assert "holds no run, comparison or plan" in refused("report", tmp_path)
-    assert "does not exist" in refused("report", tmp_path / "none")
+    names(refused("report", tmp_path), str(tmp_path), "holds no run")
+    names(refused("report", tmp_path / "none"), str(tmp_path / "none"), "not exist")
     (tmp_path / "plan.json").write_text("[]")
-    assert "plan.json: the whole is [];" in refused("report", tmp_path)
-    assert "cannot be read" in refused("report", _damaged(tmp_path / "damaged"))
-    assert "leave out --out" in refused("report", tmp_path, "--watch", "-o", tmp_path / "x.html")
+    names(refused("report", tmp_path), "plan.json", "[]")
+    names(refused("report", _damaged(tmp_path / "damaged")), str(tmp_path / "damaged"), "read")
+    names(refused("report", tmp_path, "--watch", "-o", tmp_path / "x.html"), "leave out --out")
 
 
 def test_a_folder_above_runs_names_some_of_them(tmp_path):
@@ -161,7 +162,7 @@ def test_a_damaged_summary_is_one_line(tmp_path, text):
 @pytest.mark.parametrize("numbers", [[1, 2, 2], [1, 3], [2, 3]])
 def test_rounds_that_do_not_count_are_one_line(tmp_path, numbers):
     folder = write_run(tmp_path, "hsfl", 0, [record(number) for number in numbers])
-    with pytest.raises(InputError, match=r"rounds\.jsonl line \d: round is"):
+    with raises(InputError, "rounds.jsonl line ", "round is"):
         read_sources([folder.path])
 
 
