@@ -5,6 +5,7 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS, Method, Timing, register
 from hsfl.frameworks import find_framework
+from tests.naming import raises
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -19,10 +20,10 @@ def test_a_row_finds_its_class(name: str) -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'hsfl' is there already, from hsfl; choose another name"):
+    with raises(InputError, "'hsfl'", "from hsfl", "another name"):
         register(Method("hsfl", "Mine", "", Timing(), "x:Y", ("#000000", "o", "solid")))
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean splitfed_v1"):
+    with raises(InputError, "did you mean splitfed_v1"):
         find_framework("spiltfed_v1")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.quantities import KINDS, kind_of, parse_quantity, quantity_text, with_units
+from tests.naming import raises
 
 READ = [
     ("cycles", "3.6GHz", 3.6e9),
@@ -95,7 +96,7 @@ def test_settings_take_units() -> None:
 
 
 def test_a_setting_with_a_wrong_unit_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"^config network\.main_hz is '5GHy'; its unit 'GHy' is unknown, give"):
+    with raises(InputError, "config network.main_hz is '5GHy'", "'GHy'", "give"):
         read_config(None, ["network.main_hz=5GHy"])
 
 
