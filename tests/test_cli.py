@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from hsfl.runs import loop
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.progress import Bars, Lines, Warnings, observer
+from tests.naming import names, raises
 from tests.small_runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny, tiny_words
 
 # --- what works
@@ -80,8 +81,8 @@ def test_a_diverging_run_exits_1_and_can_be_looked_at(tmp_path):
     words = tiny_words("model.name=mlp", "fleet.cuts=2", "train.optimizer=sgd", "train.lr=1e30", "train.batch_size=999")
     answer = hsfl("run", *words, "--set", "train.eval_every=9", "--out", tmp_path / "run")
     assert answer.code == 1
-    assert answer.out.splitlines()[-1] == "the loss is not a number in round 1; try a smaller train.lr"
-    assert "a weight of unit 1 has grown to" in answer.out
+    names(answer.out.splitlines()[-1], "not a number", "round 1", "smaller train.lr")
+    names(answer.out, "weight of unit 1")
     assert read_strictly(tmp_path / "run/rounds.jsonl") == []
     assert hsfl("evaluate", tmp_path / "run", "--json").json()["loss"] < 10
     again = hsfl("run", "--resume", "--out", tmp_path / "run", "--json", "--quiet")
@@ -237,58 +238,58 @@ def test_wrong_settings(out, changes, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there(out):
-    assert "device is 'cuda' but torch sees none" in refused("run", *tiny_words("device=cuda"), "--out", out)
+    names(refused("run", *tiny_words("device=cuda"), "--out", out), "device is 'cuda'")
 
 
 def test_no_such_preset(out):
-    assert "presets: demo, gpt-text, paper-cifar10" in refused("run", "dmo", "--out", out)
+    names(refused("run", "dmo", "--out", out), "presets: demo, gpt-text, paper-cifar10")
 
 
 def test_missing_and_corrupt_data(out, tmp_path):
     words = ("run", *tiny_words("data.name=mnist"), "--data-dir", tmp_path, "--out", out)
-    assert "run `hsfl data fetch mnist`" in refused(*words)
+    names(refused(*words), "`hsfl data fetch mnist`")
     raw = tmp_path / "MNIST/raw"
     raw.mkdir(parents=True)
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (raw / f"{name}-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03" + b"\0\0\0\x09" * 3 + b"x" * 50))
-    assert "should hold 729 values of shape (9, 9, 9) but holds 50" in refused(*words)
+    names(refused(*words), "(9, 9, 9)", "50")
     (raw / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b not gzip")
-    assert "train-images-idx3-ubyte.gz cannot be read" in refused(*words)
+    names(refused(*words), "train-images-idx3-ubyte.gz")
 
 
 def test_weights_of_another_model(out, tmp_path):
     save_file({"x": torch.zeros(3)}, tmp_path / "w.safetensors")
     words = tiny_words(f"model.init_weights={tmp_path / 'w.safetensors'}")
-    assert "is missing from the file" in refused("run", *words, "--out", out)
+    names(refused("run", *words, "--out", out), "missing")
 
 
 def test_resume_without_a_run(out, tmp_path):
-    assert "--resume needs --out" in refused("run", "--resume")
-    assert "holds no run to go on with" in refused("run", "--resume", "--out", out)
-    assert "holds no run to go on with" in refused("run", *tiny_words(), "--resume", "--out", tmp_path)
+    names(refused("run", "--resume"), "--resume", "--out")
+    names(refused("run", "--resume", "--out", out), str(out), "no run")
+    names(refused("run", *tiny_words(), "--resume", "--out", tmp_path), str(tmp_path), "no run")
 
 
 def test_resume_with_a_spoiled_or_other_run(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     resume = ("run", "--resume", "--out", tmp_path / "run")
-    assert "was run with seed = 0, not 3" in refused(*resume, "--set", "seed=3")
-    assert "was run with" in refused(*resume, "demo")
+    names(refused(*resume, "--set", "seed=3"), "seed = 0, not 3")
+    names(refused(*resume, "demo"), "was run with")
     checkpoint = tmp_path / "run/checkpoint/state.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:500])
-    assert "does not hold a checkpoint of this config" in refused(*resume)
+    names(refused(*resume), "checkpoint of this config")
     checkpoint.unlink()
-    assert "state.safetensors is missing" in refused(*resume)
+    names(refused(*resume), "state.safetensors", "missing")
     (tmp_path / "run/config.json").write_text("{")
-    assert "config.json cannot be read as json" in refused(*resume)
+    names(refused(*resume), "config.json", "as json")
 
 
 def test_a_taken_or_unwritable_place(finished, tmp_path):
-    assert "already holds something" in refused("run", *tiny_words(), "--out", finished)
+    names(refused("run", *tiny_words(), "--out", finished), str(finished), "already holds")
     (tmp_path / "file").write_text("mine")
-    assert "is a file, not a folder" in refused("run", *tiny_words(), "--out", tmp_path / "file")
-    assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / "file/run")
-    assert "cannot be written" in refused("run", *tiny_words(), "--out", "/proc/nowhere/run")
-    assert "cannot be written" in refused("run", *tiny_words(), "--out", tmp_path / ("long" * 100))
+    names(refused("run", *tiny_words(), "--out", tmp_path / "file"), f"{tmp_path / 'file'} is a file")
+    names(refused("run", *tiny_words(), "--out", tmp_path / "file/run"), "file", "written")
+    names(refused("run", *tiny_words(), "--out", "/proc/nowhere/run"), "/proc/nowhere", "written")
+    names(refused("run", *tiny_words(), "--out", tmp_path / ("long" * 100)), "longlong", "written")
     assert (tmp_path / "file").read_text() == "mine"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -298,43 +299,43 @@ def test_a_folder_that_vanishes_under_way(tmp_path):
         def round_starts(self, round_number, kept, num_samples):
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
-    with pytest.raises(ValueError, match=r"rounds.jsonl cannot be written \(No such file or directory\)"):
+    with raises(ValueError, "rounds.jsonl", "No such file or directory"):
         loop.train_run(tiny(), tmp_path / "run", observer=Vandal())
 
 
 def test_evaluate_and_export_of_no_run(tmp_path):
     for command in ("evaluate", "export"):
-        assert "is missing; is" in refused(command, tmp_path / "nowhere")
+        names(refused(command, tmp_path / "nowhere"), "nowhere", "missing")
         (tmp_path / "file").write_text("")
-        assert "cannot be read" in refused(command, tmp_path / "file")
+        names(refused(command, tmp_path / "file"), str(tmp_path / "file"), "read")
 
 
 def test_evaluate_and_export_of_a_spoiled_run(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    assert "--which 'worst' is unknown; choose one of last, best" in refused("evaluate", folder, "--which", "worst")
-    assert "--format 'onx' is unknown; did you mean onnx?" in refused("export", folder, "--format", "onx")
-    assert "cannot be written" in refused("export", folder, "--to", tmp_path)
-    assert "cannot be written" in refused("export", folder, "--to", folder / "config.json/x")
+    names(refused("evaluate", folder, "--which", "worst"), "--which 'worst'", "choose one of last, best")
+    names(refused("export", folder, "--format", "onx"), "--format 'onx'", "did you mean onnx")
+    names(refused("export", folder, "--to", tmp_path), str(tmp_path), "written")
+    names(refused("export", folder, "--to", folder / "config.json/x"), "config.json", "written")
     assert os.listdir(tmp_path) == ["run"]
 
     (folder / "model.safetensors").write_bytes(b"noise")
-    assert "does not hold this run's model" in refused("evaluate", folder)
+    names(refused("evaluate", folder), "this run's model")
     save_file({"x": torch.zeros(3)}, folder / "model.safetensors")
-    assert "does not hold this run's model" in refused("export", folder)
+    names(refused("export", folder), "this run's model")
     (folder / "model.safetensors").unlink()
     assert "--which best" in refused("evaluate", folder)
 
     settings = json.loads((folder / "config.json").read_text()) | {"moon": "full"}
     (folder / "config.json").write_text(json.dumps(settings))
-    assert "unknown config field 'moon'" in refused("evaluate", folder)
+    names(refused("evaluate", folder), "config field 'moon'")
 
 
 def test_data_commands_with_wrong_names(tmp_path):
-    assert "data set 'minst' is unknown; did you mean mnist?" in refused("data", "show", "minst")
-    assert "run `hsfl data fetch cifar10`" in refused("data", "show", "cifar10", "--data-dir", tmp_path)
-    assert "did you mean mnist?" in refused("data", "fetch", "minst", "--data-dir", tmp_path)
-    assert "needs no download" in refused("data", "fetch", "digits", "--data-dir", tmp_path)
+    names(refused("data", "show", "minst"), "'minst'", "did you mean mnist")
+    names(refused("data", "show", "cifar10", "--data-dir", tmp_path), "`hsfl data fetch cifar10`")
+    names(refused("data", "fetch", "minst", "--data-dir", tmp_path), "did you mean mnist")
+    names(refused("data", "fetch", "digits", "--data-dir", tmp_path), "no download")
     assert os.listdir(tmp_path) == []
 
 
@@ -351,8 +352,6 @@ def test_the_command_as_a_process(tmp_path):
     words = [word for change in (*TINY, "fleet.cuts=6") for word in ("--set", change)]
     done = subprocess.run([command, "run", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "error: fleet.cuts[0] is 6 but the model has 5 units; choose up to 5, or set fleet.cuts=max_cut\n"
-    )
+    assert done.stderr.count("\n") == 1
+    names(done.stderr, "error: ", "fleet.cuts[0] is 6", "5 units", "choose up to 5", "set fleet.cuts=max_cut")
     assert os.listdir(tmp_path) == []

@@ -12,6 +12,7 @@ from hsfl import fleet_file
 from hsfl.report.page.page import page_data, render
 from hsfl.report.page.page_sources import read_sources
 from hsfl.runs.folder import RunFolder
+from tests.naming import names
 from tests.small_runs import Answer, hsfl, refused
 
 DOC = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text()
@@ -49,16 +50,16 @@ def test_measure_the_machines(hospital: Path) -> None:
     said = typed(COMMANDS[0], *small).out
     assert "compute: training reaches" in said
     assert said.startswith("mlp at 1x32x32, batches of 8")  # samples as the config's data have them
-    assert "wrote device 'ward-1' to fleet.toml" in said
+    names(said, "device 'ward-1'", "fleet.toml")
     text = (hospital / "fleet.toml").read_text()
     (device,) = fleet_file.read_fleet_file("fleet.toml").devices
     assert (device.name, device.up_bps, device.down_bps) == ("ward-1", 1e8, 1e8)
     assert device.memory_bits is not None
-    assert "wrote the main server to fleet.toml" in typed(COMMANDS[1], *small).out
+    names(typed(COMMANDS[1], *small).out, "main server", "fleet.toml")
     assert (hospital / "fleet.toml").read_text().startswith(text.rstrip())  # what stood there stays
     assert fleet_file.read_fleet_file("fleet.toml").main_server is not None
-    assert "has a device 'ward-1' already" in refused(*COMMANDS[0], *small)
-    assert "has a [main_server] already" in refused(*COMMANDS[1], *small)
+    names(refused(*COMMANDS[0], *small), "device 'ward-1'")
+    names(refused(*COMMANDS[1], *small), "[main_server]")
 
 
 def test_measure_trains_samples_of_the_config_s_data(hospital: Path) -> None:
@@ -69,10 +70,7 @@ def test_measure_trains_samples_of_the_config_s_data(hospital: Path) -> None:
     (hospital / "rows.csv").unlink()
     elsewhere = typed(words)  # a server holds no data
     assert elsewhere.out.startswith("mlp at 3x32x32, batches of 8")
-    assert (
-        "warning: samples of 3x32x32 in 10 classes are trained, since those of the config cannot be read"
-        in elsewhere.err
-    )
+    names(elsewhere.err, "warning:", "3x32x32", "10 classes")
 
 
 def test_plan(hospital: Path) -> None:
@@ -101,7 +99,7 @@ def test_plan(hospital: Path) -> None:
 
 def test_a_server_that_nobody_measured_is_said_aloud(hospital: Path) -> None:
     (hospital / "fleet.toml").write_text(FILES["fleet.toml"].partition("[main_server]")[0])
-    assert "note: the main server is the paper's" in typed(COMMANDS[2]).out
+    names(typed(COMMANDS[2]).out, "note:", "the paper's")
 
 
 def test_run(hospital: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hsfl
+from tests.naming import raises
 
 ROOT = Path(hsfl.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
@@ -140,7 +141,7 @@ def test_public_names_are_those_listed() -> None:
     assert set(dir(hsfl)) == PUBLIC | {"__version__"}
     for name in hsfl.__all__:
         assert getattr(hsfl, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+    with raises(AttributeError, "'rnu'"):
         hsfl.rnu  # noqa: B018
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from web_server import WebServer
+
+from tests.data.web_server import WebServer
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import write_picture
 
 from hsfl.data.readers.cifar10 import read_batch
 from hsfl.data.readers.idx import read_idx
 from hsfl.data.registry import load_dataset
 from hsfl.errors import InputError
 from hsfl.network import history
+from tests.data.data_files import write_picture
+from tests.naming import raises
 
 
 def test_a_named_pipe_among_images_is_left_aside(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_an_absurd_index_of_a_pickle_takes_no_memory(tmp_path: Path, program: by
     """An index of 2^27: the C version of the reader takes 2 GiB for it."""
     (tmp_path / "batch").write_bytes(program)
     tracemalloc.start()
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(InputError, "batch", "read"):
         read_batch(tmp_path / "batch")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -58,7 +59,7 @@ def test_a_packed_history_that_is_too_large_is_not_unpacked(tmp_path: Path, monk
     ):
         for _ in range(11):
             part.write(bytes(2**20))
-    with pytest.raises(InputError, match=r"unpacks to 0\.0107 GiB, at most 0\.000977"):
+    with raises(InputError, "0.0107 GiB", "0.000977"):
         history.read_history(path)
 
 

@@ -17,6 +17,7 @@ from hsfl.data.readers.reader import FileSettings
 from hsfl.data.registry import Dataset, load_dataset
 from hsfl.errors import InputError
 from hsfl.training.batches import Images
+from tests.naming import names, raises
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(3.0, 2.0, (60, 5))
@@ -143,8 +144,12 @@ def test_wrong_arrays_are_one_line(change: dict, message: str) -> None:
 
 def test_a_record_made_by_hand_is_checked_for_its_lengths() -> None:
     fine = dataset(X, Y)
-    assert "train_x has 48 samples and train_y 20 labels" in one_line(
-        Dataset, "own", fine.train_x, fine.train_y[:20], fine.test_x, fine.test_y, fine.classes, (), ()
+    names(
+        one_line(Dataset, "own", fine.train_x, fine.train_y[:20], fine.test_x, fine.test_y, fine.classes, (), ()),
+        "train_x",
+        "48 samples",
+        "train_y",
+        "20 labels",
     )
 
 
@@ -161,8 +166,11 @@ def test_limits_and_sizes_apply_to_given_data() -> None:
     small = fitted(dataset(PIXELS, Y, clients=Y), 8, 12, 6, np.random.default_rng(0))
     assert (small.train_x.shape, len(small.test_y), len(small.clients)) == ((12, 2, 8, 8), 6, 12)
     assert np.array_equal(small.clients, small.train_y)  # as each class was one client's
-    assert "data.image_size is 8 but own holds numbers" in one_line(
-        fitted, dataset(X, Y), 8, None, None, np.random.default_rng(0)
+    names(
+        one_line(fitted, dataset(X, Y), 8, None, None, np.random.default_rng(0)),
+        "data.image_size is 8",
+        "own",
+        "numbers",
     )
 
 
@@ -205,7 +213,7 @@ def test_no_image_holds_what_a_byte_cannot(x: np.ndarray) -> None:
     if ((x >= 0) & (x <= 255)).all():
         assert np.array_equal(samples("x", x)[:, 0], x)
     else:
-        assert "are images in 0..255" in one_line(samples, "x", x)
+        names(one_line(samples, "x", x), "images", "0..255")
 
 
 # --- the natural partition
@@ -219,11 +227,13 @@ def test_each_client_has_the_samples_that_it_holds() -> None:
     for name, part in zip("abc", parts):
         assert np.array_equal(part, np.flatnonzero(machines == name))
     wrong = one_line(partition, data.train_y, 4, "given", RNG, **options)
-    assert "fleet.num_clients is 4 but the data are those of 3 clients (a, b, c); set fleet.num_clients=3" in wrong
-    assert "client 'c' holds 16 training samples" in one_line(
-        partition, data.train_y, 3, "given", RNG, **options, min_samples=20
+    names(wrong, "fleet.num_clients is 4", "3 clients", "(a, b, c)", "set fleet.num_clients=3")
+    names(
+        one_line(partition, data.train_y, 3, "given", RNG, **options, min_samples=20),
+        "client 'c'",
+        "16 training samples",
     )
-    assert "do not say which client holds a sample" in one_line(partition, data.train_y, 3, "given", RNG)
+    names(one_line(partition, data.train_y, 3, "given", RNG), "which client")
 
 
 # --- .npz
@@ -274,9 +284,9 @@ def test_wrong_npz_is_one_line(named: dict, files: dict, message: str, tmp_path:
 def test_files_that_are_no_npz(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04nonsense")
     np.save(tmp_path / "b.npy", X)
-    assert "cannot be read" in one_line(load_dataset, f"npz:{tmp_path / 'a.npz'}")
-    assert "holds one array without a name" in one_line(load_dataset, f"npz:{tmp_path / 'b.npy'}")
-    assert "absent.npz is no file" in one_line(load_dataset, "npz:absent.npz", tmp_path)
+    names(one_line(load_dataset, f"npz:{tmp_path / 'a.npz'}"), "a.npz", "read")
+    names(one_line(load_dataset, f"npz:{tmp_path / 'b.npy'}"), "b.npy", "without a name")
+    names(one_line(load_dataset, "npz:absent.npz", tmp_path), "absent.npz", "no file")
     assert "write npz:PATH" in one_line(load_dataset, "npz")
 
 
@@ -356,12 +366,12 @@ def test_wrong_csv_is_one_line(text: str, files: dict, message: str, tmp_path: P
 def test_rows_of_the_test_file_with_a_class_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("kind,height,width\nfine,3,1\n")
     wrong = one_line(table, tmp_path / "a.csv", test_file=str(tmp_path / "test.csv"))
-    assert "kind holds label 'fine', which is none of the classes" in wrong
+    names(wrong, "kind", "'fine'", "classes")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
-    assert "save it as text in UTF-8" in one_line(load_dataset, f"csv:{tmp_path / 'a.csv'}")
+    names(one_line(load_dataset, f"csv:{tmp_path / 'a.csv'}"), "text in UTF-8")
 
 
 def test_a_client_file_goes_with_any_data_set(tmp_path: Path) -> None:
@@ -371,12 +381,12 @@ def test_a_client_file_goes_with_any_data_set(tmp_path: Path) -> None:
     assert (len(data.clients), data.client_names[6]) == (100, "machine 6")
     (tmp_path / "who.txt").write_text("a\nb\n")
     wrong = one_line(load_dataset, "digits", tmp_path, files=FileSettings(client_file="who.txt"))
-    assert f"data.client_file who.txt has 2 entries for {num_samples} samples" in wrong
+    names(wrong, "data.client_file", "who.txt", "2 entries", f"{num_samples} samples")
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((400, 4), np.float32), y=np.arange(400) % 2)
     assert len(load_dataset(f"npz:{tmp_path / 'a.npz'}").train_y) > 0
     monkeypatch.setattr("hsfl.data.readers.npz.MOST_BYTES", 1000)
-    with pytest.raises(InputError, match=r"a\.npz unpacks to .* GiB, at most"):
+    with raises(InputError, "a.npz", "GiB", "at most"):
         load_dataset(f"npz:{tmp_path / 'a.npz'}")

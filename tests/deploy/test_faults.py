@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from hsfl import plugins
 from tests.deploy.fleet import RUN, Fleet, changed, fleet, free_port, simulated, summary
 from tests.deploy.proxy import Proxy
+from tests.naming import names
 
 pytestmark = pytest.mark.slow
 PLUGIN = Path(__file__).with_name("slow_model.py")
@@ -153,7 +154,7 @@ def test_a_full_disk_stops_the_round_and_keeps_the_last(there: Fleet) -> None:
     pid = there.running["main"].process.pid
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
     assert there.wait() == 2  # what is larger than its log cannot be written
-    assert "cannot be written" in there.running["main"].log.read_text()
+    names(there.running["main"].log.read_text(), "cannot be written")
     there.start("main")
     there.until_event("main", "goes on from the last completed round", round=1)
     end(there, [EVERYBODY] * 3)

@@ -13,6 +13,7 @@ from hsfl.errors import InputError
 from hsfl.files import read_json
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
+from tests.naming import raises
 from tests.small_runs import hsfl
 
 TWO_ROUNDS = changed(RUN, train={"rounds": 2})
@@ -46,7 +47,7 @@ def test_status_says_who_is_there_and_which_server_holds_what(tmp_path: Path) ->
 
 
 def test_no_server_no_status() -> None:
-    with pytest.raises(InputError, match="is hsfl serve main running there"):
+    with raises(InputError, "hsfl serve main"):
         asyncio.run(ask_status(MainSettings(listen="127.0.0.1:9"), None))
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
-from tests.laws.bench import make_task
 
 from hsfl.engines import workers
 from hsfl.engines.worker import Hand, Setup, Train, Worker
@@ -20,6 +18,9 @@ from hsfl.models.state import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, train_run
 from hsfl.training.aggregate import sum_memory
+from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
+from tests.laws.bench import make_task
+from tests.naming import raises
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +225,7 @@ def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         )
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
-    with pytest.raises(InputError, match=r"/dev/shm, which is full; give it more room .*engine\.name=inline"):
+    with raises(InputError, "/dev/shm", "more room", "engine.name=inline"):
         train_run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
     assert not children()
     assert workers._shared_memory_error(RuntimeError("something else")) is None

@@ -16,6 +16,7 @@ from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_ans
 from hsfl.experiments.table1.tau_row import TauRow, read_tau_rows
 from hsfl.experiments.table1.traces import read_trace
 from hsfl.files import write_json
+from tests.naming import raises
 from tests.runs.damage import damaged
 
 ROOT = Path(__file__).parents[2]
@@ -96,18 +97,18 @@ def test_an_accuracy_that_cannot_be_is_no_result(wrong: str, tmp_path: Path) -> 
     lines = path.read_text().splitlines()
     cells = lines[2].split(",")
     path.write_text("\n".join([*lines[:2], ",".join([*cells[:3], wrong, *cells[4:]]), *lines[3:]]))
-    with pytest.raises(InputError, match=r"trace\.csv is not a trace"):
+    with raises(InputError, "trace.csv", "trace"):
         read_trace(path)
 
 
 def test_the_answer_of_another_fleet_is_not_taken(tmp_path: Path) -> None:
     path, read = made("answer", tmp_path)
     path.write_text(json.dumps(asdict(ANSWER) | {"fleet": 3}))
-    with pytest.raises(InputError, match="of another fleet"):
+    with raises(InputError, str(path), "another fleet"):
         read()
 
 
 @pytest.mark.parametrize("cuts", [[2] * 9, [99] * 10, [-1] * 10])
 def test_known_cuts_that_cannot_be_are_named(cuts: list[int]) -> None:
-    with pytest.raises(InputError, match=r"known cuts: hsfl has cuts"):
+    with raises(InputError, "known cuts", "hsfl"):
         solve_fleet(POINT, cost_of(POINT.config), {"hsfl": cuts}, 0.1)

@@ -15,6 +15,7 @@ from hsfl.experiments.table1.traces import Together
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from tests.laws.bench import make_task
+from tests.naming import names
 from tests.small_runs import hsfl, refused
 
 ALONE = {"0.1": norms.SPREADS["0.1"]}
@@ -82,9 +83,9 @@ def test_saved_models_are_tested_as_a_run_tests_them_and_again_without_training(
     assert (tmp_path / "again" / "norms" / file.name).read_bytes() == before
     made(out).tests_path.unlink()
     (made(out).run_path / "models" / "round-2.safetensors").unlink()
-    assert "round-2.safetensors is not a model of this run" in refused(*WORDS, tmp_path)
+    names(refused(*WORDS, tmp_path), "round-2.safetensors", "this run")
     (shipped / file.name).write_text(before.decode().replace(f",{found[3].pooled_loss}", ",nan"))
-    assert "cannot be read" in refused(*WORDS, tmp_path / "once more", "--results", shipped)
+    names(refused(*WORDS, tmp_path / "once more", "--results", shipped), file.name, "read")
     assert "another scale" in refused(*[str(word).replace("smoke", "quick") for word in WORDS], tmp_path)
 
 

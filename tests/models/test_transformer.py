@@ -8,6 +8,7 @@ from hsfl.config.options import GPTOptions, ViTOptions
 from hsfl.errors import InputError
 from hsfl.models.cost_table import measure_cost
 from hsfl.models.zoo import build
+from tests.naming import raises
 
 SMALL = {"width": 16, "depth": 2, "heads": 2}
 
@@ -30,9 +31,9 @@ def test_vit_takes_images_and_refuses_patches_that_do_not_fit():
     model = build("vit", (3, 16, 16), 10, options=ViTOptions(**SMALL)).eval()
     assert model(torch.randn(2, 3, 16, 16)).shape == (2, 10)
     assert model.num_units == 4
-    with pytest.raises(InputError, match=r"options\.vit\.patch is 4 but images are 18x18"):
+    with raises(InputError, "options.vit.patch is 4", "18x18"):
         build("vit", (3, 18, 18), 10, options=ViTOptions(**SMALL))
-    with pytest.raises(InputError, match="gpt takes blocks of tokens, not samples of"):
+    with raises(InputError, "gpt", "tokens"):
         build("gpt", (3, 16, 16), 10)
 
 

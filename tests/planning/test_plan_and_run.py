@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 import hsfl as package
 from hsfl.planning.world import make_world, sample_draws
 from hsfl.runs.prepare import prepare
+from tests.naming import names
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 pytest.importorskip("pyscipopt")
 PLANNED = (
@@ -74,9 +75,9 @@ def test_a_data_set_that_is_not_here(tmp_path: Path) -> None:
         "--json",
     ]
     plan = hsfl("plan", *words).json()
-    assert "10 clients with 6,000 samples each" in plan["assumed"][0]
-    assert "mnist is not here, so each client is taken to hold an even part of its 60,000" in plan["notes"][0]
-    assert "hsfl data fetch mnist" in plan["notes"][0]
+    names(plan["assumed"][0], "10 clients", "6,000 samples")
+    names(plan["notes"][0], "mnist", "even part", "60,000")
+    names(plan["notes"][0], "hsfl data fetch mnist")
 
 
 def test_even_plans_are_the_fastest_under_the_even_allocation(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_one_cut_for_all_is_said_with_the_reason() -> None:
     plan = package.plan(None, [*settings(), *same])
     assert len(set(plan.cuts)) == 1
     (note,) = (note for note in plan.notes if note.startswith("all clients have cut"))
-    assert "HSFL is SplitFed V1 here" in note
+    names(note, "SplitFed V1")
     assert " would take " in note
     only = package.plan(None, [*settings(), "fleet.max_cut=1", "allocation.samples=1"])
     assert any("no client may have another cut" in note for note in only.notes)
@@ -116,31 +117,29 @@ def test_samples_that_are_given_count_as_the_clock_charges_them() -> None:
 
 
 def test_wrong_plans(tmp_path: Path) -> None:
-    assert "is no file; hsfl plan CONFIG --out DIR writes" in refused("run", "--plan", tmp_path / "none.json")
+    names(refused("run", "--plan", tmp_path / "none.json"), "no file", "hsfl plan CONFIG --out DIR")
     (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, "x"]}')
-    assert "plan.json" in refused("run", "demo", "--plan", tmp_path / "plan.json")
+    names(refused("run", "demo", "--plan", tmp_path / "plan.json"), "plan.json")
     (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, 2]}')
-    assert "holds no config; give CONFIG" in refused("run", "--plan", tmp_path)
-    assert "fleet.cuts has 3 numbers but there are 10 clients" in refused(
-        "run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"
-    )
+    names(refused("run", "--plan", tmp_path), "no config", "give CONFIG")
+    names(refused("run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"), "fleet.cuts", "3 numbers", "10 clients")
     (tmp_path / "plan.json").write_text('{"policy": "clever", "cuts": [1, 2, 2]}')
-    assert "policy 'clever' is unknown; " in refused("run", "demo", "--plan", tmp_path)
+    names(refused("run", "demo", "--plan", tmp_path), "policy 'clever'", "unknown")
 
 
 def test_run_alone_is_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from hsfl.commands import run
 
     assert run._settings(None, [], [], None, None, False) == package.read_config("demo")
-    assert "--resume needs --out" in refused("run", "--resume")
+    names(refused("run", "--resume"), "--resume", "--out")
 
 
 def test_what_a_plan_decides_cannot_be_typed_beside_it(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"policy": "even", "cuts": [1, 2, 2]}')
     words = ["run", "demo", "--plan", tmp_path, "--out", tmp_path / "r"]
     for setting in ("fleet.cuts=[1,1,1]", "allocation.policy=even"):
-        assert "has no effect beside --plan" in refused(*words, "--set", setting)
-    assert "framework fl has none; set framework=hsfl" in refused(*words, "--framework", "fl")
+        names(refused(*words, "--set", setting), "no effect", "--plan")
+    names(refused(*words, "--framework", "fl"), "framework fl", "set framework=hsfl")
 
 
 def test_a_plan_says_what_a_run_does_otherwise() -> None:

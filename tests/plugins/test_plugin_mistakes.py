@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hsfl import plugins
+from tests.naming import names
 from tests.plugins.files import TWICE, write
 from tests.small_runs import hsfl, numbers, refused, tiny_words
 
@@ -46,7 +47,7 @@ from tests.small_runs import hsfl, numbers, refused, tiny_words
 def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> None:
     if text is not None:
         write(here / "my.py", text)
-    assert message in refused("run", *tiny_words(), "--plugin", "my.py", "--out", "run")
+    names(refused("run", *tiny_words(), "--plugin", "my.py", "--out", "run"), message)
     assert not (here / "run").exists()
     assert not plugins.REGISTERED, "what failed leaves nothing behind"
 
@@ -54,7 +55,7 @@ def test_files_that_do_not_load(here: Path, text: str | None, message: str) -> N
 def test_a_config_is_no_plugin(here: Path) -> None:
     write(here / "my.toml", "[model]\nname = 'cnn'\n")
     said = refused("run", *tiny_words(), "--plugin", here / "my.toml", "--out", here / "run")
-    assert "my.toml is no Python file; give a .py file that registers something" in said
+    names(said, "my.toml", ".py file")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_wrong_options_and_names(here: Path, change: str, message: str) -> None:
         if "framework" not in change
         else ("--plugin", "my_method.py")
     )
-    assert message in refused("run", *tiny_words(), "--set", change, *words, "--out", "run")
+    names(refused("run", *tiny_words(), "--set", change, *words, "--out", "run"), message)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_policy_that_returns_nonsense(here: Path, gives: str, message: str) ->
     text = "import numpy as np\nimport hsfl\n\n\ndef a(s, cuts):\n    h, o = np.full(3, s.main_hz / 3), np.arange(10) % 3\n"
     write(here / "my.py", f"{text}    return {gives}\n\n\nhsfl.register_policy('a', allocate=a)\n")
     words = tiny_words("allocation.policy=a", "fleet.cuts=[1, 2, 3]")
-    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+    names(refused("run", *words, "--plugin", "my.py", "--out", "run"), message)
     assert not (here / "run").exists()
 
 
@@ -116,7 +117,7 @@ def test_a_policy_that_returns_nonsense(here: Path, gives: str, message: str) ->
 def test_cuts_that_are_nonsense(here: Path, gives: str, message: str) -> None:
     write(here / "my.py", f"import hsfl\nhsfl.register_policy('a', cuts=lambda samples: {gives})\n")
     words = tiny_words("allocation.policy=a", "fleet.cuts=planned", "allocation.samples=1")
-    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+    names(refused("run", *words, "--plugin", "my.py", "--out", "run"), message)
 
 
 @pytest.mark.parametrize(
@@ -139,17 +140,15 @@ def test_data_that_are_nonsense(here: Path, gives: str, message: str) -> None:
     text = "import numpy as np\nimport hsfl\n\nx = np.random.default_rng(0).standard_normal((20, 3))\ny = np.arange(20) % 2\n"
     write(here / "my.py", f"{text}hsfl.register_dataset('a', lambda request: ({gives}))\n")
     words = tiny_words("data.name=a", "data.image_size=null", "model.name=mlp", "fleet.cuts=1")
-    assert message in refused("run", *words, "--plugin", "my.py", "--out", "run")
+    names(refused("run", *words, "--plugin", "my.py", "--out", "run"), message)
 
 
 def test_images_alone_for_models_of_images(here: Path) -> None:
     words = ("--plugin", "my_data.py", *tiny_words("data.name=points", "data.image_size=null"))
-    assert "input_shape is (4,); give cnn channels, height and width" in refused("run", *words, "--out", "run")
-    assert "data.image_size is 8 but points holds numbers" in refused(
-        "run", *words, "--set", "data.image_size=8", "--out", "run"
-    )
+    names(refused("run", *words, "--out", "run"), "input_shape is (4,)", "channels, height and width")
+    names(refused("run", *words, "--set", "data.image_size=8", "--out", "run"), "data.image_size is 8", "points")
     wrong = ("--set", "model.name=mlp", "--set", "model.input=[1, 8, 8]", "--set", "fleet.cuts=2")
-    assert "model.input resizes images but points holds numbers" in refused("run", *words, *wrong, "--out", "run")
+    names(refused("run", *words, *wrong, "--out", "run"), "model.input", "points")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_images_alone_for_models_of_images(here: Path) -> None:
 def test_a_framework_that_fails_while_it_trains(here: Path, body: str, message: str) -> None:
     write(here / "my.py", TWICE.format(base="HSFL", name="a", more="").replace("pass", body))
     words = ("--framework", "a", "--plugin", "my.py", "--quiet", "--out", "run")
-    assert message in refused("run", *tiny_words("train.rounds=1", "model.norm=none"), *words)
+    names(refused("run", *tiny_words("train.rounds=1", "model.norm=none"), *words), message)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_a_timeline_that_is_nonsense(here: Path, gives: str, message: str) -> No
     text = "from dataclasses import replace\nfrom hsfl.network.clock import timeline\n"
     more = f", timeline=lambda *a, **k: {gives}"
     write(here / "my.py", text + TWICE.format(base="HSFL", name="a", more=more))
-    assert message in refused("run", *tiny_words(), "--framework", "a", "--plugin", "my.py", "--out", "run")
+    names(refused("run", *tiny_words(), "--framework", "a", "--plugin", "my.py", "--out", "run"), message)
 
 
 def test_a_framework_that_fails_in_a_worker(here: Path) -> None:
@@ -197,7 +196,7 @@ def test_a_framework_that_fails_in_a_worker(here: Path) -> None:
     write(here / "my.py", model)
     words = tiny_words("model.name=a", "fleet.cuts=1", "engine.name=workers", "engine.workers=1", "train.rounds=1")
     said = refused("run", *words, "--plugin", "my.py", "--quiet", "--out", "run")
-    assert "plugin my.py, line 7: ZeroDivisionError: division by zero; correct it there" in said
+    names(said, "plugin my.py, line 7", "ZeroDivisionError", "correct it")
 
 
 def test_what_a_policy_writes_into_its_scenario_changes_no_number(here: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
@@ -24,6 +23,8 @@ from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import RoundRecord, RunStanding
+from tests.naming import raises
+from tests.small_runs import assert_same_run, numbers, read_strictly, tiny
 
 # BatchNorm, dropout, several epochs, unequal clients, clients that miss a round: whatever a checkpoint could forget.
 HARD = ("model.dropout=0.3", "train.local_epochs=2", "train.drop_rate=0.2", "data.partition=dirichlet")
@@ -216,7 +217,7 @@ def test_a_folder_with_lost_rounds_is_refused(stopped, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
     (folder / "rounds.jsonl").write_text("")
-    with pytest.raises(InputError, match="has 0 rounds but the checkpoint 2"):
+    with raises(InputError, "0 rounds", "checkpoint 2"):
         loop.train_run(tiny(), folder, resume=True)
 
 
@@ -241,7 +242,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:
-        with pytest.raises(InputError, match="state cannot be written"):
+        with raises(InputError, str(path), "make room"):
             save_tensors(path, {"x": torch.zeros(10_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.small_runs import tiny
 
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_or_resume
+from tests.small_runs import tiny
 
 SETTINGS = ("train.rounds=2", "data.limit=30", "data.limit_test=20", "log.checkpoint_every=2")
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")

@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.runs.damage import damaged, edit_text
-from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost
@@ -28,6 +26,9 @@ from hsfl.report.comparison_summary import read_comparison
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.studies.compare_runs import run_contenders
+from tests.naming import names, raises
+from tests.runs.damage import damaged, edit_text
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 LABELS = ("hsfl", "splitfed_v1")
 COST = measure_cost(build("cnn", (1, 8, 8), 10), (1, 8, 8), 8)
@@ -143,7 +144,7 @@ def test_a_damaged_fleet_history_or_table_is_one_line(tmp_path: Path, seed: int)
 def test_a_four_hundred_digit_number_in_a_fleet_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fleet.json"
     path.write_text('{"device": [{"name": "a", "max_cut": 2, "cpu": ' + "9" * 400 + "}]}")
-    with pytest.raises(InputError, match=r"device 'a': cpu is ") as caught:
+    with raises(InputError, "device 'a'", "cpu is ") as caught:
         devices.fleet_of_file(path, COST)
     assert len(str(caught.value)) < 300
 
@@ -199,14 +200,14 @@ def test_a_run_does_not_go_on_with_other_cuts(folders: Path, tmp_path: Path, cut
     shutil.copytree(folders / "run", tmp_path / "run")
     (tmp_path / "run" / "cuts.json").write_text(f'{{"cuts": {cuts}}}')
     before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
-    assert "were made with cuts" in refused("run", "--resume", "--out", tmp_path / "run", "--set", "train.rounds=9")
+    names(refused("run", "--resume", "--out", tmp_path / "run", "--set", "train.rounds=9"), "made with cuts")
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("speed", ["network.main_hz=1e-300", "network.main_hz=2e-293", "network.noise_w=1e300"])
 def test_rounds_longer_than_any_clock_are_refused_before_training(tmp_path: Path, speed: str) -> None:
     """Their sums would be infinite, or more than a record may hold: the folder could not be read again."""
-    assert "takes endless time" in refused("run", *tiny_words(speed), "--out", tmp_path / "run")
+    names(refused("run", *tiny_words(speed), "--out", tmp_path / "run"), "endless time")
     assert not (tmp_path / "run").exists()
 
 
@@ -217,14 +218,14 @@ def test_a_model_that_is_no_number_is_named(folders: Path, tmp_path: Path) -> No
     name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
     save_tensors(path, tensors | {name: torch.full_like(tensors[name], float("nan"))})
     for command in ("evaluate", "export"):
-        assert f"{name} holds numbers that are not finite" in refused(command, tmp_path / "run")
+        names(refused(command, tmp_path / "run"), f"{name}", "finite")
 
 
 def test_a_named_pipe_in_a_folder_does_not_hang(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "run", tmp_path / "run")
     (tmp_path / "run" / "rounds.jsonl").unlink()
     os.mkfifo(tmp_path / "run" / "rounds.jsonl")
-    assert "no ordinary file" in refused("report", tmp_path / "run")
+    names(refused("report", tmp_path / "run"), "rounds.jsonl", "ordinary file")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint/state.safetensors"])
@@ -232,7 +233,7 @@ def test_a_named_pipe_in_the_place_of_tensors_does_not_hang(folders: Path, tmp_p
     shutil.copytree(folders / "run", tmp_path / "run")
     (tmp_path / "run" / name).unlink()
     os.mkfifo(tmp_path / "run" / name)
-    with pytest.raises(InputError, match="no ordinary file"):
+    with raises(InputError, name, "ordinary file"):
         load_tensors(tmp_path / "run" / name)
 
 
@@ -241,13 +242,13 @@ def test_a_test_set_without_images_is_refused_before_training(tmp_path: Path) ->
         (tmp_path / "set" / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "set" / name / "0.png")
     changes = (f'data.name="folder:{tmp_path / "set"}"', "fleet.num_clients=1", "fleet.cuts=1", "model.norm=group")
-    with pytest.raises(InputError, match="test_x has 0 samples"):
+    with raises(InputError, "test_x", "0 samples"):
         loop.train_run(tiny(*changes, "data.limit=null", "data.limit_test=null"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_sample_scale_that_no_clock_can_hold_is_refused() -> None:
-    with pytest.raises(InputError, match=r"network.sample_scale is 1e\+30; give a number of at most"):
+    with raises(InputError, "network.sample_scale is 1e+30", "at most"):
         tiny("network.sample_scale=1e30")
 
 

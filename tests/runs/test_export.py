@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.small_runs import refused, tiny
 
 from hsfl.models.zoo import build
 from hsfl.runs import loop
@@ -15,6 +14,8 @@ from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
 from hsfl.training.evaluation import evaluate_model
+from tests.naming import names
+from tests.small_runs import refused, tiny
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +95,13 @@ def test_onnx_agrees(finished, tmp_path, model_and_images):
 def test_without_onnx_the_way_out_is_named(finished, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     message = refused("export", finished, "--format", "onnx", "--to", tmp_path / "model.onnx")
-    assert "onnx export needs onnx and onnxscript; pip install 'hsfl[export]'" in message
+    names(message, "onnx and onnxscript", "'hsfl[export]'")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_link_to_itself_is_one_line(finished, tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "model")
-    assert "cannot be written" in refused("export", finished, "--to", tmp_path / "model")
+    names(refused("export", finished, "--to", tmp_path / "model"), str(tmp_path / "model"), "another place")
 
 
 def test_the_first_weights_are_not_needed_again(tmp_path):
@@ -131,4 +132,4 @@ def test_data_of_another_shape_are_refused(tmp_path):
     config = tmp_path / "run/config.json"
     config.write_text(config.read_text().replace('"image_size": 8', '"image_size": 9'))
     message = refused("evaluate", tmp_path / "run")
-    assert "takes samples of (1, 8, 8) but digits has (1, 9, 9) now; put the original data back" in message
+    names(message, "(1, 8, 8)", "digits", "(1, 9, 9)", "original data")

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import hsfl, tiny_words
-from tests.test_architecture import WALKS
 
 import hsfl as package
 from hsfl.training import roles
+from tests.small_runs import hsfl, tiny_words
+from tests.test_architecture import WALKS
 
 ROOT = Path(package.__file__).parent
 

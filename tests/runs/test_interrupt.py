@@ -6,10 +6,11 @@ import sys
 import threading
 
 import pytest
-from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
 
 from hsfl.runs.loop import Interruptible
 from hsfl.runs.studies import compare_runs
+from tests.naming import names
+from tests.small_runs import assert_same_run, hsfl, numbers, read_strictly, tiny_words
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -102,7 +103,7 @@ def test_ctrl_c_on_a_real_command(tmp_path):
     done = summary["rounds"]
     assert summary["status"] == "interrupted"
     assert done >= 2
-    assert out.splitlines()[-1] == f"stopped after round {done}; go on with: hsfl run --resume --out {tmp_path / 'run'}"
+    names(out.splitlines()[-1], f"stopped after round {done}", f"hsfl run --resume --out {tmp_path / 'run'}")
     assert sorted(os.listdir(tmp_path / "run")) == [
         "checkpoint",
         "clients.json",
@@ -141,4 +142,4 @@ def test_a_comparison_that_is_stopped_at_once_has_no_page_to_speak_of(tmp_path, 
     monkeypatch.setattr(compare_runs, "run_contenders", stopped)
     answer = hsfl("compare", *tiny_words("fleet.cuts=1"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "out")
     assert (answer.code, answer.err) == (130, "")
-    assert answer.out == f"stopped; the same command goes on where it was, in {tmp_path / 'out'}\n"
+    names(answer.out, "stopped", "same command", f"{tmp_path / 'out'}")

@@ -7,13 +7,14 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from tests.report.fabricated import data_in
-from tests.small_runs import hsfl, tiny, tiny_words
 from torch import nn
 
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Warnings
+from tests.naming import names
+from tests.report.fabricated import data_in
+from tests.small_runs import hsfl, tiny, tiny_words
 
 
 def left_after(steps: int) -> float:
@@ -32,10 +33,7 @@ def test_the_share_that_is_left_is_said(batch_size: int, rounds: int, warned: bo
     assert (left_after(steps) > 0.1) == warned
     assert bool(notes) == warned
     if warned:
-        assert (
-            f"1 step a round for {rounds} rounds leave {left_after(steps):.0%} of BatchNorm's first statistics"
-            in notes[0]
-        )
+        names(notes[0], "1 step", f"{rounds} rounds", f"{left_after(steps):.0%}")
 
 
 def test_who_has_no_batch_norm_hears_nothing(tmp_path: Path) -> None:

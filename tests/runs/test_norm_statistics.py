@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
@@ -18,6 +17,8 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.studies.shared_training import take_over
+from tests.naming import names
+from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words
 
 ESTIMATED = ("train.norm_statistics=estimated", "train.norm_batches=2")
 SPARE = ("averaged", "estimation_s")
@@ -134,12 +135,16 @@ def test_frameworks_that_learn_alike_take_over_both_accuracies(tmp_path: Path) -
     ],
 )
 def test_what_cannot_estimate_is_refused(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
-    assert reason in refused("run", *tiny_words(*words, ESTIMATED[0]), "--out", tmp_path / "run")
+    names(refused("run", *tiny_words(*words, ESTIMATED[0]), "--out", tmp_path / "run"), reason)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_number_of_batches_without_an_estimation_is_refused(tmp_path: Path) -> None:
-    assert "has no effect" in refused("run", *tiny_words("train.norm_batches=2"), "--out", tmp_path / "run")
+    names(
+        refused("run", *tiny_words("train.norm_batches=2"), "--out", tmp_path / "run"),
+        "train.norm_batches = 2",
+        "no effect",
+    )
 
 
 RATES = {"main_up": 1e6, "main_down": 2e6, "edge_up": 3e6, "edge_down": 5e6}

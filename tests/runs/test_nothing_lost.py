@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.small_runs import tiny
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
@@ -21,6 +20,8 @@ from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock
 from hsfl.runs.studies.compare_runs import run_or_resume
+from tests.naming import raises
+from tests.small_runs import tiny
 
 
 class Told(loop.Observer):
@@ -53,7 +54,7 @@ def test_a_second_holder_is_refused_and_touches_nothing(whole: Path, tmp_path: P
     shutil.rmtree(folder / "checkpoint")
     (folder / "summary.json").unlink()
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with RunFolder(folder).locked(), pytest.raises(InputError, match="another run is writing to"):
+    with RunFolder(folder).locked(), raises(InputError, "another run", str(folder), "another --out"):
         run_or_resume(tiny(), folder, loop.Observer())
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
@@ -63,7 +64,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     victim.write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).symlink_to(victim)
-    with pytest.raises(InputError, match="cannot be written"), RunFolder(tmp_path / "run").locked():
+    with raises(InputError, LOCK, "another place"), RunFolder(tmp_path / "run").locked():
         pass
     assert victim.read_text() == "precious"
 
@@ -107,7 +108,7 @@ def test_a_lock_that_goes_between_opening_and_locking_is_taken_anew(
         flock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with lock(path), pytest.raises(InputError, match="another run is writing"), lock(path):
+    with lock(path), raises(InputError, "another run"), lock(path):
         pass
 
 
@@ -227,7 +228,7 @@ def test_every_flipped_bit_is_noticed(whole: Path, tmp_path: Path, name: str) ->
     header = 8 + int.from_bytes(content[:8], "little")
     for place in range(header, len(content), max(1, (len(content) - header) // 60)):
         path.write_bytes(content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :])
-        with pytest.raises(Exception, match="checksum is wrong"):
+        with raises(Exception, "checksum"):
             load_tensors(path)
     path.write_bytes(content)
     load_tensors(path)
@@ -239,7 +240,7 @@ def test_a_damaged_checkpoint_is_one_line(whole: Path, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 16
     path.write_bytes(content)
-    with pytest.raises(InputError, match="checksum is wrong"):
+    with raises(InputError, "state.safetensors", "checksum"):
         loop.train_run(tiny("train.rounds=4"), tmp_path / "run", resume=True)
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.small_runs import refused, tiny
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.units import SplitModel
 from hsfl.runs.loop import train_run
+from tests.naming import names, raises
+from tests.small_runs import refused, tiny
 
 
 class Noisy(nn.Module):
@@ -68,8 +69,8 @@ def test_buffers_that_cannot_be_averaged_are_named(tmp_path: Path) -> None:
 
 def test_commands_say_that_they_do_not_know_the_model(tmp_path: Path) -> None:
     train_run(tiny("fleet.cuts=2", "train.rounds=1"), tmp_path / "run", model=model())
-    assert "given from Python" in refused("evaluate", tmp_path / "run")
-    assert "given from Python" in refused("run", tmp_path / "run/config.json", "--out", tmp_path / "again")
+    names(refused("evaluate", tmp_path / "run"), "from Python")
+    names(refused("run", tmp_path / "run/config.json", "--out", tmp_path / "again"), "from Python")
     assert not (tmp_path / "again").exists()
     more = train_run(tiny("fleet.cuts=2", "train.rounds=2"), tmp_path / "run", resume=True, model=model())
     assert more.rounds == 2
@@ -77,6 +78,6 @@ def test_commands_say_that_they_do_not_know_the_model(tmp_path: Path) -> None:
 
 def test_too_few_outputs_are_refused(tmp_path: Path) -> None:
     narrow = SplitModel([nn.Sequential(nn.Flatten(), nn.Linear(64, 3))])
-    with pytest.raises(InputError, match=r"gives \(3,\) numbers for a sample, but there are 10 classes"):
+    with raises(InputError, "(3,)", "10 classes"):
         train_run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
     assert not (tmp_path / "run").exists()

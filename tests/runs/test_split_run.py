@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.plugins.files import unload
 from torch import Tensor, nn
 
 import hsfl
 from hsfl.runs.export import evaluate_folder, export_folder, load_model
 from hsfl.runs.folder import RunFolder
+from tests.plugins.files import unload
 
 CUTS = [1, 3, 2]
 

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from tests.naming import names
 from tests.small_runs import hsfl, numbers, refused, tiny_words
 
 DEVICE = '[[device]]\nname = "{name}"\ncpu = "{ghz}GHz"\npower = "1W"\nmax_cut = 5\n'
@@ -35,11 +37,11 @@ def test_a_folder_goes_on_elsewhere(made: Path, tmp_path: Path) -> None:
 
 def test_other_contents_are_noticed(made: Path) -> None:
     (made / "inputs" / "fleet.toml").write_text((made / "inputs" / "fleet.toml").read_text().replace("2GHz", "3GHz"))
-    assert "other contents of fleet.file" in refused("run", "--resume", "--out", made, "--set", "train.rounds=3")
+    names(refused("run", "--resume", "--out", made, "--set", "train.rounds=3"), "other contents", "fleet.file")
 
 
 def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
-    assert "is a folder without config.json" in refused("run", tmp_path)
+    names(refused("run", tmp_path), "config.json")
 
 
 def test_a_config_in_a_folder_reaches_no_other_place(made: Path) -> None:

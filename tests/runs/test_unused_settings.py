@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.small_runs import refused, tiny, tiny_words
 from torch import nn
 
 import hsfl
@@ -14,6 +13,8 @@ from hsfl.errors import InputError
 from hsfl.runs.prepare import prepare
 from hsfl.runs.unused_settings import refuse_unused
 from hsfl.runs.unused_settings_rules import UNUSED
+from tests.naming import names, raises
+from tests.small_runs import refused, tiny, tiny_words
 
 MEASURED = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
 PLANNED = ["fleet.cuts=planned", "allocation.policy=proposed"]
@@ -104,9 +105,8 @@ ALWAYS = {  # settings that do something in every run, or where the data, the mo
 )
 def test_a_setting_without_effect_is_refused(setting: str, beside: list[str], reason: str) -> None:
     config = tiny(*beside, setting)
-    with pytest.raises(InputError, match="has no effect") as error:
+    with raises(InputError, setting.partition("=")[0], "no effect", reason):
         refuse_unused(None, [*beside, setting], [config])
-    assert reason in str(error.value)
 
 
 def test_the_devices_of_a_file(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_devices_of_a_file(tmp_path: Path) -> None:
     for setting in ("fleet.cpu_hz=[1e9,2e9]", "fleet.flops_per_cycle=4"):
         said = refused("run", *words, "--set", setting, "--out", tmp_path / "run")
         assert f"{setting.split('=')[0]} = " in said
-        assert "has no effect: fleet.file" in said
+        names(said, "no effect", "fleet.file")
 
 
 def test_storage_beside_a_fleet_file(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_storage_beside_a_fleet_file(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(device + 'memory = "1GiB"\n')
     refuse_unused(None, words, [read_config(None, words)])
     (tmp_path / "fleet.toml").write_text(device)
-    with pytest.raises(InputError, match=r"fleet.storage = 'parameters' has no effect"):
+    with raises(InputError, "fleet.storage = 'parameters'", "no effect"):
         refuse_unused(None, words, [read_config(None, words)])
 
 
@@ -147,22 +147,22 @@ def test_the_table_stands_in_the_order_of_the_config() -> None:
 @pytest.mark.parametrize(("field", "word"), [("fleet.cuts", "max_cut"), ("fleet.one_cut", "fastest")])
 def test_the_way_out_of_an_impossible_cut_is_one(field: str, word: str) -> None:
     framework = "framework=sl" if field == "fleet.one_cut" else "framework=hsfl"
-    with pytest.raises(InputError, match=f"the model has 5 units; choose up to 5, or set {field}={word}"):
+    with raises(InputError, "5 units", "choose up to 5", f"set {field}={word}"):
         refuse_unused(None, [], [tiny(framework, f"{field}=50")])
     refuse_unused(None, [], [tiny(framework, f"{field}={word}")])
 
 
 def test_a_framework_beside_contenders(tmp_path: Path) -> None:
     said = refused("compare", *tiny_words("framework=sl"), "-f", "hsfl", "-f", "fl", "--out", tmp_path / "c")
-    assert "framework = 'sl' has no effect: the contenders are hsfl, fl; add -f sl" in said
+    names(said, "framework = 'sl'", "no effect", "hsfl, fl", "add -f sl")
 
 
 def test_settings_of_what_a_plan_does_not_look_at(tmp_path: Path) -> None:
     """They are refused before the table is looked for."""
     words = ["plan", "--cost", tmp_path / "cost.json"]
-    assert "model.name has no effect beside --cost" in refused(*words, "--set", "model.name=cnn")
+    names(refused(*words, "--set", "model.name=cnn"), "model.name", "no effect", "--cost")
     said = refused(*words, "--samples-per-client", 10, "--set", "data.limit=60")
-    assert "data.limit has no effect beside --samples-per-client" in said
+    names(said, "data.limit", "no effect", "--samples-per-client")
 
 
 def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_a_preset_sets_is_never_refused_and_a_word_may_overrule_a_file(tmp_
     (tmp_path / "my.toml").write_text('[data]\npartition = "dirichlet"\nalpha = 0.1\n')
     refuse_unused(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
     (tmp_path / "my.toml").write_text("[data]\nalpha = 0.1\n")
-    with pytest.raises(InputError, match=r"data.alpha = 0.1 has no effect"):
+    with raises(InputError, "data.alpha = 0.1", "no effect"):
         refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
     words = ["data.partition=dirichlet"]  # the file alone would not do, but with this it does
     refuse_unused(tmp_path / "my.toml", words, [read_config(tmp_path / "my.toml", words)])
@@ -181,7 +181,7 @@ def test_cuts_in_a_file_serve_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('framework = "fl"\n[fleet]\ncuts = 1\n[allocation]\nsamples = 3\n')
     config = read_config(tmp_path / "my.toml")
     refuse_unused(tmp_path / "my.toml", [], [config], planning=True)  # the plan says what it leaves aside
-    with pytest.raises(InputError, match=r"fleet.cuts = 1 has no effect: fl does not cut"):
+    with raises(InputError, "fleet.cuts = 1", "no effect", "fl does not cut"):
         refuse_unused(tmp_path / "my.toml", [], [config])
 
 
@@ -189,15 +189,21 @@ def test_a_setting_that_one_contender_uses_is_not_refused(tmp_path: Path) -> Non
     words = ["allocation.samples=2"]
     plain, planned = tiny(*words), tiny(*words, "allocation.policy=proposed", "fleet.cuts=planned")
     refuse_unused(None, words, [plain, planned])
-    with pytest.raises(InputError, match=r"allocation.samples = 2 has no effect"):
+    with raises(InputError, "allocation.samples = 2", "no effect"):
         refuse_unused(None, words, [plain])
     refuse_unused(None, words, [plain], planning=True)
-    assert "train.momentum" in refused(
-        "compare", *tiny_words("train.momentum=0.1"), "-f", "hsfl", "--out", tmp_path / "c"
+    names(
+        refused("compare", *tiny_words("train.momentum=0.1"), "-f", "hsfl", "--out", tmp_path / "c"), "train.momentum"
     )
-    assert "has no effect" in refused("sweep", "train.momentum=0.1,0.2", *tiny_words(), "--out", tmp_path / "s")
-    assert "has no effect" in refused(
-        "sweep", "train.momentum=0.9,0.1", *tiny_words(), "--out", tmp_path / "s"
+    names(
+        refused("sweep", "train.momentum=0.1,0.2", *tiny_words(), "--out", tmp_path / "s"),
+        "train.momentum",
+        "no effect",
+    )
+    names(
+        refused("sweep", "train.momentum=0.9,0.1", *tiny_words(), "--out", tmp_path / "s"),
+        "train.momentum",
+        "no effect",
     )  # a default
     own = refused("compare", *tiny_words(), "-f", "fl", "-f", "hsfl,train.momentum=0.5", "--out", tmp_path / "c")
     assert own.startswith("error: train.momentum = 0.5 has no effect")
@@ -207,12 +213,12 @@ def test_a_plan_of_cells_samples_rounds_and_searches_no_cuts() -> None:
     words = ["allocation.samples=3", "allocation.patience=3"]
     config = tiny("network.cells=2", *words)
     refuse_unused(None, words[:1], [config], planning=True)
-    with pytest.raises(InputError, match=r"allocation.patience = 3 has no effect: .* answer to prices"):
+    with raises(InputError, "allocation.patience = 3", "no effect", "prices"):
         refuse_unused(None, words, [config], planning=True)
 
 
 def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given() -> None:
-    with pytest.raises(InputError, match=r"allocation.policy=scls chooses cuts but fleet.cuts is \(1, 2, 5\)"):
+    with raises(InputError, "allocation.policy=scls", "fleet.cuts is (1, 2, 5)"):
         prepare(tiny("allocation.policy=scls"))
 
 
@@ -220,14 +226,14 @@ def test_a_policy_that_chooses_cuts_beside_cuts_that_are_given() -> None:
 def test_what_would_pass_for_a_part_of_the_experiment_is_refused_wherever_it_was_given(setting: str) -> None:
     """A run folder, a preset, or one contender among others may have given it; nobody typed it for this run."""
     name = setting.partition("=")[0]
-    with pytest.raises(InputError, match=rf"{name} = .* has no effect: sl does not train a copy per client"):
+    with raises(InputError, f"{name} =", "no effect", "sl"):
         prepare(tiny("framework=sl", "fleet.cuts=1", "train.clients_per_round=2", setting))
 
 
 def test_from_python() -> None:
-    with pytest.raises(InputError, match=r"train.momentum = 0.5 has no effect"):
+    with raises(InputError, "train.momentum = 0.5", "no effect"):
         hsfl.run("demo", train={"momentum": 0.5})
-    with pytest.raises(InputError, match=r"data.alpha = 0.5 has no effect|data.alpha = 0.3 has no effect"):
+    with raises(InputError, "data.alpha = 0.", "no effect"):
         hsfl.plan("demo", ["data.alpha=0.3", "data.partition=iid"])
 
 
@@ -266,23 +272,24 @@ def test_a_sweep_over_the_default_is_no_excuse_and_contenders_answer_for_their_o
     said = refused(
         "sweep", "data.alpha=0.1,0.5", *tiny_words(), "--plan-only", "--out", tmp_path / "s"
     )  # 0.5 is the default
-    assert "data.alpha = 0.1 has no effect" in said
+    names(said, "data.alpha = 0.1", "no effect")
     for label in ("hsfl,train.momentum=0.5", "hsfl,options.cpsl.clusters=3"):
+        setting = label.removeprefix("hsfl,").replace("=", " = ")
         words = ["-f", label, "-f", "cpsl", "--out", tmp_path / "c"]
-        assert "has no effect" in refused("compare", *tiny_words(), *words)
-        assert "has no effect" in refused("sweep", "train.lr=0.1,0.2", *tiny_words(), *words)
-        with pytest.raises(InputError, match="has no effect"):
+        names(refused("compare", *tiny_words(), *words), setting, "no effect")
+        names(refused("sweep", "train.lr=0.1,0.2", *tiny_words(), *words), setting, "no effect")
+        with raises(InputError, setting, "no effect"):
             hsfl.compare(tiny(), [label, "cpsl"], tmp_path / "c")
 
 
 def test_an_option_of_another_framework_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("[options.cpsl]\nclusters = 3\n")
-    with pytest.raises(InputError, match=r"options.cpsl.clusters = 3 has no effect"):
+    with raises(InputError, "options.cpsl.clusters = 3", "no effect"):
         refuse_unused(tmp_path / "my.toml", [], [read_config(tmp_path / "my.toml")])
 
 
 @pytest.mark.parametrize("setting", ["model.norm=group", "model.dropout=0.3", "model.init_weights=w.safetensors"])
 def test_a_model_that_was_given_takes_no_settings_of_models(setting: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(InputError, match=r"has no effect: the model was given itself"):
+    with raises(InputError, "no effect", "given itself"):
         hsfl.run(tiny(), tmp_path / "run", [setting, "fleet.cuts=1"], model=model)

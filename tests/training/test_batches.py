@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.small_runs import tiny
 
 from hsfl.data.passes import RoundSteps, batches_of_pass, samples_of_round
 from hsfl.framework_table import METHODS
@@ -17,6 +16,7 @@ from hsfl.rng import stream
 from hsfl.runs.prepare import prepare
 from hsfl.training.batches import Feed, Images, PlannedBatch, pass_positions, resized
 from hsfl.training.step import StepKey
+from tests.small_runs import tiny
 
 sizes = st.integers(1, 60)
 

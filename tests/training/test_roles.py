@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.laws.bench import assert_same, make_task, train
 
 from hsfl.framework_table import copy_per_client_names
 from hsfl.frameworks import find_framework
@@ -10,6 +9,7 @@ from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses
 from hsfl.training.roles import Client, EdgeServer, MainServer, agree, swap
+from tests.laws.bench import assert_same, make_task, train
 
 CUTS, COUNTS = [1, 3, 2], [9, 3, 10]
 

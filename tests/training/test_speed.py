@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.small_runs import hsfl, refused
 
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
@@ -14,6 +13,8 @@ from hsfl.models.cost_table import measure_cost
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed
+from tests.naming import names, raises
+from tests.small_runs import hsfl, refused
 
 SHAPE = (1, 8, 8)
 
@@ -85,7 +86,7 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
 
 def test_a_file_that_is_no_fleet_takes_no_devices(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"cpu_hz": [1]}))
-    with pytest.raises(InputError, match=r"neither \[\[device\]\] tables nor \[main_server\]"):
+    with raises(InputError, "[[device]]", "[main_server]"):
         fleet_file.check_free(tmp_path / "other.json", "a")
 
 
@@ -103,10 +104,10 @@ def test_without_a_file_the_entry_is_printed() -> None:
 
 
 def test_mistakes_of_measure(tmp_path: Path) -> None:
-    assert "--up is '100Mbsp'; its unit 'Mbsp' is unknown" in refused(*QUICK, "--up", "100Mbsp")
-    assert "--name x describes a client, but --server" in refused(*QUICK, "--server", "--name", "x")
-    assert "--name is ''; give up to 60" in refused(*QUICK, "--name", "")
-    assert "x.txt; a fleet file is .toml or .json" in refused(*QUICK, "-o", tmp_path / "x.txt")
+    names(refused(*QUICK, "--up", "100Mbsp"), "--up is '100Mbsp'", "'Mbsp'")
+    names(refused(*QUICK, "--server", "--name", "x"), "--name x", "--server")
+    names(refused(*QUICK, "--name", ""), "--name is ''", "up to 60")
+    names(refused(*QUICK, "-o", tmp_path / "x.txt"), "x.txt", ".toml or .json")
     assert not (tmp_path / "x.txt").exists()
     (tmp_path / "broken.toml").write_text("[[device]\n")
-    assert "cannot read the fleet" in refused(*QUICK, "-o", tmp_path / "broken.toml")
+    names(refused(*QUICK, "-o", tmp_path / "broken.toml"), str(tmp_path / "broken.toml"))

@@ -17,7 +17,7 @@ from hsfl.errors import InputError, explain, shown
 
 Array = np.ndarray
 # What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits. Within
-# these, a bound is right to 1e-9 of itself, whatever the ratios (tests/allocation/test_allocation_wide.py).
+# these, a bound is right to 1e-9 of itself, whatever the ratios (tests/laws/test_no_false_bound.py).
 RANGES = {
     "batch_size": (1, 1e9),
     "tau_s": (1e-12, 1e30),

@@ -1,0 +1,150 @@
+"""Cuts from measurement: a slow device gets a shallow cut, noise moves nobody, and a device that slowed gets another cut."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from hsfl.config import parse_config
+from hsfl.deploy.cut_planner import CutPlanner
+from hsfl.deploy.logs import open_log
+from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
+from hsfl.errors import InputError
+from hsfl.models.cost_table import CostTable, measure_cost
+from tests.deploy.fleet import RUN, changed
+from tests.deploy.kits import small_kit
+from tests.naming import raises
+
+NAMES = ["ada", "bo", "cy", "di"]
+FAST, SLOW = 1e10, 2e7  # FLOP/s
+EVERYBODY = (0, 1, 2, 3)
+
+
+def cost() -> CostTable:
+    return measure_cost(small_kit().model, (1, 8, 8), 8, optimizer_states=2)
+
+
+def ready(flops_per_s: float, bps: float = 1e11, memory_bits: float | None = None) -> Ready:
+    return Ready("f", [3] * 10, OwnSpeeds(flops_per_s, bps, bps, bps, bps, memory_bits), None)
+
+
+def planner(log: io.StringIO | None = None, **fleet: object) -> CutPlanner:
+    config = parse_config(changed(RUN, fleet={"cuts": "fastest"} | fleet))
+    return CutPlanner(config, cost(), 2e8, open_log("test", True, log or io.StringIO()))
+
+
+def phases(client_s: float) -> dict[str, float]:
+    names = ("smashed", "server", "waiting", "gradient", "model_up", "model_down")
+    return dict.fromkeys(names, 0.0) | {"client": client_s}
+
+
+NOTHING = {"up": 0, "down": 0, "head": 0}
+
+
+def test_a_slow_device_gets_a_shallower_cut() -> None:
+    cuts = {}
+    for last in (FAST, SLOW):
+        made = planner()
+        for seat, flops_per_s in enumerate((FAST, FAST, FAST, last)):
+            made.join(seat, ready(flops_per_s))
+        cuts[last] = made.plan(0, EVERYBODY, NAMES).cuts[3]
+    assert cuts[SLOW] < cuts[FAST]
+
+
+def test_given_cuts_are_kept_and_frameworks_with_one_cut_have_one() -> None:
+    made = planner(cuts=[1, 2, 3, 5])
+    for seat in EVERYBODY:
+        made.join(seat, ready(SLOW))
+    assert made.plan(0, EVERYBODY, NAMES).cuts == (1, 2, 3, 5)
+    for framework, wanted in (("splitfed_v1", (1,) * 4), ("fl", (5,) * 4)):
+        config = parse_config(changed(RUN) | {"framework": framework})
+        one = CutPlanner(config, cost(), 1e9, open_log("test", True, io.StringIO()))
+        for seat in EVERYBODY:
+            one.join(seat, ready(FAST))
+        assert one.plan(0, EVERYBODY, NAMES).cuts == wanted
+
+
+def test_noise_moves_nobody_and_a_slowed_device_is_moved_with_a_line() -> None:
+    log = io.StringIO()
+    made = planner(log)
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST))
+    first = made.plan(0, EVERYBODY, NAMES).cuts
+    rng = np.random.default_rng(0)
+    work = 30 * float(made.cost.client_flops[first[0]])
+    for round in range(1, 6):
+        for seat in EVERYBODY:
+            made.learn(0, seat, first[seat], phases(work / FAST * rng.uniform(0.9, 1.1)), NOTHING)
+        assert made.plan(round, EVERYBODY, NAMES).cuts == first
+    assert log.getvalue() == ""
+    for round in range(6, 12):
+        made.learn(0, 3, made.cuts[3], phases(30 * float(made.cost.client_flops[made.cuts[3]]) / SLOW), NOTHING)
+        later = made.plan(round, EVERYBODY, NAMES).cuts
+    assert later[:3] == first[:3]
+    assert later[3] < first[3]
+    line = json.loads(log.getvalue().splitlines()[0])
+    assert line["client"] == "di"
+    assert line["before"] == first[3]
+    assert line["modelled_round_s"] < 0.9 * line["before_round_s"]
+
+
+def test_memory_limits_the_cut_and_a_device_that_holds_none_is_refused() -> None:
+    made = planner(cuts="max_cut")
+    need = made.cost.memory_bits
+    assert need is not None
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST, memory_bits=float(need.max()) if seat else float(need[:3].max())))
+    cuts = made.plan(0, EVERYBODY, NAMES).cuts
+    assert cuts[0] < cuts[1] == 5
+    with raises(InputError, "feasible cut"):
+        made.deepest(1.0)
+
+
+def test_hysteresis_keeps_no_cut_that_a_device_cannot_hold() -> None:
+    """A small device takes a seat that was planned for a large one, or comes back with less memory."""
+    log = io.StringIO()
+    made = planner(log, min_cut=1)
+    need = made.cost.memory_bits
+    assert need is not None
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST))
+    first = made.plan(0, EVERYBODY, NAMES).cuts
+    made.join(3, ready(FAST, memory_bits=float(need[1])))
+    later = made.plan(1, EVERYBODY, NAMES).cuts
+    deepest = made.deepest(float(need[1]))
+    assert later[3] <= deepest < first[3]
+    line = json.loads(log.getvalue().splitlines()[0])
+    assert (line["client"], line["before"], line["cut"]) == ("di", first[3], later[3])
+    assert "memory" in line["event"]
+
+
+def test_a_device_that_cannot_hold_its_given_cut_is_refused_and_stops_nobody_else() -> None:
+    made = planner(cuts=[1, 2, 3, 5])
+    need = made.cost.memory_bits
+    assert need is not None
+    made.check_memory("ada", 0, float(need[1]))
+    with raises(InputError, "di's memory", "gives it 5", "operator"):
+        made.check_memory("di", 3, float(need[1]))
+
+
+def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
+    with raises(InputError, "fleet.cuts", "2 numbers", "4 clients"):
+        planner(cuts=[1, 2])
+    with raises(InputError, "5 units"):
+        planner(cuts=[1, 2, 3, 9])
+
+
+def test_seconds_on_the_link_are_divided_as_the_rates_say() -> None:
+    made = planner()
+    made.join(0, Ready("f", [3] * 10, OwnSpeeds(FAST, 5e6, 20e6, 1e9, 1e9, None), None))
+    assert made.up_share(0, 1000, 1000) == pytest.approx(0.8)
+    assert made.up_share(0, 0, 0) == 0.0
+
+
+def test_an_empty_seat_is_like_the_others() -> None:
+    made = planner()
+    made.join(0, ready(FAST))
+    plan = made.plan(0, (0,), ["ada"])
+    assert len(plan.cuts) == 4
+    assert plan.weight(0) > 0

@@ -1,0 +1,49 @@
+"""Whether a model takes the data is said before a run, in words that name the cause."""
+
+import torch
+from torch import Tensor, nn
+
+import hsfl
+from hsfl.errors import InputError
+from hsfl.models.sample_fit import check_fits, check_weights
+from tests.naming import raises
+
+
+class Net(nn.Module):
+    def __init__(self, outputs: int = 3) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 4), nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.first(x).relu()
+        return self.last(x if mask is None else x * mask)
+
+
+X, MASK = torch.zeros(2, 6), torch.ones(2, 1)
+
+
+def test_samples_of_another_shape_than_the_example():
+    model = hsfl.split(Net(), X)
+    check_fits(model, torch.zeros(1, 6), 3)
+    with raises(InputError, "(6,)", "(5,)"):
+        check_fits(model, torch.zeros(1, 5), 3)
+    with raises(InputError, "float64", "float32", ".float()"):
+        check_fits(model.double(), torch.zeros(1, 6), 3)
+
+
+def test_several_tensors_are_packed():
+    model = hsfl.split(Net(), {"x": X, "mask": MASK})
+    check_fits(model, model.pack(X, MASK), 3)
+    with raises(InputError, "2 tensors", "7 numbers", "model.pack(x, mask)"):
+        check_fits(model, X, 3)
+
+
+def test_common_mistakes():
+    flat = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
+    with raises(InputError, "[batch]", "[batch, 1]", "squeeze"):
+        check_fits(flat, X, 1, "numbers")
+    few = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3))
+    with raises(InputError, "tokens up to 7", "tokenizer"):
+        check_fits(few, torch.tensor([[0, 7, 1]]), 3)
+    with raises(InputError, "first.weight", "meta"):
+        check_weights(Net().to("meta"))

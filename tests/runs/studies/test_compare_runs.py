@@ -1,0 +1,138 @@
+"""Frameworks compared in one world."""
+
+from pathlib import Path
+
+import pytest
+
+from hsfl.config import with_changes
+from hsfl.errors import InputError
+from hsfl.runs.folder import RunFolder
+from hsfl.runs.studies.compare_runs import contender, run_contenders
+from tests.naming import raises
+from tests.small_runs import hsfl, tiny
+
+LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
+
+
+def test_a_contender_is_a_name_and_changes() -> None:
+    config = contender(tiny(), "hsfl,fleet.cuts=[1,2,3],train.tau_s=5")
+    assert (config.framework, config.fleet.cuts, config.train.tau_s) == ("hsfl", (1, 2, 3), 5.0)
+    with raises(InputError, "did you mean hsfl"):
+        contender(tiny(), "hsfi")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("seed=3", "seed"),
+        ("network.main_hz=1e13", "network.main_hz"),
+        ("network={main_hz=1e13}", "network.main_hz"),
+        ("data={limit=30}", "data."),
+        ("fleet.max_cut=1", "fleet.max_cut"),
+        ("train={budget_s=1e9}", "train.budget_s"),
+        ("log.checkpoint_every=5", "log.checkpoint_every"),
+    ],
+)
+def test_what_contenders_share_is_not_theirs_to_change(change: str, field: str) -> None:
+    with raises(InputError, f"changes {field}", "contenders share", "--set"):
+        contender(tiny(), f"hsfl,{change}")
+
+
+def test_a_contender_is_the_framework_that_it_is_called() -> None:
+    with raises(InputError, "two frameworks"):
+        contender(tiny(), "hsfl,framework=fl")
+
+
+def test_more_contenders_join_in_any_order(tmp_path: Path) -> None:
+    """The budget is the one that the folder began with."""
+    first = run_contenders(tiny("train.rounds=2"), ["hsfl"], tmp_path / "out")
+    again = run_contenders(tiny("train.rounds=2"), ["fl", "hsfl"], tmp_path / "out")
+    assert again.train.budget_s == first.train.budget_s
+    assert (tmp_path / "out/fl/seed-0/summary.json").exists()
+
+
+def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
+    base = tiny("train.rounds=1", "fleet.max_cut=2", "fleet.cuts=1")
+    with raises(InputError, "max_cut of client 0 is 2"):
+        run_contenders(base, ["splitfed_v1", "hsfl,fleet.cuts=3"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_world_one_budget(tmp_path: Path) -> None:
+    base = run_contenders(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
+    budget_s = base.train.budget_s
+    assert budget_s is not None
+    first = RunFolder(tmp_path / "out" / LABELS[0] / "seed-0").rounds()
+    assert len(first) == 4  # the budget is what the first one needs for its rounds
+    assert first[-1].sim_time_s == pytest.approx(budget_s, rel=1e-8)
+    for label in LABELS:
+        for seed in (0, 1):
+            records = RunFolder(tmp_path / "out" / label / f"seed-{seed}").rounds()
+            assert all(record.sim_time_s <= budget_s for record in records)
+            assert len(records) <= 4
+    # same data, weights and batches: rounds that keep the same clients have the same loss
+    firsts = [RunFolder(tmp_path / "out" / label / "seed-0").rounds()[:1] for label in LABELS[:3]]
+    losses = [record.train_loss for records in firsts for record in records]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
+    assert len(losses) > 1
+
+
+def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path) -> None:
+    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
+    fleets = [RunFolder(tmp_path / "out" / label / "seed-0").config().fleet for label in ("hsfl,fleet.cuts=1", "fl")]
+    assert fleets[0].max_cut == fleets[1].max_cut is not None
+    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
+    drawn = {RunFolder(tmp_path / "seeds/hsfl,fleet.cuts=1" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
+    assert len(drawn) > 1  # another seed, another fleet
+    with raises(InputError, "lower the cut", "fleet.max_cut"):
+        run_contenders(
+            tiny("train.rounds=1", "fleet.max_cut=1", "fleet.cuts=1"), ["hsfl,fleet.cuts=2"], tmp_path / "deep"
+        )
+
+
+def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path: Path) -> None:
+    base = tiny("train.rounds=2", "train.budget_s=1e9")
+    run_contenders(base, ["hsfl"], tmp_path / "out")
+    before = (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns
+    run_contenders(base, ["hsfl", "fl"], tmp_path / "out")
+    assert (tmp_path / "out/hsfl/seed-0/summary.json").stat().st_mtime_ns == before
+    assert (tmp_path / "out/fl/seed-0/summary.json").exists()
+    with raises(InputError, "another train.lr", "put it back"):
+        run_contenders(with_changes(base, ["train.lr=0.5"]), ["hsfl"], tmp_path / "out")
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk/file").touch()
+    with raises(InputError, "junk already holds", "--out"):
+        run_contenders(base, ["hsfl"], tmp_path / "junk")
+    for text in ("{", "null", "{}", '{"config": []}'):
+        (tmp_path / "out/compare.json").write_text(text)
+        with raises(InputError, "compare.json"):
+            run_contenders(base, ["hsfl"], tmp_path / "out")
+    with raises(InputError, "empty setting"):
+        contender(base, "hsfl,")
+    with pytest.raises(InputError, match="stands twice"):
+        run_contenders(base, ["hsfl", "hsfl"], tmp_path / "twice")
+
+
+def test_command(tmp_path: Path) -> None:
+    words = [
+        "--set",
+        "model.name=mlp",
+        "--set",
+        "data.limit=60",
+        "--set",
+        "fleet.num_clients=3",
+        "--set",
+        "train.rounds=2",
+    ]
+    words += ["-f", "hsfl,fleet.cuts=fastest", "-f", "fl", "--seeds", "2", "--target", "0.05"]
+    answer = hsfl("compare", *words, "--out", str(tmp_path / "out"), "--json")
+    assert answer.code == 0, answer.err
+    table = answer.json()
+    assert set(table["labels"]) == {"hsfl,fleet.cuts=fastest", "fl"}
+    assert table["labels"]["fl"]["reached"] in (0, 1, 2)
+    for name in ("comparison.md", "rounds.csv", "test_accuracy.png", "test_accuracy.svg", "gantt-fl-round-1.png"):
+        assert (tmp_path / "out" / name).stat().st_size > 100
+    wrong = hsfl("compare", *words, "-f", "nobody", "--out", str(tmp_path / "wrong"))
+    assert wrong.code == 2
+    assert not (tmp_path / "wrong").exists()
+    assert hsfl("compare", *words, "--target", "70", "--out", str(tmp_path / "wrong")).code == 2
