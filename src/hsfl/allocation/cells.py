@@ -186,9 +186,8 @@ def solve_cells(
     clock, kept = TimeLimit(time_limit_s), [np.ones(scenario.num_clients, bool) for scenario in scenarios]
     with CellStages(solve, threads) as cells:
         training = _train_cells(stages, main_hz, cells, StopWhen(0.9 * gap), clock.part(0.6))
-        if (
-            tau_s is not None and training.lower_bound_s <= tau_s < training.T_s
-        ):  # whether all can keep tau_s is not known yet
+        # Between the bounds it is not known yet whether all clients can keep tau_s.
+        if tau_s is not None and training.lower_bound_s <= tau_s < training.T_s:
             goal = StopWhen(min(gap, DECIDED), tau_s=tau_s)
             decided = _train_cells(stages, main_hz, cells, goal, clock.part(0.5))
             proven_s = max(training.lower_bound_s, decided.lower_bound_s)
