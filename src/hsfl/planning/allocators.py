@@ -40,7 +40,7 @@ class Allotment:
 
     phases: Phases  # [K]
     kept: Array  # [K] bool: who trains; a client that started and is not kept sits the round out
-    says: dict[str, Any]  # what the round's record says of the allocation
+    allocation_note: dict[str, Any]  # what the round's record says of the allocation
 
 
 class Allocator(Protocol):
@@ -84,19 +84,21 @@ def radio_resources(
     large = {"main_gain": draw.main_gain, "edge_gain": draw.edge_gain}
     if not owners:
         large |= {name: given[name] for name in ("share", "edge_down_share")}
-    return _kept({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
+    return _written_down({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
 
 
 def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:
     """Speeds and rates of all clients, where links are measured."""
     bps = {name: getattr(rates, name) for name in RATE_NAMES}
-    return _kept({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
+    return _written_down({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
 
 
-def _kept(words: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int) -> dict[str, Any]:
+def _written_down(
+    labels: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int
+) -> dict[str, Any]:
     if num_pairs > MOST_PAIRS:
-        words, large = words | {"left_out": sorted(large)}, {}
-    return words | {name: _short(values) for name, values in (small | large).items()}
+        labels, large = labels | {"left_out": sorted(large)}, {}
+    return labels | {name: _short(values) for name, values in (small | large).items()}
 
 
 def _short(values: Array) -> list[Any]:

@@ -30,7 +30,7 @@ class GreedyTurns:
 
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         if not isinstance(job.world.links, Ofdma):
-            return replace(Even().allocate(job, draw, started), says={"policy": TURNS})
+            return replace(Even().allocate(job, draw, started), allocation_note={"policy": TURNS})
         assert job.clusters is not None, "CPSL has clusters"
         fixed = _without_links(job, draw)
         links_s, owners = np.zeros((4, len(started))), []
@@ -39,9 +39,11 @@ class GreedyTurns:
             owner, links_s[:3, turn.members] = turn.train()
             links_s[3, turn.members] = turn.distribute()
             owners.append(turn.members[owner].tolist())
-        here = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
+        work_phases = {name: np.where(started, getattr(fixed, name), 0.0) for name in Phases.__dataclass_fields__}
         names = ("smashed_s", "gradient_s", "model_up_s", "model_down_s")
-        return Allotment(Phases(**here | dict(zip(names, links_s))), started, {"policy": TURNS, "owners": owners})
+        return Allotment(
+            Phases(**work_phases | dict(zip(names, links_s))), started, {"policy": TURNS, "owners": owners}
+        )
 
 
 class Turn:
@@ -60,12 +62,12 @@ class Turn:
         self.members, self.width_hz, self.up_w = members, links.subchannel_hz, job.world.fleet.max_power_w[members]
         self.main_w, self.edge_w = servers.main_power_w / len(members), servers.edge_power_w / len(members)
         self.main_start_w, self.edge_start_w = (links.noise_w / g[members] for g in (draw.main_gain, draw.edge_gain))
-        cuts, batch_size = job.cuts[members], _each(job.batch_size, job)[members]
+        cuts, batch_size = job.cuts[members], _of_every_client(job.batch_size, job)[members]
         self.smashed_bits, self.gradient_bits = (
             batch_size * cost.smashed_bits[cuts],
             batch_size * cost.gradient_bits[cuts],
         )
-        self.model_bits, self.num_batches = cost.model_bits[cuts], _each(job.num_batches, job)[members]
+        self.model_bits, self.num_batches = cost.model_bits[cuts], _of_every_client(job.num_batches, job)[members]
         self.work = np.stack([getattr(fixed, f"{phase}_s")[members] for phase in BATCH_PHASES])  # [6, n]
 
     def train(self) -> tuple[Array, Array]:
@@ -110,16 +112,16 @@ def deal(
     owner = np.full(start_w.shape[1], -1)
     for m, row in enumerate(start_w):
         owner[np.where(owner < 0, row, np.inf).argmin()] = m
-    now_s = np.stack([seconds_of(m, owner == m) for m in range(len(start_w))], axis=-1)
+    member_s = np.stack([seconds_of(m, owner == m) for m in range(len(start_w))], axis=-1)
     for i in np.flatnonzero(owner < 0):
         trials = []
         for m in range(len(start_w)):
-            trial_s, owned = now_s.copy(), owner == m
+            trial_s, owned = member_s.copy(), owner == m
             owned[i] = True
             trial_s[..., m] = seconds_of(m, owned)
             trials.append((total_s(trial_s), float(trial_s.sum()), m, trial_s))
-        _, _, owner[i], now_s = min(trials, key=lambda trial: trial[:3])
-    return owner, now_s
+        _, _, owner[i], member_s = min(trials, key=lambda trial: trial[:3])
+    return owner, member_s
 
 
 def filled_bits(start_w: Array, power_w: float) -> float:
@@ -131,7 +133,7 @@ def filled_bits(start_w: Array, power_w: float) -> float:
     return float(np.log1p((level_w[count - 1] - above_w[:count]) / start_w[:count]).sum() / LN2)
 
 
-def _each(value: Array | float, job: Job) -> Array:
+def _of_every_client(value: Array | float, job: Job) -> Array:
     return np.broadcast_to(np.asarray(value, float), job.cuts.shape)
 
 
@@ -158,10 +160,13 @@ def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Arr
 
     def mean_s(cut: int) -> float:
         job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
-        allotted = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
+        allotments = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
         return float(
             np.mean(
-                [timeline(config.framework, each.phases, num_batches, clusters=clusters).round_s for each in allotted]
+                [
+                    timeline(config.framework, allotment.phases, num_batches, clusters=clusters).round_s
+                    for allotment in allotments
+                ]
             )
         )
 

@@ -99,7 +99,7 @@ class Sampled:
         return cls((np.arange(num_clients),), num_clients, num_clients)
 
 
-def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
+def _sampled_rounds(config: RunConfig, num_samples: Array) -> Sampled:
     """Rounds with the clients that take part, chosen as a run of the config chooses them, but from another random stream."""
     drawn = (times_drawn(config, index, num_samples, key="sampled") for index in range(SAMPLED_ROUNDS))
     rounds = tuple(clients for times in drawn if len(clients := np.flatnonzero(times)))
@@ -121,7 +121,7 @@ class CutTask:
     @classmethod
     def of_run(cls, config: RunConfig, world: World, num_samples: Array) -> "CutTask":
         """The task of a run. num_samples: [K] training samples, as the clock charges them."""
-        sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+        sampled = _sampled_rounds(config, num_samples) if is_crowd(world) else None
         return cls(config, world, count_batches(config, num_samples), sampled)
 
     @property

@@ -48,7 +48,7 @@ class ClientPlan:
     name: str = ""  # of its device; without one, `client 3`
 
 
-def client_plans(
+def _client_plans(
     cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
 ) -> list[ClientPlan]:
     """A record for each client. times: of a mini-batch. num_batches: [K]. answer: the allocation, where a policy
@@ -121,10 +121,10 @@ class PlanTask:
         return rule.choose(self.request).cuts if rule.chooses_cuts else self.proposed
 
 
-def plan_rounds(asked: PlanTask) -> PlanRounds:
+def plan_rounds(plan_task: PlanTask) -> PlanRounds:
     """The rounds to plan on, under the task's policy."""
-    rounds = MeasuredPlan(asked) if isinstance(asked.task.world.links, Measured) else RadioPlan(asked)
-    return EvenPlan(asked, rounds) if asked.chosen.name == "even" else rounds
+    rounds = MeasuredPlan(plan_task) if isinstance(plan_task.task.world.links, Measured) else RadioPlan(plan_task)
+    return EvenPlan(plan_task, rounds) if plan_task.chosen.name == "even" else rounds
 
 
 def _draws(task: CutTask) -> RoundDraw:
@@ -136,22 +136,22 @@ def _draws(task: CutTask) -> RoundDraw:
 class RadioPlan:
     """Rounds over a radio, which the policy's rules or the exact solver allocate."""
 
-    def __init__(self, asked: PlanTask) -> None:
-        assert isinstance(asked.request.rounds, RadioRounds)
-        self._asked, self._chosen, self._rounds = asked, asked.chosen, asked.request.rounds.samples
-        self._settings, self._num_batches = asked.task.config.allocation, asked.task.num_batches
-        self.first = _draws(asked.task).sample(0)
-        self.cuts = asked.cuts_of(self._chosen)
+    def __init__(self, plan_task: PlanTask) -> None:
+        assert isinstance(plan_task.request.rounds, RadioRounds)
+        self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen, plan_task.request.rounds.samples
+        self._settings, self._num_batches = plan_task.task.config.allocation, plan_task.task.num_batches
+        self.first = _draws(plan_task.task).sample(0)
+        self.cuts = plan_task.cuts_of(self._chosen)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         answer = self._chosen.allocate(self._rounds[0], cuts, self._settings.gap, self._settings.time_limit_s)
         optimal = self._chosen.cycles == "optimal" and self._chosen.allocator is None
         times = phases_of(self._rounds[0], answer)
-        return client_plans(cuts, answer.server_hz, times, self._num_batches, answer, optimal)
+        return _client_plans(cuts, answer.server_hz, times, self._num_batches, answer, optimal)
 
     def mean_s(self, cuts: Array) -> float:
         gap, limit_s = self._settings.gap, self._settings.time_limit_s
-        return float(np.mean([self._chosen.allocate(each, cuts, gap, limit_s).round_s for each in self._rounds]))
+        return float(np.mean([self._chosen.allocate(sample, cuts, gap, limit_s).round_s for sample in self._rounds]))
 
     def baselines_s(self) -> dict[str, float]:
         """The mean round of each policy; a policy without a rule for cuts takes the proposed cuts.
@@ -166,10 +166,10 @@ class RadioPlan:
         clock, num_left = TimeLimit(self._settings.plan_time_limit_s), len(rules) * len(self._rounds)
         means: dict[str, float] = {}
         for rule in rules:
-            cuts, spent = self._asked.cuts_of(rule), []
-            for each in self._rounds:
+            cuts, spent = self._plan_task.cuts_of(rule), []
+            for sample in self._rounds:
                 limit_s = min(self._settings.time_limit_s, max(LEAST_S, clock.left_s() / num_left))
-                spent.append(rule.allocate(each, cuts, self._settings.gap, limit_s).round_s)
+                spent.append(rule.allocate(sample, cuts, self._settings.gap, limit_s).round_s)
                 num_left -= 1
             means[rule.name] = float(np.mean(spent))
         if means["even"] == means["ecfa"] and self._chosen.name != "even":
@@ -180,16 +180,16 @@ class RadioPlan:
 class MeasuredPlan:
     """Rounds over measured links: there is no radio to divide, only cuts and the main server's cycles."""
 
-    def __init__(self, asked: PlanTask) -> None:
-        assert isinstance(asked.request.rounds, MeasuredRounds)
-        self._asked, self._chosen, self._rounds = asked, asked.chosen.with_radio(), asked.request.rounds
+    def __init__(self, plan_task: PlanTask) -> None:
+        assert isinstance(plan_task.request.rounds, MeasuredRounds)
+        self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen.with_radio(), plan_task.request.rounds
         self._batch_size, self._world, self._num_batches = (
-            asked.task.batch_size,
-            asked.task.world,
-            asked.task.num_batches,
+            plan_task.task.batch_size,
+            plan_task.task.world,
+            plan_task.task.num_batches,
         )
-        self.first = _draws(asked.task).sample(0)
-        self.cuts = asked.cuts_of(self._chosen)
+        self.first = _draws(plan_task.task).sample(0)
+        self.cuts = plan_task.cuts_of(self._chosen)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         rates, servers = self.first.rates, self._world.servers
@@ -200,7 +200,7 @@ class MeasuredPlan:
             server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
         speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
         times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
-        return client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
+        return _client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
 
     def mean_s(self, cuts: Array) -> float:
         return self._mean_s(self._chosen, cuts)
@@ -209,7 +209,7 @@ class MeasuredPlan:
         means = {}
         for name in dict.fromkeys((*MEASURED_BASELINES, self._chosen.name)):
             rule = policy(name)
-            means[name] = self._mean_s(rule, self._asked.cuts_of(rule))
+            means[name] = self._mean_s(rule, self._plan_task.cuts_of(rule))
         return means
 
     def _mean_s(self, rule: Policy, cuts: Array) -> float:
@@ -220,8 +220,8 @@ class MeasuredPlan:
 class EvenPlan:
     """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
 
-    def __init__(self, asked: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
-        task = asked.task
+    def __init__(self, plan_task: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
+        task = plan_task.task
         self._batch_size, self._world, self._num_batches = task.batch_size, task.world, task.num_batches
         self._draws, self._others = _draws(task), others
         self.cuts = np.array(fastest_cuts(task))
@@ -230,7 +230,7 @@ class EvenPlan:
     def clients(self, cuts: Array) -> list[ClientPlan]:
         server_hz = np.full(len(cuts), self._world.servers.main_hz / len(cuts))
         times = self._phases(cuts, self.first)
-        return client_plans(cuts, server_hz, times, self._num_batches, None, False)
+        return _client_plans(cuts, server_hz, times, self._num_batches, None, False)
 
     def mean_s(self, cuts: Array) -> float:
         return float(round_s(self._phases(cuts, self._draws), self._num_batches).mean())

@@ -62,9 +62,11 @@ def sampled_scenarios(task: CutTask) -> list[Scenario]:
     world, settings = task.world, task.config.allocation
     draws = sample_draws(world, settings.samples)
     count = min(len(draws.cpu_hz), settings.samples)
-    each = (draws.sample(index) for index in range(count))
+    rounds = (draws.sample(index) for index in range(count))
     min_cut = task.config.fleet.min_cut
-    return [scenario(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut) for draw in each]
+    return [
+        scenario(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut) for draw in rounds
+    ]
 
 
 def limit_note(settings: AllocationConfig, plan: CutChoice) -> str | None:

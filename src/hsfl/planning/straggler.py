@@ -35,8 +35,8 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
 
     Where all clients end together, the answer is about the client that takes longest apart from the server's work.
     """
-    line, _ = clock.round(round_index, chosen)
-    k = line.straggler
+    timeline, _ = clock.round(round_index, chosen)
+    k = timeline.straggler
     if k < 0 or clock.method.pools_data:
         return None
     dealt, job = clock.dealt(round_index, chosen), clock.job
@@ -48,7 +48,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
         batches = float(np.broadcast_to(dealt.job.num_batches, job.cuts.shape)[k])
         seconds = {phase: once_s if phase == "model_up" else batches * once_s for phase, once_s in work_s.items()}
     else:
-        spent = {name: float(taken_s[k]) for name, taken_s in line.phase_s.items()}
+        spent = {name: float(taken_s[k]) for name, taken_s in timeline.phase_s.items()}
         parts = {phase: (phase, f"{phase}_forward", f"{phase}_backward") for phase in HOLD_UP}
         seconds = {phase: sum(spent.get(name, 0.0) for name in parts[phase]) for phase in HOLD_UP}
     return longest_phase(k, seconds, work, work_s)

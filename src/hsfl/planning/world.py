@@ -73,7 +73,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
     config = described(config)
-    fleet = make_fleet(config.fleet, cost, config.fleet_seed)
+    fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
         recorded = history.read_history(network.history, fleet.num_clients)
@@ -103,15 +103,20 @@ class Given:
 
 @lru_cache(maxsize=8)
 def measured_cost(
-    model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int, own: Given | None = None
+    model: ModelConfig,
+    input_shape: Shape,
+    num_classes: int,
+    batch_size: int,
+    states: int,
+    plugin_options: Given | None = None,
 ) -> CostTable:
     """The cost table of a model by name. It is remembered, because measuring ResNet-18 takes some seconds.
 
-    states: tensors of the weights' size that the optimiser keeps. own: options of a plugin's model.
+    states: tensors of the weights' size that the optimiser keeps. plugin_options: options of a plugin's model.
     """
     from hsfl.models.zoo import build  # here, so that a world from a saved cost table needs no torch
 
-    options = own.options if own is not None else None
+    options = plugin_options.options if plugin_options is not None else None
     made = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout, options=options)
     return measure_cost(made, input_shape, batch_size, optimizer_states=states)
 
@@ -134,7 +139,7 @@ def count_batches(
     return samples_of_round(num_samples, size, epochs, round_index) / size
 
 
-def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
+def _make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
     """The devices: from a file, or drawn from the seed; each with the deepest cut that it can hold."""
     if config.min_cut > cost.num_units:
         raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")
