@@ -20,19 +20,19 @@ from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
 
 
-def by_device(config: RunConfig, dataset: Dataset) -> Dataset:
+def _by_device(config: RunConfig, dataset: Dataset) -> Dataset:
     """The data set whose clients are numbered as the devices of the fleet file, where the data use the devices' names.
 
     Where the two share no name, the clients keep their own order; where they share some, the others are an error."""
     devices, clients = _device_names(config), dataset.client_names
     if dataset.clients is None or not set(devices) & set(clients):
         return dataset
-    for names, others, says in (
+    for names, others, complaint in (
         (clients, devices, "holds samples but is no device of {}; correct the name in the data, or add the device"),
         (devices, clients, "is a device of {} but holds no samples; correct the name in the data, or drop the device"),
     ):
         if strange := [name for name in names if name not in others]:
-            raise InputError(f"{strange[0]!r} {says.format(config.fleet.file)}")
+            raise InputError(f"{strange[0]!r} {complaint.format(config.fleet.file)}")
     number = np.array([devices.index(name) for name in clients])
     return replace(dataset, clients=number[dataset.clients], client_names=tuple(devices))
 
@@ -45,7 +45,7 @@ def client_names(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     return names
 
 
-def holder_note(config: RunConfig, dataset: Dataset) -> str | None:
+def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
     """What to say where the data's clients and the fleet's devices have names, and none in common: who is taken for whom."""
     devices, clients = _device_names(config), dataset.client_names
     if not devices or set(devices) & set(clients) or all(name.isdigit() for name in clients):
@@ -75,14 +75,14 @@ class Survey:
     client_names: tuple[str, ...] = ()  # [K] where the data name who holds them
 
 
-def is_given(data: DataConfig) -> bool:
+def _is_given(data: DataConfig) -> bool:
     """Whether the config's data came from Python and not from a file."""
     return data.name.partition(":")[0] == OWN_DATA
 
 
-def file_settings(config: RunConfig) -> FileSettings:
-    own = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
-    return FileSettings(**own, task=config.train.task)
+def _file_settings(config: RunConfig) -> FileSettings:
+    values = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
+    return FileSettings(**values, task=config.train.task)
 
 
 def own_files(data: DataConfig) -> dict[str, Path]:
@@ -92,12 +92,12 @@ def own_files(data: DataConfig) -> dict[str, Path]:
     names = {"data.name": path if kind in ("npz", "csv", "text") else None}
     names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
     names |= {"data.tokenizer": data.tokenizer}
-    found = {}
+    paths = {}
     for field, name in names.items():
         if name is not None:
-            here = Path(name).expanduser()
-            found[field] = here if here.is_file() else find_data_dir(data.dir) / here
-    return {field: file for field, file in found.items() if file.is_file()}
+            named_path = Path(name).expanduser()
+            paths[field] = named_path if named_path.is_file() else find_data_dir(data.dir) / named_path
+    return {field: file for field, file in paths.items() if file.is_file()}
 
 
 def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
@@ -107,7 +107,7 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
         raise InputError(
             "the devices of this run hold its data, and the operator had none; its rounds say how good it was"
         )
-    if not is_given(data):
+    if not _is_given(data):
         if data.sha256 is not None:
             raise InputError(f"data.sha256 is for data given from Python but data.name is {data.name!r}; leave it out")
         return given or load_dataset(
@@ -119,11 +119,11 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
             image_size=data.image_size,
             split=data.split,
             options=config.options.of(data.name.partition(":")[0]),
-            files=file_settings(config),
+            files=_file_settings(config),
         )
     if given is None:
         raise InputError("this run's data were given from Python; go on from there: hsfl.run(config, folder, data=...)")
-    file_settings(config).check(OWN_DATA)
+    _file_settings(config).check(OWN_DATA)
     if data.client_file is not None:
         raise InputError(f"data.client_file is {data.client_file!r} beside data from Python; give clients= with them")
     if data.sha256 is not None and digest(given) != data.sha256:
@@ -150,7 +150,7 @@ def divide_samples(config: RunConfig, dataset: Dataset) -> Holdings:
             "set data.partition=given, or leave the file out"
         )
     if data.partition == "given":
-        dataset = by_device(config, dataset)
+        dataset = _by_device(config, dataset)
     check_classes(data.partition, dataset.task, dataset.targets)
     return partition(
         dataset.strata("train"),
@@ -175,16 +175,16 @@ def with_replacement(config: RunConfig, num_samples: int) -> bool:
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
     """What a person should know: whether samples are drawn with replacement, and whether the data decide who holds
     what."""
-    num_clients, num_samples, each = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
+    num_clients, num_samples, min_samples = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
     if with_replacement(config, num_samples):
         return [
-            f"{num_clients:,} clients of at least {each} samples need more than the {num_samples:,} that there are, so every "
+            f"{num_clients:,} clients of at least {min_samples} samples need more than the {num_samples:,} that there are, so every "
             "client's samples are drawn with replacement: clients share samples"
         ]
     if dataset.clients is None:
         return []
     if config.data.partition == "given":
-        note = holder_note(config, dataset)
+        note = _holder_note(config, dataset)
         return [note] if note else []
     return [
         f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
@@ -197,9 +197,9 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     dataset = read_data(config, given)
     counts = config.network.sample_scale * divide_samples(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
-    words = _words(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
+    data_name = _describe_data(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
     notes, names = data_notes(config, dataset), client_names(config, dataset)
-    return Survey(tuple(shape), dataset.num_classes, counts, notes, words, names)
+    return Survey(tuple(shape), dataset.num_classes, counts, notes, data_name, names)
 
 
 def expected_samples(
@@ -218,13 +218,18 @@ def expected_samples(
     whole = cost or (shape is not None and num_classes is not None)
     num_clients, scale = config.fleet.num_clients, config.network.sample_scale
     if samples_per_client is not None and whole:
-        seen = Survey(
-            (), 0, np.empty(0), [], "a saved cost table" if cost else _words("data", shape or (), num_classes)
+        data_survey = Survey(
+            (), 0, np.empty(0), [], "a saved cost table" if cost else _describe_data("data", shape or (), num_classes)
         )
     else:
-        seen = survey_or_facts(config, given)
-    counts = seen.num_samples if samples_per_client is None else np.full(num_clients, scale * samples_per_client)
-    return replace(seen, shape=shape or seen.shape, num_classes=num_classes or seen.num_classes, num_samples=counts)
+        data_survey = _survey_or_facts(config, given)
+    counts = data_survey.num_samples if samples_per_client is None else np.full(num_clients, scale * samples_per_client)
+    return replace(
+        data_survey,
+        shape=shape or data_survey.shape,
+        num_classes=num_classes or data_survey.num_classes,
+        num_samples=counts,
+    )
 
 
 def sample_facts(config: RunConfig) -> tuple[tuple[int, ...], int]:
@@ -250,11 +255,13 @@ OUTPUTS = {
 }
 
 
-def _words(name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]) -> str:
+def _describe_data(
+    name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]
+) -> str:
     return f"{name} (samples of {'x'.join(map(str, shape))} {outputs.format(num_classes)})"
 
 
-def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
+def _survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
     """As `survey`. Where a built-in data set is not on this machine, its published facts are taken, and an even part of
     its samples for each client."""
     try:
@@ -271,5 +278,5 @@ def survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
         f"{config.data.name} is not here, so each client is taken to hold an even part of its {num_train:,} training samples; "
         f"to plan with those that a run will have: {why}"
     )
-    words = _words(config.data.name, shape, facts.num_classes)
-    return Survey(tuple(shape), facts.num_classes, counts, [note], words)
+    data_name = _describe_data(config.data.name, shape, facts.num_classes)
+    return Survey(tuple(shape), facts.num_classes, counts, [note], data_name)

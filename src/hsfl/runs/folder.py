@@ -99,11 +99,11 @@ def lock(
 def _is_at(handle: int, path: Path) -> bool:
     """Whether the open file is the one at this path."""
     try:
-        here = os.stat(path, follow_symlinks=False)
+        at_path = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    mine = os.fstat(handle)
-    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
+    opened = os.fstat(handle)
+    return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
@@ -113,7 +113,7 @@ def holds_something(path: Path) -> bool:
     """Whether anything but a lock and unfinished files is at the path."""
     if not path.is_dir():
         return path.exists()
-    return any(each.name != LOCK and not is_scratch(each) for each in path.iterdir())
+    return any(entry.name != LOCK and not is_scratch(entry) for entry in path.iterdir())
 
 
 class RunFolder:
@@ -157,7 +157,7 @@ class RunFolder:
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
-        own = (
+        run_files = (
             self.rounds_path,
             self.clients_path,
             self.cuts_path,
@@ -167,7 +167,7 @@ class RunFolder:
             *models,
         )
         inputs = [path for path in (self.path / INPUTS).glob("*") if path.is_file()]
-        for path in (*own, *inputs, self.environment_path, self.path / "report.html", self.config_path):
+        for path in (*run_files, *inputs, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig, num_threads: int | None = None) -> None:
@@ -272,12 +272,12 @@ class RunFolder:
     def rounds(self) -> list[RoundRecord]:
         """The rounds 1, 2, ... of all whole lines; a last line that a crash cut off is left out."""
         records: list[RoundRecord] = []
-        for number, line in enumerate(self._lines(), 1):
+        for number, json_line in enumerate(self._lines(), 1):
             where = f"{self.rounds_path} line {number}"
             try:
-                record: RoundRecord = checked_record(line.rstrip(b"\n"), CheckedRound, where)
+                record: RoundRecord = checked_record(json_line.rstrip(b"\n"), CheckedRound, where)
             except InputError:
-                if line.endswith(b"\n"):
+                if json_line.endswith(b"\n"):
                     raise
                 break
             _check_order(record, records, where)
@@ -294,8 +294,8 @@ class RunFolder:
             raise InputError(
                 f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
             )
-        kept = b"".join(line.rstrip(b"\n") + b"\n" for line in self._lines()[:count])
-        write_atomic(self.rounds_path, lambda scratch: scratch.write_bytes(kept))
+        first_lines = b"".join(json_line.rstrip(b"\n") + b"\n" for json_line in self._lines()[:count])
+        write_atomic(self.rounds_path, lambda scratch: scratch.write_bytes(first_lines))
 
 
 def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str) -> None:

@@ -25,8 +25,10 @@ FILE = "plugins.json"
 
 def names_of(config: RunConfig) -> list[tuple[str, str]]:
     """The names that a run uses and a plugin may have registered, as (kind, name). `own` is replaced by the framework's policy."""
-    own = METHODS[config.framework].own_policy if config.framework in METHODS else ""
-    return [(kind, own) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()]
+    framework_policy = METHODS[config.framework].own_policy if config.framework in METHODS else ""
+    return [
+        (kind, framework_policy) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()
+    ]
 
 
 def plugin_record(config: RunConfig) -> dict[str, Any] | None:
@@ -55,10 +57,10 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
                 f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {_spec(file, name)}"
             )
         plugin = plugins.owner(kind, name)
-        now = plugin.sha256 if plugin is not None else ""
-        if sha256 != now:
+        current_sha256 = plugin.sha256 if plugin is not None else ""
+        if sha256 != current_sha256:
             raise InputError(
-                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(now)}); put the original file "
+                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(current_sha256)}); put the original file "
                 "back, or run again into a new folder"
             )
 

@@ -17,6 +17,7 @@ from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.world import make_world
+from hsfl.runs.budget import budget_for_all_rounds_s
 from hsfl.runs.client_data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
@@ -46,7 +47,7 @@ def run_contenders(
     base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
     jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
     dataset, model: given from Python instead of those that the config names, for all contenders.
-    train_once: of contenders that learn the same in a round (`runs.twins`) only the one with most rounds is trained.
+    train_once: of contenders that learn the same in a round (`shared_training`) only the one with most rounds is trained.
     """
     show = show or Show()
     if len(set(labels)) < len(labels):
@@ -132,7 +133,7 @@ def _leaders(pieces: Sequence[Piece], benches: Benches) -> dict[Path, Piece]:
             groups.setdefault(key, []).extend([] if rounds is None else [(rounds, piece)])
     leaders: dict[Path, Piece] = {}
     for group in groups.values():
-        most, leader = max(group, key=lambda each: each[0], default=(0, None))
+        most, leader = max(group, key=lambda pair: pair[0], default=(0, None))
         for rounds, piece in group:
             tested = rounds == most or rounds % piece.config.train.eval_every == 0
             if leader is not None and piece is not leader and tested:
@@ -167,7 +168,7 @@ def with_one_fleet(
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
     drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
-    if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
+    if not drawn or len(cuts) == 1 or all(isinstance(setting, str) for setting in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
     dataset = dataset or read_data(as_drawn)
@@ -178,9 +179,7 @@ def with_one_fleet(
 def _budget_s(bench: Bench) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
     config = bench.task.config
-    clock = make_clock(bench, find_framework(config.framework)(bench.task))
-    rounds_s = clock.rounds_s(config.train.rounds)
-    return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
+    return budget_for_all_rounds_s(make_clock(bench, find_framework(config.framework)(bench.task)))
 
 
 def _stored(out: Path) -> CompareRecord | None:

@@ -53,9 +53,9 @@ def _call(function: Callable[[T], R], item: T) -> R:
     try:
         return function(item)
     except (Exception, SystemExit) as error:
-        if isinstance(error, InputError) or (words := plugins.explain_failure(error)) is None:
+        if isinstance(error, InputError) or (error_sentence := plugins.explain_failure(error)) is None:
             raise
-        raise InputError(words) from error
+        raise InputError(error_sentence) from error
 
 
 def _begin(specs: list[str], lifeline: Connection) -> None:
