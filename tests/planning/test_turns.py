@@ -14,7 +14,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.cpsl import CPSL
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
-from hsfl.planning.cpsl_turns import GreedyTurns, deal, filled_bits
+from hsfl.planning.cpsl_policy import GreedyTurns, deal, filled_bits
 from hsfl.planning.participation import choose_clients
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock

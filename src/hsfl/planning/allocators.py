@@ -1,9 +1,12 @@
-"""Allocators: who gets which cycles, band and power in a round, and how many seconds every phase of a client takes then.
+"""Allocators divide a round among clients: who gets which cycles, band and power, and how long every phase of a client takes then.
 
-What a round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed.
+Here are the work of a round (`Job`), the answer (`Allotment`), the even allocation, and which policy a config asks for. The
+allocator of a policy is in `policy_allocator`, which needs numba. `radio_resources` and `measured_resources` write down what a
+round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed: the
+numbers have ten digits, so a recomputed round differs from the recorded one by less than one part in 10^9. Matrices [K][I] of
+large fleets are left out, and `left_out` names them.
 
-Legend: K clients, I subchannels. The numbers have ten digits, so a recomputed round differs from the recorded one by less
-than one part in 10^9. Matrices [K][I] of large fleets are left out, and `left_out` names them.
+Legend: K clients, I subchannels.
 """
 
 from dataclasses import dataclass
@@ -11,8 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hsfl.allocation.policy_table import PolicyRow, policy_row
 from hsfl.config import RunConfig
 from hsfl.formats import all_rounded
+from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, Rates
@@ -62,6 +67,21 @@ class Even:
         )  # fmt: skip
         return Allotment(phases, started, {"policy": "even"})
 
+
+# --- the policy of a config
+
+
+def own_policy(name: str, framework: str) -> str:
+    """The name of a policy, where `own` is replaced by the framework's own policy."""
+    return method(framework).own_policy if name == "own" else name
+
+
+def policy_of(config: RunConfig) -> PolicyRow:
+    """The row of the config's policy, where `own` is replaced by the framework's own policy."""
+    return policy_row(own_policy(config.allocation.policy, config.framework), config.options)
+
+
+# --- what a round gave the clients, for its record
 
 DIGITS = 10
 MOST_PAIRS = 2000  # of clients and subchannels that are still written down

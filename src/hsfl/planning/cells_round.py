@@ -24,7 +24,7 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps
 from hsfl.planning.allocators import POWERS, Allotment, Job, radio_resources
-from hsfl.planning.world_scenario import scenario, with_own_servers
+from hsfl.planning.world import scenario
 
 Array = np.ndarray
 
@@ -109,13 +109,23 @@ def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw
     scenarios = _scenarios(settings, job, draw, groups)
     if own_servers:
         scenarios = [
-            with_own_servers(in_cell, job.cuts[clients], own_hz) for in_cell, clients in zip(scenarios, groups)
+            _with_own_servers(in_cell, job.cuts[clients], own_hz) for in_cell, clients in zip(scenarios, groups)
         ]
     answer = _allocate_by(policy, scenarios, [job.cuts[clients] for clients in groups], gap, settings.time_limit_s)
     if own_servers:
         cells = [replace(cell, server_hz=np.where(cell.kept, own_hz, 0.0)) for cell in answer.cells]
         answer = replace(answer, cells=tuple(cells))
     return _round(job, groups, answer)
+
+
+def _with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
+    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server count as one slower
+    machine, so that an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
+    flops = whole.client_flops + whole.server_flops
+    speed = whole.cpu_hz * whole.client_flops_per_cycle
+    own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
+    cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
+    return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
 
 
 def _left_for_models_s(limit_s: float, training_s: float) -> float:

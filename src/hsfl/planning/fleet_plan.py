@@ -1,6 +1,7 @@
 """`hsfl plan`: the cut of each client, what the client gets and what holds it up, and how long the baselines would take.
 
-A plan is made from a cost table, without torch.
+A plan is made from a cost table, without torch. Fleets of many clients or several cells have a plan without a row for each
+client (`plan_large`); `device_table` is the plan of a single device.
 """
 
 import time

@@ -50,7 +50,7 @@ def mean_speed_cuts(task: CutTask) -> Array:
 
 
 def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:
-    """Cycles for the clients that start. Clients that cannot finish within tau_s sit out, as `allocation.tau` chooses them.
+    """Cycles for the clients that start. Clients that cannot finish within tau_s sit out, as `keep_within_tau_measured` chooses them.
 
     Where every client has a server of its own (FSL) no cycles are divided: the server's seconds count as the client's.
     """

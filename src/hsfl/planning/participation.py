@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how much each of them counts in the average.
+"""Who takes part in a round (`choose_clients`), and how much each client counts in the average (`weights`).
 
 `uniform`: every client with the same probability, at most once. An update counts by the client's samples, and the sum is divided by
 the samples of those who came: a ratio, whose bias is of the order of one over the clients of a round, where larger clients
@@ -9,6 +9,11 @@ often as its client was drawn, and the sum is divided by the number of draws. Th
 clients, weighted by samples, and so is the expected mean of the draws: there is no bias. A client trains once, however often it
 was drawn. Where clients drop out, the mean is over the clients that came, and its bias is of the order of the chance that a client
 is drawn twice. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
+
+A search for cuts needs to know who will take part, too: `CutTask` holds what cuts are chosen for, with sampled rounds where the
+fleet is large.
+
+Legend: K clients, C cuts, n clients of a round.
 """
 
 from collections.abc import Collection
@@ -77,6 +82,9 @@ def most_weight(config: RunConfig, round_samples: int) -> int:
         if config.train.choose == "samples"
         else round_samples
     )
+
+
+# --- rounds to choose cuts for
 
 
 def is_crowd(world: World) -> bool:

@@ -1,9 +1,10 @@
-"""The rounds that a plan is made on, under one policy: its cuts, the clients in the first sample, and the mean round of any cuts.
+"""The rounds that a plan is made on, under one policy: the policy's cuts, the mean round of any cuts, and what each client gets in
+the first sampled round (`ClientPlan`).
 
-Three kinds answer the same questions: a radio with a policy, measured links with a policy, and the even allocation of a run
-without a policy, on either.
+Three classes answer the same questions (`PlanRounds`): `RadioPlan` for a policy over a radio, `MeasuredPlan` for a policy over
+measured links, and `EvenPlan` for the even allocation of a run without a policy, over either.
 
-What a plan says of each client: its cut, what it gets, and its seconds in one round.
+Legend: K clients, S sampled rounds.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from hsfl.planning.world import sample_draws
 
 Array = np.ndarray
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
+BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
+MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 
 
 @dataclass(frozen=True)
@@ -46,55 +49,6 @@ class ClientPlan:
     bottleneck: str  # the longest phase
     weight: float | None  # how much of the round hangs on this client; weights sum to 1; None unless cycles are optimal
     name: str = ""  # of its device; without one, `client 3`
-
-
-def _client_plans(
-    cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
-) -> list[ClientPlan]:
-    """A record for each client. times: of a mini-batch. num_batches: [K]. answer: the allocation, where a policy
-    divided a radio. optimal: whether the cycles are optimal, so that clients have weights."""
-    plans, weights = [], weights_of(server_hz, num_batches * times.server_s) if optimal else None
-    for k, cut in enumerate(cuts):
-        spent = {name: float(num_batches[k] * getattr(times, f"{name}_s")[k]) for name in BATCH_PHASES}
-        spent |= {name: float(getattr(times, f"{name}_s")[k]) for name in ("model_up", "model_down")}
-        bottleneck = max(spent, key=lambda name: spent[name])
-        weight = None if weights is None else float(weights[k])
-        plans.append(
-            ClientPlan(
-                k,
-                int(cut),
-                float(server_hz[k]),
-                **_radio(answer, k),
-                seconds=spent,
-                bottleneck=bottleneck,
-                weight=weight,
-            )
-        )
-    return plans
-
-
-def weights_of(server_hz: Array, server_s: Array) -> Array | None:
-    """How much of the round hangs on each client, [K], sum 1: the multipliers of the deadlines. At the optimum a second less for
-    client k frees f_k^2 / n_k = f_k / server_s cycles."""
-    if not ((server_hz > 0) & (server_s > 0)).all():
-        return None  # someone's deadline has no such price
-    freed = server_hz / server_s
-    return freed / freed.sum()
-
-
-def _radio(answer: Allocation | None, k: int) -> dict[str, Any]:
-    """Band and powers of client k; all None where there is no radio."""
-    if answer is None:
-        return dict.fromkeys(("subchannels", "share", *POWERS))
-    return {
-        "subchannels": None if answer.owner is None else np.flatnonzero(answer.owner == k).tolist(),
-        "share": None if answer.share is None else answer.share[k].tolist(),
-        **{name: float(getattr(answer, name)[k].sum()) for name in POWERS},
-    }
-
-
-BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
-MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 
 
 class PlanRounds(Protocol):
@@ -125,12 +79,6 @@ def plan_rounds(plan_task: PlanTask) -> PlanRounds:
     """The rounds to plan on, under the task's policy."""
     rounds = MeasuredPlan(plan_task) if isinstance(plan_task.task.world.links, Measured) else RadioPlan(plan_task)
     return EvenPlan(plan_task, rounds) if plan_task.chosen.name == "even" else rounds
-
-
-def _draws(task: CutTask) -> RoundDraw:
-    """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
-    count = task.config.allocation.samples
-    return sample_draws(task.world, count).sample(slice(count))
 
 
 class RadioPlan:
@@ -241,3 +189,57 @@ class EvenPlan:
     def _phases(self, cuts: Array, draw: RoundDraw) -> Phases:
         world = self._world
         return even_phases("hsfl", world.cost, cuts, self._batch_size, world.fleet, world.servers, world.links, draw)
+
+
+def _draws(task: CutTask) -> RoundDraw:
+    """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
+    count = task.config.allocation.samples
+    return sample_draws(task.world, count).sample(slice(count))
+
+
+# --- the record of each client
+
+
+def _client_plans(
+    cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
+) -> list[ClientPlan]:
+    """A record for each client. times: of a mini-batch. num_batches: [K]. answer: the allocation, where a policy
+    divided a radio. optimal: whether the cycles are optimal, so that clients have weights."""
+    plans, weights = [], weights_of(server_hz, num_batches * times.server_s) if optimal else None
+    for k, cut in enumerate(cuts):
+        spent = {name: float(num_batches[k] * getattr(times, f"{name}_s")[k]) for name in BATCH_PHASES}
+        spent |= {name: float(getattr(times, f"{name}_s")[k]) for name in ("model_up", "model_down")}
+        bottleneck = max(spent, key=lambda name: spent[name])
+        weight = None if weights is None else float(weights[k])
+        plans.append(
+            ClientPlan(
+                k,
+                int(cut),
+                float(server_hz[k]),
+                **_radio(answer, k),
+                seconds=spent,
+                bottleneck=bottleneck,
+                weight=weight,
+            )
+        )
+    return plans
+
+
+def weights_of(server_hz: Array, server_s: Array) -> Array | None:
+    """How much of the round hangs on each client, [K], sum 1: the multipliers of the deadlines. At the optimum a second less for
+    client k frees f_k^2 / n_k = f_k / server_s cycles."""
+    if not ((server_hz > 0) & (server_s > 0)).all():
+        return None  # someone's deadline has no such price
+    freed = server_hz / server_s
+    return freed / freed.sum()
+
+
+def _radio(answer: Allocation | None, k: int) -> dict[str, Any]:
+    """Band and powers of client k; all None where there is no radio."""
+    if answer is None:
+        return dict.fromkeys(("subchannels", "share", *POWERS))
+    return {
+        "subchannels": None if answer.owner is None else np.flatnonzero(answer.owner == k).tolist(),
+        "share": None if answer.share is None else answer.share[k].tolist(),
+        **{name: float(getattr(answer, name)[k].sum()) for name in POWERS},
+    }

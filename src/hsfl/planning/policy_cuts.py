@@ -8,12 +8,11 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
-from hsfl.planning.cpsl_clusters import own_policy
+from hsfl.planning.allocators import own_policy
 from hsfl.planning.large_fleet_cuts import large_fleet
 from hsfl.planning.measured_links import mean_speed_cuts, measured_rounds
 from hsfl.planning.participation import CutTask, is_crowd
-from hsfl.planning.world import sample_draws
-from hsfl.planning.world_scenario import scenario
+from hsfl.planning.world import sample_draws, scenario
 
 
 def policy_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:

@@ -1,4 +1,10 @@
-"""How long a framework's rounds take in its world: the clock of a run."""
+"""How long a framework's rounds take in its world: the clock of a run.
+
+For each round the clock asks who is to take part (`participation`), draws speeds and gains (`world`), lets the allocator of the
+config's policy divide the resources (`allocators`), and turns the phases of all clients into a timeline (`network.clock`).
+
+Legend: K clients.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

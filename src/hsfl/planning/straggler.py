@@ -1,4 +1,4 @@
-"""What holds a client up, in numbers: its longest phase, how much it sends or computes there and how fast."""
+"""What holds a client up, in numbers: its longest phase, how much the client sends or computes in it, and how fast."""
 
 from typing import Any
 

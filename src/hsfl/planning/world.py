@@ -1,4 +1,8 @@
-"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have."""
+"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have. `scenario` gives one
+round of a world in explicit numbers, as `hsfl allocate` reads them.
+
+Legend: K clients, N cells, R recorded rounds, S sampled rounds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl.allocation.scenario import Scenario
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
@@ -293,3 +298,44 @@ def sample_draws(world: World, count: int) -> RoundDraw:
         return world.recorded
     rounds = range(count)
     return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")
+
+
+def scenario(
+    world: World,
+    draw: RoundDraw,
+    batch_size: int,
+    num_batches: np.ndarray,
+    tau_s: float | None,
+    sharing: str,
+    min_cut: int = 1,
+) -> Scenario:
+    """A round in explicit numbers, as `hsfl allocate` reads them. num_batches: [K]. sharing: exclusive, bandwidth or auto."""
+    links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
+    if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
+        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
+    if sharing == "auto":
+        sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
+    return Scenario(
+        batch_size=batch_size,
+        tau_s=tau_s,
+        sharing=sharing,
+        client_flops=cost.client_flops,
+        server_flops=cost.server_flops,
+        smashed_bits=cost.smashed_bits,
+        gradient_bits=cost.gradient_bits,
+        model_bits=cost.model_bits,
+        cpu_hz=draw.cpu_hz,
+        client_flops_per_cycle=fleet.flops_per_cycle,
+        max_power_w=fleet.max_power_w,
+        max_cut=np.minimum(fleet.max_cut, cost.num_units),
+        num_batches=num_batches,
+        min_cut=min_cut,
+        main_hz=servers.main_hz,
+        server_flops_per_cycle=servers.flops_per_cycle,
+        main_power_w=servers.main_power_w,
+        edge_power_w=servers.edge_power_w,
+        subchannel_hz=links.subchannel_hz,
+        noise_w=links.noise_w,
+        main_gain=draw.main_gain,
+        edge_gain=draw.edge_gain,
+    ).checked()

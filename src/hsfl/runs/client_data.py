@@ -1,6 +1,9 @@
 """A config's data: read or given, limited, and divided among the clients. No torch.
 
-Who holds what, where both the data and a fleet file have names: a device gets the samples that the data say it holds.
+Where both the data and a fleet file have names, a device gets the samples that the data say it holds. A plan needs less than the
+samples themselves: `survey` and `expected_samples` give the shape of a sample, the classes and each client's number of samples.
+
+Legend: K clients.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -19,85 +22,7 @@ from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
 
-
-def _by_device(config: RunConfig, dataset: Dataset) -> Dataset:
-    """The data set whose clients are numbered as the devices of the fleet file, where the data use the devices' names.
-
-    Where the two share no name, the clients keep their own order; where they share some, the others are an error."""
-    devices, clients = _device_names(config), dataset.client_names
-    if dataset.clients is None or not set(devices) & set(clients):
-        return dataset
-    for names, others, complaint in (
-        (clients, devices, "holds samples but is no device of {}; correct the name in the data, or add the device"),
-        (devices, clients, "is a device of {} but holds no samples; correct the name in the data, or drop the device"),
-    ):
-        if strange := [name for name in names if name not in others]:
-            raise InputError(f"{strange[0]!r} {complaint.format(config.fleet.file)}")
-    number = np.array([devices.index(name) for name in clients])
-    return replace(dataset, clients=number[dataset.clients], client_names=tuple(devices))
-
-
-def client_names(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
-    """The names of the clients [K] where the data say who holds what, and by names; numbers are no names."""
-    names = dataset.client_names
-    if config.data.partition != "given" or config.fleet.file is not None or all(name.isdigit() for name in names):
-        return ()
-    return names
-
-
-def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
-    """What to say where the data's clients and the fleet's devices have names, and none in common: who is taken for whom."""
-    devices, clients = _device_names(config), dataset.client_names
-    if not devices or set(devices) & set(clients) or all(name.isdigit() for name in clients):
-        return None
-    pairs = ", ".join(f"{client} is {device}" for client, device in zip(clients[:3], devices))
-    return (
-        f"the clients of the data are taken for the devices of {config.fleet.file} in order: {pairs}"
-        f"{', ...' if len(clients) > 3 else ''}; give both the same names to be sure"
-    )
-
-
-def _device_names(config: RunConfig) -> list[str]:
-    """The names of the fleet file's devices; empty where there is no such file."""
-    path = config.fleet.file
-    return [] if path is None else [device.name for device in fleet_file.read_fleet_file(path).devices]
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a plan needs to know of the data."""
-
-    shape: tuple[int, ...]  # of a sample, as the model takes it
-    num_classes: int
-    num_samples: np.ndarray  # [K] of training, as the clock charges them
-    notes: list[str]
-    data: str  # in words
-    client_names: tuple[str, ...] = ()  # [K] where the data name who holds them
-
-
-def _is_given(data: DataConfig) -> bool:
-    """Whether the config's data came from Python and not from a file."""
-    return data.name.partition(":")[0] == OWN_DATA
-
-
-def _file_settings(config: RunConfig) -> FileSettings:
-    values = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
-    return FileSettings(**values, task=config.train.task)
-
-
-def own_files(data: DataConfig) -> dict[str, Path]:
-    """The user's own files from which a config's data are read, by the field that names the file; missing files are
-    left out."""
-    kind, _, path = data.name.partition(":")
-    names = {"data.name": path if kind in ("npz", "csv", "text") else None}
-    names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
-    names |= {"data.tokenizer": data.tokenizer}
-    paths = {}
-    for field, name in names.items():
-        if name is not None:
-            named_path = Path(name).expanduser()
-            paths[field] = named_path if named_path.is_file() else find_data_dir(data.dir) / named_path
-    return {field: file for field, file in paths.items() if file.is_file()}
+# --- reading
 
 
 def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
@@ -131,6 +56,31 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     return fitted(given, data.image_size, data.limit, data.limit_test, rng)
 
 
+def _is_given(data: DataConfig) -> bool:
+    """Whether the config's data came from Python and not from a file."""
+    return data.name.partition(":")[0] == OWN_DATA
+
+
+def _file_settings(config: RunConfig) -> FileSettings:
+    values = {field.name: getattr(config.data, field.name) for field in fields(FileSettings) if field.name != "task"}
+    return FileSettings(**values, task=config.train.task)
+
+
+def own_files(data: DataConfig) -> dict[str, Path]:
+    """The user's own files from which a config's data are read, by the field that names the file; missing files are
+    left out."""
+    kind, _, path = data.name.partition(":")
+    names = {"data.name": path if kind in ("npz", "csv", "text") else None}
+    names |= {"data.test_file": data.test_file, "data.client_file": data.client_file}
+    names |= {"data.tokenizer": data.tokenizer}
+    paths = {}
+    for field, name in names.items():
+        if name is not None:
+            named_path = Path(name).expanduser()
+            paths[field] = named_path if named_path.is_file() else find_data_dir(data.dir) / named_path
+    return {field: file for field, file in paths.items() if file.is_file()}
+
+
 def expected_task(config: RunConfig, given: Dataset | None = None) -> LearningTask:
     """What a run of this config learns, as far as can be said before the data are read."""
     if config.train.task is not None or given is not None:
@@ -139,6 +89,9 @@ def expected_task(config: RunConfig, given: Dataset | None = None) -> LearningTa
     if isinstance(reader, OwnReader):
         return find_task(reader.task)
     return find_task(text.TASK if reader in (text.read_text, text.read_pydoc) else None)
+
+
+# --- dividing among clients
 
 
 def divide_samples(config: RunConfig, dataset: Dataset) -> Holdings:
@@ -163,6 +116,37 @@ def divide_samples(config: RunConfig, dataset: Dataset) -> Holdings:
         clients=dataset.clients,
         client_names=dataset.client_names,
     )
+
+
+def _by_device(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The data set whose clients are numbered as the devices of the fleet file, where the data use the devices' names.
+
+    Where the two share no name, the clients keep their own order; where they share some, the others are an error."""
+    devices, clients = _device_names(config), dataset.client_names
+    if dataset.clients is None or not set(devices) & set(clients):
+        return dataset
+    for names, others, complaint in (
+        (clients, devices, "holds samples but is no device of {}; correct the name in the data, or add the device"),
+        (devices, clients, "is a device of {} but holds no samples; correct the name in the data, or drop the device"),
+    ):
+        if strange := [name for name in names if name not in others]:
+            raise InputError(f"{strange[0]!r} {complaint.format(config.fleet.file)}")
+    number = np.array([devices.index(name) for name in clients])
+    return replace(dataset, clients=number[dataset.clients], client_names=tuple(devices))
+
+
+def client_names(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
+    """The names of the clients [K] where the data say who holds what, and by names; numbers are no names."""
+    names = dataset.client_names
+    if config.data.partition != "given" or config.fleet.file is not None or all(name.isdigit() for name in names):
+        return ()
+    return names
+
+
+def _device_names(config: RunConfig) -> list[str]:
+    """The names of the fleet file's devices; empty where there is no such file."""
+    path = config.fleet.file
+    return [] if path is None else [device.name for device in fleet_file.read_fleet_file(path).devices]
 
 
 def with_replacement(config: RunConfig, num_samples: int) -> bool:
@@ -190,6 +174,41 @@ def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
         f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
         "anew; set data.partition=given to keep them where they are"
     ]
+
+
+def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
+    """What to say where the data's clients and the fleet's devices have names, and none in common: who is taken for whom."""
+    devices, clients = _device_names(config), dataset.client_names
+    if not devices or set(devices) & set(clients) or all(name.isdigit() for name in clients):
+        return None
+    pairs = ", ".join(f"{client} is {device}" for client, device in zip(clients[:3], devices))
+    return (
+        f"the clients of the data are taken for the devices of {config.fleet.file} in order: {pairs}"
+        f"{', ...' if len(clients) > 3 else ''}; give both the same names to be sure"
+    )
+
+
+# --- what a plan needs to know
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a plan needs to know of the data."""
+
+    shape: tuple[int, ...]  # of a sample, as the model takes it
+    num_classes: int
+    num_samples: np.ndarray  # [K] of training, as the clock charges them
+    notes: list[str]
+    data: str  # in words
+    client_names: tuple[str, ...] = ()  # [K] where the data name who holds them
+
+
+OUTPUTS = {
+    "classes": "in {} classes",
+    "labels": "with {} labels",
+    "numbers": "with {} numbers",
+    "tokens": "of {} tokens",
+}
 
 
 def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
@@ -232,35 +251,6 @@ def expected_samples(
     )
 
 
-def sample_facts(config: RunConfig) -> tuple[tuple[int, ...], int]:
-    """The shape of a sample as the model takes it and the number of classes; a built-in data set need not be here."""
-    facts = FACTS.get(config.data.name)
-    if facts is not None:
-        return _known_shape(config, facts), facts.num_classes
-    dataset = read_data(config)
-    return tuple(config.model.input or dataset.image_shape), dataset.num_classes
-
-
-def _known_shape(config: RunConfig, facts: Facts) -> tuple[int, ...]:
-    channels, *sides = facts.shape
-    sides = sides if config.data.image_size is None else [config.data.image_size] * 2
-    return tuple(config.model.input or (channels, *sides))
-
-
-OUTPUTS = {
-    "classes": "in {} classes",
-    "labels": "with {} labels",
-    "numbers": "with {} numbers",
-    "tokens": "of {} tokens",
-}
-
-
-def _describe_data(
-    name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]
-) -> str:
-    return f"{name} (samples of {'x'.join(map(str, shape))} {outputs.format(num_classes)})"
-
-
 def _survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
     """As `survey`. Where a built-in data set is not on this machine, its published facts are taken, and an even part of
     its samples for each client."""
@@ -280,3 +270,24 @@ def _survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
     )
     data_name = _describe_data(config.data.name, shape, facts.num_classes)
     return Survey(tuple(shape), facts.num_classes, counts, [note], data_name)
+
+
+def sample_facts(config: RunConfig) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample as the model takes it and the number of classes; a built-in data set need not be here."""
+    facts = FACTS.get(config.data.name)
+    if facts is not None:
+        return _known_shape(config, facts), facts.num_classes
+    dataset = read_data(config)
+    return tuple(config.model.input or dataset.image_shape), dataset.num_classes
+
+
+def _known_shape(config: RunConfig, facts: Facts) -> tuple[int, ...]:
+    channels, *sides = facts.shape
+    sides = sides if config.data.image_size is None else [config.data.image_size] * 2
+    return tuple(config.model.input or (channels, *sides))
+
+
+def _describe_data(
+    name: str, shape: tuple[int, ...], num_classes: int | None, outputs: str = OUTPUTS["classes"]
+) -> str:
+    return f"{name} (samples of {'x'.join(map(str, shape))} {outputs.format(num_classes)})"

@@ -1,4 +1,4 @@
-"""What the numbers of a run come from besides its settings: the machine, the versions, the sources, the files it reads."""
+"""What the numbers of a run come from besides its settings: the machine, the versions, the sources, and the files that it reads."""
 
 import hashlib
 import platform

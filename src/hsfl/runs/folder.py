@@ -12,7 +12,7 @@
 Every file is replaced atomically, except `rounds.jsonl` and `workers.log`, which grow line by line. A last line of
 `rounds.jsonl` that a crash cut off is left out when the file is read.
 
-One process at a time writes to a folder.
+One process at a time writes to a folder: `RunFolder.locked` holds the lock, which ends with the process that holds it.
 """
 
 import json
@@ -62,50 +62,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+
 LOCK = ".lock"  # the file's name
-
-
-@contextmanager
-def lock(
-    path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
-) -> Iterator[None]:
-    """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.
-
-    The file's content stays as it is, since the file may be a link to something else. A lock file that another process has
-    removed between our opening and locking it counts for nothing. busy: what to say where another process holds the lock.
-    """
-    if fcntl is None:  # not on Windows
-        yield
-        return
-    while True:
-        with writing(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(busy.format(folder=path.parent)) from None
-            if not _is_at(handle, path):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)  # still locked: whoever opened the file meanwhile finds that it is gone
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one at this path."""
-    try:
-        at_path = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    opened = os.fstat(handle)
-    return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)
-
-
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
 
@@ -347,3 +305,47 @@ def run_path(out: str | Path, label: str, seed: int) -> Path:
 def path_name(label: str) -> str:
     """A label as part of a path; characters that a path cannot hold are written as in a web address (`%2F`)."""
     return label.replace("%", "%25").replace("/", "%2F")
+
+
+# --- the lock on a folder
+
+
+@contextmanager
+def lock(
+    path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
+) -> Iterator[None]:
+    """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.
+
+    The file's content stays as it is, since the file may be a link to something else. A lock file that another process has
+    removed between our opening and locking it counts for nothing. busy: what to say where another process holds the lock.
+    """
+    if fcntl is None:  # not on Windows
+        yield
+        return
+    while True:
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(busy.format(folder=path.parent)) from None
+            if not _is_at(handle, path):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)  # still locked: whoever opened the file meanwhile finds that it is gone
+            return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one at this path."""
+    try:
+        at_path = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)

@@ -29,7 +29,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cpsl_clusters import policy_of
+from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world

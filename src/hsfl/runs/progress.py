@@ -1,7 +1,4 @@
-"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere.
-
-A run tells an observer what happens.
-"""
+"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere. A run tells an `Observer` what happens."""
 
 import re
 import time
@@ -68,9 +65,8 @@ def without_numbers(message: str) -> str:
 class Warnings(Observer):
     """Shows nothing but warnings, and each of them once.
 
-    said: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
-    not
-    repeated: the steps of two frameworks differ, and the advice is the same.
+    shown_warnings: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
+    not repeated: the steps of two frameworks differ, and the advice is the same.
     """
 
     def __init__(self, console: Console, name: str | None = None, shown_warnings: set[str] | None = None) -> None:
@@ -140,7 +136,7 @@ class Bars(Lines):
 def observer(
     console: Console, quiet: bool = False, name: str | None = None, shown_warnings: set[str] | None = None
 ) -> Observer:
-    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. said: warnings of other runs, not to be repeated."""
+    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. shown_warnings: those of other runs, not to be repeated."""
     if quiet:
         return Warnings(console, shown_warnings=shown_warnings)
     return Bars(console, name, shown_warnings) if console.is_terminal else Lines(console, name, shown_warnings)

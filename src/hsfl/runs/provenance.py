@@ -1,10 +1,8 @@
-"""Which plugins a run used. Its folder keeps that as plain data, which is compared before the run goes on or is looked into.
+"""What a run folder keeps so that the run can be made again: which plugins it used, and copies of the files that its config names.
 
-Nothing here loads a plugin: a folder can ask for a plugin, and only the user can give it.
-
-The files that a config names, copied into the run's folder, so that the run can be made again and go on elsewhere.
-
-Data sets are not copied: they may be large, and a device's own data stay where they are.
+Plugins are kept as plain data, which is compared before the run goes on or is looked into. Nothing here loads a plugin: a folder
+can ask for a plugin, and only the user can give it. Data sets are not copied: they may be large, and a device's own data stay
+where they are. The machine, the versions and the digests of input files are in `environment`.
 """
 
 import shlex

@@ -1,20 +1,11 @@
-"""The files of a run folder as checked records, apart from its rounds (`round_records`): what each file holds, and what its
-numbers must satisfy.
+"""The files of a run folder as checked records: what each file holds, and what its numbers must satisfy.
 
 A file may have been damaged, or edited by hand. `hsfl.files.read_record` turns it into one of these records, or into one line
 that names the file, the field and its value. Fields that a record does not know (of later versions) are left aside.
 
-Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
-
-Legend: K clients, C classes, Q quantiles.
-
-A line of rounds.jsonl as a checked record: what a round writes down, and what its numbers must satisfy.
-
-Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
+Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`write_records` computes them).
 
 Legend: K clients, C classes, I subchannels, Q quantiles.
-
-Numbers in the files of a run folder: what each kind may be, and how long a list over clients must be.
 """
 
 import math
@@ -42,6 +33,9 @@ def _check_length(name: str, values: Sequence[Any], num_clients: int) -> None:
     """Refuse a list over clients that has not one entry for each client. name: of the list, for the error."""
     if len(values) != num_clients:
         raise ValueError(f"{name} has {len(values)} entries and the number of clients is {num_clients}")
+
+
+# --- rounds.jsonl
 
 
 class Times(TypedDict):
@@ -223,6 +217,9 @@ def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
 
 
 CheckedRound = Annotated[RoundRecord, AfterValidator(_consistent_round)]
+
+
+# --- the other files
 
 
 class ClientsCrowd(TypedDict):

@@ -1,6 +1,9 @@
-"""How a run begins: anew in an empty folder, or from the checkpoint of a run that stopped.
+"""How a run begins: anew in an empty folder, or resumed from the checkpoint of a run that stopped.
 
-What the rounds of a run work with, and where a run stands between two rounds.
+`resumes_from_checkpoint` decides which of the two it is, and refuses to go on with other settings, plugins or input files than
+the run began with. `begin_or_resume` gives the first or the saved state. Rounds that the checkpoint has not seen are forgotten
+and made again, with the same numbers. `Parts` is what the rounds of a run work with, `Position` where a run stands between two
+rounds.
 """
 
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ from hsfl.data.registry import READERS
 from hsfl.errors import InputError, known
 from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
-from hsfl.planning.cpsl_clusters import policy_of
+from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import one_each
 from hsfl.planning.fleet_from_file import described
 from hsfl.runs.studies.contenders import contender, split_label

@@ -13,7 +13,8 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cpsl_clusters import plans_one_cut, policy_of, takes_turns
+from hsfl.planning.allocators import policy_of
+from hsfl.planning.cpsl_policy import plans_one_cut, takes_turns
 from hsfl.planning.cuts import looks_at_cuts
 
 Predicate = Callable[[RunConfig], bool]
@@ -23,7 +24,7 @@ Predicate = Callable[[RunConfig], bool]
 class Reason:
     """Why a setting has no effect in a config for which `holds` is true.
 
-    words: follow "has no effect:". {c} is the config, {with_copies} names the frameworks that train a copy per client.
+    sentence: follows "has no effect:". {c} is the config, {with_copies} names the frameworks that train a copy per client.
     """
 
     holds: Predicate
@@ -36,7 +37,7 @@ class Reason:
         return replace(self, holds=lambda c: not exempt(c) and self.holds(c))
 
     def sentence_for(self, config: RunConfig) -> str:
-        """The words, with names and values of the config."""
+        """The sentence, with names and values of the config."""
         return self.sentence.format(c=config, with_copies=", ".join(copy_per_client_names()))
 
 

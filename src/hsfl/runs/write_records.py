@@ -1,6 +1,5 @@
-"""What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request.
-
-What the files of a run hold of a large fleet: quantiles, the straggler and the drops, instead of a list over clients.
+"""What a run writes down: a record of its clients when it begins, a record of each round, a summary at its end, and TensorBoard's
+events on request. Of a large fleet, the records hold quantiles, the straggler and the drops instead of lists over clients.
 
 Legend: K clients, C classes, Q quantiles.
 """
@@ -26,57 +25,6 @@ from hsfl.runs.records import Averaged, ClientsCrowd, ClientsRecord, RoundCrowd,
 from hsfl.training.evaluation import Quality
 
 Array = np.ndarray
-
-
-def _is_many(num_clients: int) -> bool:
-    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
-    return num_clients > MANY_CLIENTS
-
-
-def round_crowd(timeline: Timeline, cuts: Sequence[int]) -> RoundCrowd:
-    """A round of a large fleet: quantiles over the clients that took part, and the phases of the straggler."""
-    started, phase_s = np.flatnonzero(timeline.started), timeline.phase_s
-    last = timeline.straggler
-    return {
-        "num_clients": len(timeline.started),
-        "num_started": len(started),
-        "num_kept": int(timeline.kept.sum()),
-        "cuts": counted(np.asarray(cuts)[started]),
-        "finish_s": quantiles(timeline.finish_s[started]),
-        "waiting_s": quantiles(timeline.waiting_s[started]),
-        "phases_s": {name: quantiles(phase_s[name][started]) for name in PHASES if phase_s[name].any()},
-        "straggler_s": {}
-        if last < 0
-        else {name: float(phase_s[name][last]) for name in PHASES if phase_s[name][last] > 0},
-    }
-
-
-def with_quantiles(allocation_note: dict[str, Any], num_clients: int) -> dict[str, Any]:
-    """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
-    short = {name: value for name, value in allocation_note.items() if name != "resources"}
-    for name, value in short.items():
-        if isinstance(value, list) and len(value) == num_clients:
-            short[name] = quantiles(np.array(value, float))
-    return short
-
-
-def _clients_crowd(
-    indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
-) -> ClientsCrowd:
-    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
-    can hold."""
-    powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
-    return {
-        "num_clients": fleet.num_clients,
-        "num_samples": quantiles(sizes_of(indices)),
-        "class_counts": class_counts(indices, labels, num_classes).sum(axis=0).tolist(),
-        "cuts": counted(np.asarray(cuts)),
-        "max_cut": counted(max_cut),
-        "flops_per_s": quantiles(fleet.cpu_hz * fleet.flops_per_cycle),
-        "max_power_w": quantiles(powers),
-    }
-
-
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 
 
@@ -150,9 +98,10 @@ def make_round_record(
 ) -> RoundRecord:
     """The record of a round.
 
-    now_s: simulated seconds at which the round began. says: what the policy says of its allocation. quality: None where
-    the model was not tested. wall_s: real seconds that the round took. why: what held the straggler up. averaged: where BatchNorm's statistics were estimated, how
-    good the model is with the averaged ones. estimation_s: how long the estimation took, simulated.
+    start_s: simulated seconds at which the round began. allocation_note: what the policy says of its allocation.
+    quality: how good the model is; None where it was not tested. wall_s: real seconds that the round took.
+    why: what held the straggler up. averaged: how good the model is with BatchNorm's averaged statistics, where it was tested with
+    estimated ones. estimation_s: how long the estimation took, simulated.
     """
     many = _is_many(len(timeline.kept))
     return RoundRecord(
@@ -225,6 +174,61 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         best=best.value(metric.name) if best else None,
         metrics=dict(last.metrics) if last else {},
     )
+
+
+# --- large fleets
+
+
+def _is_many(num_clients: int) -> bool:
+    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
+    return num_clients > MANY_CLIENTS
+
+
+def _clients_crowd(
+    indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
+) -> ClientsCrowd:
+    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
+    can hold."""
+    powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
+    return {
+        "num_clients": fleet.num_clients,
+        "num_samples": quantiles(sizes_of(indices)),
+        "class_counts": class_counts(indices, labels, num_classes).sum(axis=0).tolist(),
+        "cuts": counted(np.asarray(cuts)),
+        "max_cut": counted(max_cut),
+        "flops_per_s": quantiles(fleet.cpu_hz * fleet.flops_per_cycle),
+        "max_power_w": quantiles(powers),
+    }
+
+
+def round_crowd(timeline: Timeline, cuts: Sequence[int]) -> RoundCrowd:
+    """A round of a large fleet: quantiles over the clients that took part, and the phases of the straggler."""
+    started, phase_s = np.flatnonzero(timeline.started), timeline.phase_s
+    last = timeline.straggler
+    return {
+        "num_clients": len(timeline.started),
+        "num_started": len(started),
+        "num_kept": int(timeline.kept.sum()),
+        "cuts": counted(np.asarray(cuts)[started]),
+        "finish_s": quantiles(timeline.finish_s[started]),
+        "waiting_s": quantiles(timeline.waiting_s[started]),
+        "phases_s": {name: quantiles(phase_s[name][started]) for name in PHASES if phase_s[name].any()},
+        "straggler_s": {}
+        if last < 0
+        else {name: float(phase_s[name][last]) for name in PHASES if phase_s[name][last] > 0},
+    }
+
+
+def with_quantiles(allocation_note: dict[str, Any], num_clients: int) -> dict[str, Any]:
+    """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
+    short = {name: value for name, value in allocation_note.items() if name != "resources"}
+    for name, value in short.items():
+        if isinstance(value, list) and len(value) == num_clients:
+            short[name] = quantiles(np.array(value, float))
+    return short
+
+
+# --- TensorBoard
 
 
 class TensorBoard:

@@ -44,7 +44,7 @@ class Grid:
 
 
 def read_grid(base: RunConfig, sweep_words: Sequence[str]) -> Grid:
-    """All points of these words, each a checked config; the last field varies fastest."""
+    """All points of a sweep, each a checked config; the last field varies fastest. sweep_words: one for each field."""
     if not sweep_words:
         raise InputError(f"a sweep needs values; give a field and its values, such as {EXAMPLE}")
     axes: dict[str, dict[str, Any]] = {}  # by field, its values by their text

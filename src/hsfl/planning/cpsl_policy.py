@@ -1,9 +1,12 @@
-"""CPSL's own policy: the best cut for all, and subchannels dealt greedily within each cluster's turn.
+"""CPSL as its authors allocate it (Wu et al., arXiv:2204.08119): which clients form a cluster, one cut for all, and which client
+of a cluster gets which subchannel. The training itself is `frameworks.cpsl`.
 
-Legend: n members of a turn, I subchannels. A turn has all of the band and the whole main server. Every member gets its
-best free subchannel; then every further subchannel goes to the member for whom it shortens the turn most (Wu et al.,
-arXiv:2204.08119). Clients send with all their power, the servers' power is divided evenly among members, and both are water-filled,
-so that one more subchannel never hurts. Where links are measured there is nothing to deal.
+Clusters of clients take turns. A turn has all of the band and the whole main server. Within a turn, every member gets its best
+free subchannel; then every further subchannel goes to the member for whom it shortens the turn most. Clients send with all
+their power, the servers' power is divided evenly among members, and both are water-filled, so that one more subchannel never
+hurts. Where links are measured there is nothing to deal.
+
+Legend: K clients, n members of a turn, I subchannels.
 """
 
 from collections.abc import Callable
@@ -13,16 +16,79 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.framework_table import method
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.clock import timeline
+from hsfl.network.clusters import gibbs_clusters, random_clusters
+from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import LN2, Phases, Rates, duration_s, phases
 from hsfl.network.steps import BATCH_PHASES, run_steps
-from hsfl.planning.allocators import Allotment, Even, Job
-from hsfl.planning.cpsl_clusters import TURNS, choose_clusters
+from hsfl.planning.allocators import Allotment, Even, Job, own_policy
 from hsfl.planning.world import World, count_batches, sample_draws
+from hsfl.rng import stream
 
 Array = np.ndarray
+TURNS = "cpsl"  # the policy for clusters that take turns
 SMASHED, GRADIENT = BATCH_PHASES.index("smashed"), BATCH_PHASES.index("gradient")
+
+
+def takes_turns(config: RunConfig) -> bool:
+    """Whether CPSL's policy allocates: the config chooses it, and the framework's clusters take turns."""
+    policy = own_policy(config.allocation.policy, config.framework)
+    return policy == TURNS and method(config.framework).timing.turns == "clusters"
+
+
+def plans_one_cut(config: RunConfig) -> bool:
+    """Whether CPSL chooses the best cut for all: it does under its own policy, unless the settings give a cut."""
+    given = config.fleet.one_cut is not None or not isinstance(config.fleet.cuts, str)
+    return takes_turns(config) and not given and config.options.cpsl.cut == "one"
+
+
+# --- clusters and cut, chosen once before a run
+
+
+def choose_clusters(config: RunConfig, world: World, cut: int, num_samples: Array) -> Array:
+    """CPSL's cluster of each client [K]: random, or by Gibbs sampling over the first round's latency."""
+    num_clients = len(num_samples)
+    num_clusters = min(config.options.cpsl.clusters, num_clients)
+    rng = stream(config.seed, "clusters")
+    if config.options.cpsl.clustering == "random":
+        return random_clusters(num_clients, num_clusters, rng)
+    num_batches = count_batches(config, num_samples)
+    cuts, draw = np.full(num_clients, cut), world.draw(0)
+
+    def latency_s(clusters: Array) -> float:
+        phases = even_phases(
+            config.framework, world.cost, cuts, config.train.batch_size, world.fleet, world.servers, world.links, draw,
+            clusters=clusters,
+        )  # fmt: skip
+        return timeline(config.framework, phases, num_batches, clusters=clusters).round_s
+
+    return gibbs_clusters(latency_s, num_clients, num_clusters, rng)[0]
+
+
+def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
+    """The cut for all, up to `deepest`, with which the mean round over the samples is the shortest.
+
+    num_samples: [K], as the clock charges them. The clusters are those that form at the cut `deepest`.
+    """
+    clusters, num_batches = choose_clusters(config, world, deepest, num_samples), count_batches(config, num_samples)
+    draws = sample_draws(world, config.allocation.samples)
+    count = min(len(draws.cpu_hz), config.allocation.samples)
+    everyone, cuts = np.ones(world.fleet.num_clients, bool), range(min(config.fleet.min_cut, deepest), deepest + 1)
+
+    def mean_s(cut: int) -> float:
+        job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
+        allotments = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
+        timelines = (
+            timeline(config.framework, allotment.phases, num_batches, clusters=clusters) for allotment in allotments
+        )
+        return float(np.mean([of_round.round_s for of_round in timelines]))
+
+    return min(cuts, key=mean_s)
+
+
+# --- subchannels, dealt in every round
 
 
 class GreedyTurns:
@@ -146,28 +212,3 @@ def _without_links(job: Job, draw: RoundDraw) -> Phases:
         world.servers.main_hz * world.servers.flops_per_cycle,
     )
     return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, rates)
-
-
-def plan_one_cut(config: RunConfig, world: World, deepest: int, num_samples: Array) -> int:
-    """The cut for all, up to `deepest`, with which the mean round over the samples is the shortest.
-
-    num_samples: [K], as the clock charges them. The clusters are those that form at the cut `deepest`.
-    """
-    clusters, num_batches = choose_clusters(config, world, deepest, num_samples), count_batches(config, num_samples)
-    draws = sample_draws(world, config.allocation.samples)
-    count = min(len(draws.cpu_hz), config.allocation.samples)
-    everyone, cuts = np.ones(world.fleet.num_clients, bool), range(min(config.fleet.min_cut, deepest), deepest + 1)
-
-    def mean_s(cut: int) -> float:
-        job = Job(config, world, np.full(len(everyone), cut), config.train.batch_size, num_batches, clusters=clusters)
-        allotments = (GreedyTurns().allocate(job, draws.sample(index), everyone) for index in range(count))
-        return float(
-            np.mean(
-                [
-                    timeline(config.framework, allotment.phases, num_batches, clusters=clusters).round_s
-                    for allotment in allotments
-                ]
-            )
-        )
-
-    return min(cuts, key=mean_s)
