@@ -44,14 +44,14 @@ def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: R
     receives = np.ones(len(started), bool) if job.receives is None else job.receives
     apart = bool((receives & ~started).any())
     gap = (0.9 if apart else 1.0) * settings.gap  # so that both parts together keep the gap
-    training = _solve(policy, settings, job, draw, started, gap)
+    training = _solve_training(policy, settings, job, draw, started, gap)
     left_s = _left_for_models_s(settings.time_limit_s, training.answer.seconds)
-    models = _distribute(policy, settings, job, draw, receives, gap, left_s) if apart else training
+    models = _solve_distribution(policy, settings, job, draw, receives, gap, left_s) if apart else training
     round_s, bound_s = (
         _joint_round_and_bound_s(training.answer, models.answer) if apart else _round_and_bound_s(training.answer)
     )
     kept = _spread(training.arrays["kept"], training.clients, len(started))
-    times = _times(job, draw, training, models, receives)
+    times = _phases_of_all(job, draw, training, models, receives)
     bound_s, reached = with_gap(bound_s, round_s)
     allocation_note = {
         "policy": policy.name,
@@ -101,7 +101,9 @@ def _cells_of(job: Job) -> Array:
     return np.zeros(len(job.cuts), int) if links.cell is None else links.cell
 
 
-def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float) -> CellsRound:
+def _solve_training(
+    policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float
+) -> CellsRound:
     """Allocate for the clients that are on, [K] bool."""
     groups = _groups(job, on)
     own_servers = method(job.config.framework).timing.server == "own"
@@ -111,11 +113,13 @@ def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw
         scenarios = [
             _with_own_servers(in_cell, job.cuts[clients], own_hz) for in_cell, clients in zip(scenarios, groups)
         ]
-    answer = _allocate_by(policy, scenarios, [job.cuts[clients] for clients in groups], gap, settings.time_limit_s)
+    answer = _allocate_by_policy(
+        policy, scenarios, [job.cuts[clients] for clients in groups], gap, settings.time_limit_s
+    )
     if own_servers:
         cells = [replace(cell, server_hz=np.where(cell.kept, own_hz, 0.0)) for cell in answer.cells]
         answer = replace(answer, cells=tuple(cells))
-    return _round(job, groups, answer)
+    return _cells_round(job, groups, answer)
 
 
 def _with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
@@ -133,7 +137,7 @@ def _left_for_models_s(limit_s: float, training_s: float) -> float:
     return max(limit_s - training_s, 0.1 * limit_s)
 
 
-def _distribute(
+def _solve_distribution(
     policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float, limit_s: float
 ) -> CellsRound:
     """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
@@ -151,18 +155,18 @@ def _distribute(
         ]
         seconds = answer.seconds + sum(cell.seconds for cell in cells)
         answer = replace(answer, cells=tuple(cells), round_s=max(cell.round_s for cell in cells), seconds=seconds)
-    return _round(job, groups, answer)
+    return _cells_round(job, groups, answer)
 
 
 def _groups(job: Job, on: Array) -> list[Array]:
     """The clients that are on, [K] bool, of each cell that has some."""
-    members, of_all = np.flatnonzero(on), _cells_of(job)
-    clients = members[np.argsort(of_all[members], kind="stable")]
-    return np.split(clients, np.flatnonzero(np.diff(of_all[clients])) + 1)
+    members, cell_of = np.flatnonzero(on), _cells_of(job)
+    clients = members[np.argsort(cell_of[members], kind="stable")]
+    return np.split(clients, np.flatnonzero(np.diff(cell_of[clients])) + 1)
 
 
-def _round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
-    clients, arrays = np.concatenate(groups), _arrays(answer.cells)
+def _cells_round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
+    clients, arrays = np.concatenate(groups), _client_arrays(answer.cells)
     if not _is_small(job):
         return CellsRound(answer, clients, arrays)
     num_clients, (only_cell,) = len(job.cuts), answer.cells
@@ -196,16 +200,16 @@ def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Se
         )
         for clients in ([everyone] if small else groups)
     ]  # fmt: skip
-    return [_only(scenarios[0], groups[0])] if small else scenarios
+    return [_scenario_of(scenarios[0], groups[0])] if small else scenarios
 
 
-def _only(whole: Scenario, clients: Array) -> Scenario:
+def _scenario_of(whole: Scenario, clients: Array) -> Scenario:
     """The scenario of some clients."""
     names = ("cpu_hz", "client_flops_per_cycle", "max_power_w", "max_cut", "num_batches", "main_gain", "edge_gain")
     return replace(whole, **{name: getattr(whole, name)[clients] for name in names})
 
 
-def _allocate_by(
+def _allocate_by_policy(
     policy: Policy, scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float
 ) -> CellsAnswer:
     """The cells' allocations by a policy, with the joint bound for any allocation with these cuts.
@@ -235,7 +239,7 @@ def _allocate_by(
     return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, best.seconds, training_s)
 
 
-def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
+def _client_arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
     """The arrays over the clients of all cells, one cell after another."""
     names = ("kept", "server_hz", *POWERS)
     arrays = {name: np.concatenate([getattr(cell, name) for cell in cells]) for name in names}
@@ -246,7 +250,7 @@ def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
     }
 
 
-def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound, receives: Array) -> Phases:
+def _phases_of_all(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound, receives: Array) -> Phases:
     """The phases of the clients that take part; for those that only receive the model, its download alone takes time."""
     num_clients = len(job.cuts)
     training_phases = _phases(job, draw, training)

@@ -42,7 +42,7 @@ def looks_at_cuts(config: RunConfig) -> bool:
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
     """The cut of each client [K], from one number or one for each; an error where a client may not or cannot hold its cut."""
-    cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
+    cuts = cut_for_each(name, value, world.fleet.num_clients, world.cost.num_units)
     bad = (np.array(cuts) < min_cut) | (np.array(cuts) > world.fleet.max_cut)
     if bad.any():
         k = int(bad.argmax())
@@ -58,7 +58,7 @@ def choose_one_cut(task: CutTask, cuts: tuple[int, ...]) -> int:
     if config.one_cut == "fastest":
         return fastest_one_cut(task)
     if config.one_cut is not None:
-        (cut,) = one_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
+        (cut,) = cut_for_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
         _check_cut("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
         return cut
     return int(world.fleet.max_cut[shallowest]) if isinstance(config.cuts, str) else min(cuts)
@@ -73,8 +73,8 @@ def _check_cut(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
         )
 
 
-def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
-    """A cut for each client, from one number or a list. name: the setting, for the error."""
+def cut_for_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
+    """A cut for each client, from one number or a list; an error where the model has no such cut. name: the setting, for the error."""
     cuts = (value,) * num_clients if isinstance(value, int) else value
     if len(cuts) != num_clients:
         raise InputError(

@@ -21,7 +21,7 @@ from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.policy_cuts import cut_request, limit_note
-from hsfl.planning.straggler import longest_phase, why, work_of
+from hsfl.planning.straggler import explain_straggler, longest_phase, work_of
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -127,7 +127,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         num_samples=len(planned.rounds),
         seconds=planned.seconds,
         notes=[note for note in notes if note],
-        why=why(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
+        why=explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
         crowd=crowd,
     )
 

@@ -1,4 +1,4 @@
-"""The plan of a crowd: too many clients for a row each, or several cells.
+"""The plan of a large fleet, a crowd: a fleet of too many clients to give each a row, or of several cells.
 
 Cuts are those that a run plans. Rounds are sampled, each with the clients that take part in it, and timed by the clock of a run,
 which keeps `train.tau_s`, too.

@@ -19,7 +19,7 @@ from hsfl.planning.measured_links import allocate_measured
 Array = np.ndarray
 
 
-def allocator(config: RunConfig) -> Allocator:
+def find_policy_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's framework. An unknown policy is an error, even for a framework that keeps the even allocation."""
     name = own_policy(config.allocation.policy, config.framework)
     settings = config.allocation.model_copy(update={"policy": name})

@@ -71,7 +71,7 @@ class RoundClock:
             receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
             clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
         )
-        self.allocator = _allocator(config)
+        self.allocator = _find_allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
         self.dealt = lru_cache(maxsize=4)(self._dealt)
         self.estimation_s = lru_cache(maxsize=4)(self._estimation_s)
@@ -174,15 +174,15 @@ def is_tested(train: TrainConfig, round_index: int) -> bool:
     return (round_index + 1) % train.eval_every == 0 or round_index + 1 == train.rounds
 
 
-def _allocator(config: RunConfig) -> Allocator:
+def _find_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's policy."""
     if config.allocation.policy == "even":
         return Even()
     if find_spec("numba") is None:
         raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
-    from hsfl.planning.policy_allocator import allocator  # here, because numba takes seconds to load
+    from hsfl.planning.policy_allocator import find_policy_allocator  # here, because numba takes seconds to load
 
-    return allocator(config)
+    return find_policy_allocator(config)
 
 
 def _clock_batches(

@@ -30,7 +30,7 @@ def longest_phase(client: int, seconds: dict[str, float], work: dict[str, float]
     return Why(client, phase, *(rounded(value, DIGITS) for value in (seconds[phase], own_s, amount, per_second)))
 
 
-def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | None:
+def explain_straggler(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | None:
     """What holds up the straggler of a round (0, 1, ...) in which the clients `chosen` are to take part; None if no client trains.
 
     Where all clients end together, the answer is about the client that takes longest apart from the server's work.

@@ -40,8 +40,7 @@ from hsfl.files import (
     writing,
 )
 from hsfl.runs.environment import environment, input_digests
-from hsfl.runs.provenance import FILE as PLUGINS_FILE
-from hsfl.runs.provenance import keep_inputs, plugin_record
+from hsfl.runs.provenance import PLUGINS_FILE, keep_inputs, plugin_record
 from hsfl.runs.records import (
     WHERE_ESTIMATED,
     CheckedClients,

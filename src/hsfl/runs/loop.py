@@ -30,7 +30,7 @@ from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock, is_tested
-from hsfl.planning.straggler import why
+from hsfl.planning.straggler import explain_straggler
 from hsfl.runs.budget import budget_too_short_note, fits_budget, is_last_round
 from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
@@ -152,7 +152,7 @@ def _round(
     wall_s = time.perf_counter() - began
     record = make_round_record(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
-        why=why(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+        why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
     )  # fmt: skip
     losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
     if not all(map(math.isfinite, losses)) or not after.is_finite():

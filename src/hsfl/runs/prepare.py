@@ -106,7 +106,7 @@ def prepare(
 def _cuts(
     config: RunConfig, world: World, num_samples: np.ndarray, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts that were chosen before or are chosen now, [K], and what to say of a search that its time limit stopped."""
+    """The cuts [K] that were chosen before, or are chosen now, and what to say of a search that its time limit stopped."""
     if before is not None:
         return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
     return choose_cuts(CutTask.of_run(config, world, num_samples))

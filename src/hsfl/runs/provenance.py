@@ -18,7 +18,7 @@ from hsfl.files import read_record, write_atomic
 from hsfl.framework_table import METHODS
 from hsfl.runs.records import PluginsRecord
 
-FILE = "plugins.json"
+PLUGINS_FILE = "plugins.json"
 
 
 def names_of(config: RunConfig) -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
 
 def _recorded(folder: Path) -> list[tuple[str, str, str]]:
     """(file, sha256, what the file gives) for each thing that a folder's run had from a plugin; empty if it had none."""
-    path = folder / FILE
+    path = folder / PLUGINS_FILE
     if not path.exists():
         return []
     record: PluginsRecord = read_record(path, PluginsRecord)

@@ -28,7 +28,7 @@ from hsfl.errors import InputError, known
 from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
 from hsfl.planning.allocators import policy_of
-from hsfl.planning.cuts import one_each
+from hsfl.planning.cuts import cut_for_each
 from hsfl.planning.fleet_from_file import described
 from hsfl.runs.studies.contenders import contender, split_label
 from hsfl.runs.unused_settings_rules import UNUSED
@@ -163,4 +163,4 @@ def _check_cuts(config: RunConfig) -> None:
         ("fleet.one_cut", config.fleet.one_cut, 1),
     ):
         if isinstance(value, int | tuple):
-            one_each(name, value, num_clients, num_units)
+            cut_for_each(name, value, num_clients, num_units)

@@ -129,7 +129,7 @@ def run_all(
 def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace: Pace, total: int) -> None:
     left = {piece.path: piece for piece in waiting}
     try:
-        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs):
+        for path, seconds, warnings in in_processes(partial(_in_own_process, work=work), waiting, jobs):
             piece = left.pop(path)
             for message in warnings:
                 show.warns(piece, message)
@@ -142,7 +142,7 @@ def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace:
         ) from None
 
 
-class _Heard(Observer):
+class _WarningList(Observer):
     """Keeps the warnings of a run in another process."""
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ class _Heard(Observer):
         self.messages.append(message)
 
 
-def _alone(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
+def _in_own_process(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
     """Do a piece in a process of its own, with one thread, so that processes do not wait for each other's threads.
 
     Returns the folder of the run, the seconds that it took, and its warnings.
     """
     torch.set_num_threads(1)
-    listener, began = _Heard(), time.monotonic()
+    listener, began = _WarningList(), time.monotonic()
     work(piece, listener)
     return piece.path, time.monotonic() - began, listener.messages

@@ -20,7 +20,7 @@ from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
-from hsfl.planning.straggler import why
+from hsfl.planning.straggler import explain_straggler
 from hsfl.runs.budget import count_rounds_within_budget, fits_budget
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
@@ -43,11 +43,11 @@ TIMED = (
     "log.",
     *(
         f"options.{name}." for name in OptionsConfig.model_fields if name not in OF_MODELS
-    ),  # where they change more, `rounds_within_budget` says so
+    ),  # where they change more, `num_rounds_if_shared` says so
 )  # change the clock alone
 
 
-def learning(config: RunConfig) -> str | None:
+def learning_key(config: RunConfig) -> str | None:
     """What decides what a run learns, as text: runs with the same text learn the same. None where no other run is known
     to learn the same."""
     row = METHODS.get(config.framework)
@@ -60,7 +60,7 @@ def learning(config: RunConfig) -> str | None:
     )
 
 
-def rounds_within_budget(bench: Bench) -> int | None:
+def num_rounds_if_shared(bench: Bench) -> int | None:
     """How many rounds a run will make; None where no other run learns the same, since clients keep their heads or stay
     away."""
     config = bench.task.config
@@ -132,7 +132,7 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         result = RoundResult(row.train_loss, row.num_samples, num_bytes)
         record = make_round_record(
             framework, bench.task, index, start_s, timeline, allocation_note, result, quality, row.wall_s,
-            why=why(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
+            why=explain_straggler(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip
         records.append(record)
         start_s = record.sim_time_s

@@ -59,7 +59,7 @@ def run_sweep(
         is_done = _is_timed if plan_only else _has_ended
         if not plan_only:
             _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
-        write_json(out / FILE, _about(base, grid, labels, seeds, plan_only) | {"target": target})
+        write_json(out / FILE, _sweep_record(base, grid, labels, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
         run_all(pieces, _time_piece if plan_only else run_piece, is_done, jobs, show)
 
@@ -98,7 +98,9 @@ def _what_follows(base: RunConfig, plan_only: bool) -> str:
     return work + ("" if plan_only else "; with train.budget_s all have the same simulated seconds")
 
 
-def _about(base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool) -> dict[str, Any]:
+def _sweep_record(
+    base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool
+) -> dict[str, Any]:
     return {
         "fields": list(grid.fields),
         "points": [{"values": list(p.values), "name": p.name, "folder": p.folder} for p in grid.points],
